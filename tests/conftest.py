@@ -1,0 +1,31 @@
+"""What holds for every test. Engine fixtures live with the contract suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Time limits per example measure the machine, not the code; a failure prints what reproduces it.
+settings.register_profile(
+    "holdfast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a locks database of this test's own."""
+    return f"sqlite:///{tmp_path}/locks.db"
+
+
+@pytest.fixture(autouse=True)
+def _own_embedded_engine(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """No test touches the locks database of the person who runs it: its default is in a folder of its own."""
+    folder = tmp_path_factory.getbasetemp() / "default-locks"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # Names of parametrised tests can be long or hold slashes; their hash will do.
+    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{folder}/{abs(hash(request.node.nodeid)):x}.db")

@@ -1,0 +1,22 @@
+"""What every test may use: waiting for a condition, and real child processes.
+
+    from support import Process, run_python, wait_until
+
+Nothing here knows Holdfast's inside. This package is the only place in the tests that sleeps.
+"""
+
+from __future__ import annotations
+
+from .processes import Process, ProcessEnded, python_environment, run_python
+from .waiting import TimedOut, async_wait_until, stays_true, wait_until
+
+__all__ = [
+    "Process",
+    "ProcessEnded",
+    "TimedOut",
+    "async_wait_until",
+    "python_environment",
+    "run_python",
+    "stays_true",
+    "wait_until",
+]
