@@ -1,0 +1,85 @@
+# Everything a developer types. `make` alone prints this list.
+#
+# Variables: PYTHON (the interpreter to build on), JOBS (test processes at once; 0 = one process,
+# no xdist), TESTS (what to test), ARGS (more arguments for pytest).
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+JOBS ?= 2
+TESTS ?= tests
+ARGS ?=
+
+# The full suite runs on PYTHON. These versions, where they are present, run what could differ
+# between versions, without the tests marked slow, so that `make test` stays within minutes.
+OTHER_VERSIONS ?= 3.11 3.12 3.13
+OTHER_TESTS ?= $(wildcard tests/api tests/contract tests/rules tests/protocols tests/drivers tests/tidy)
+
+BIN := .venv/bin
+STAMP := .venv/.stamp
+SETUP := tools/setup-venv pyproject.toml
+
+.PHONY: help
+help: ## Show this list
+	@printf 'Holdfast: distributed locks you can trust\n\n'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s  %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with Holdfast and the development tools
+	@:
+
+$(STAMP): $(SETUP)
+	@tools/setup-venv "$(PYTHON)" .venv
+	@touch $@
+
+# Reached through a pattern rule only, so make would take the stamp for a temporary file.
+.PRECIOUS: .venv-%/.stamp
+.venv-%/.stamp: $(SETUP)
+	@tools/setup-venv "$$(tools/find-python $*)" .venv-$*
+	@touch $@
+
+.PHONY: run
+run: $(STAMP) ## Show the main job: several real processes, one lock, the embedded engine
+	@$(BIN)/python examples/one_of_many.py
+
+.PHONY: test
+test: test-main test-others ## Run all tests; the version-sensitive ones on other Pythons too
+
+.PHONY: test-main
+test-main: $(STAMP)
+	@printf '== %s: all tests ==\n' "$$($(BIN)/python --version)"
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS) $(TESTS)
+
+.PHONY: test-others
+test-others: test-main
+	@main=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for version in $(OTHER_VERSIONS); do \
+	    if [ "$$version" = "$$main" ]; then continue; fi; \
+	    if [ -z "$$(tools/find-python $$version)" ]; then \
+	        printf '== Python %s: not present, skipped ==\n' "$$version"; continue; \
+	    fi; \
+	    $(MAKE) --no-print-directory test-on-$$version; \
+	done
+
+test-on-%: .venv-%/.stamp
+	@printf '== %s: %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)"
+	@.venv-$*/bin/python -m pytest -n $(JOBS) -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
+
+.PHONY: check
+check: $(STAMP) ## Lint, formatting, types (ruff, ruff format, mypy strict)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+.PHONY: format
+format: $(STAMP) ## Format the code and apply the safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## Remove everything that the other commands made
+	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
