@@ -1,0 +1,29 @@
+"""Guards: fencing tokens enforced where the data lives.
+
+A lock alone cannot protect data. A holder pauses (a long collection, a suspended laptop, a slow disk), its
+lease expires, the next holder is granted the lock and writes; then the first wakes up and writes too, sure
+that the lock is still its own. No lock can prevent that: only the storage sees both writes.
+
+So every grant carries a token larger than all before, and the storage remembers the newest:
+
+    fencing.install(db)                                     # once per database
+
+    with locks.lock("invoices") as lease:
+        with db:                                            # a new holder: shut older ones out, then read
+            fencing.advance(db, "invoices", lease)
+        total = db.execute("SELECT total FROM invoices").fetchone()[0]
+        with db:                                            # one transaction: check and write together
+            fencing.enforce(db, "invoices", lease)          # StaleToken if a newer holder has been here
+            db.execute("UPDATE invoices SET total = ?", (total + 10,))
+
+The one who woke up late gets ``StaleToken`` instead of overwriting, and its transaction leaves nothing.
+
+A lease or its ``fence`` says which engine and which grant a number belongs to. A bare int is accepted too,
+and is weaker: it is compared as a number only.
+"""
+
+from __future__ import annotations
+
+from .sql import advance, enforce, install, move, newest
+
+__all__ = ["advance", "enforce", "install", "move", "newest"]
