@@ -64,7 +64,9 @@ def add_one(counter: Path) -> int:
     """Read, think, write: right only for one at a time."""
     count = int(counter.read_text()) + 1
     time.sleep(0.005)
-    counter.write_text(str(count))
+    draft = counter.with_suffix(f".{os.getpid()}")
+    draft.write_text(str(count))
+    draft.replace(counter)  # In one step, so that what goes wrong without the lock is the counting alone.
     return count
 
 
