@@ -1,0 +1,445 @@
+"""The asyncio API: the same names as the threads API; what does I/O is awaited.
+
+    import holdfast.aio
+
+    async with holdfast.aio.connect() as locks:
+        async with locks.lock("invoices", ttl=30, timeout=5) as lease:
+            print(lease.token)
+
+Facades that hold no logic: what locks mean is in ``protocols``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from .core import arguments, handover
+from .core.arguments import IfLost, Spec
+from .core.handover import Handover
+from .drivers.adapter import Engine
+from .drivers.asyncio import AsyncioDriver, Box, LossCancellation
+from .drivers.clock import boottime
+from .drivers.forks import tell_when_forked
+from .errors import InvalidArgument, Unsupported
+from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, engine_for
+from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
+from .protocols import locking, records
+from .protocols.describe import describe
+from .protocols.locking import LockCore, ReentrantCore
+
+__all__ = ["AsyncClient", "AsyncLease", "AsyncLock", "AsyncRLock", "AsyncRWLock", "AsyncSemaphore", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IF_LOST: tuple[IfLost, ...] = ("cancel", "raise", "note")
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str = "holdfast",
+    io_timeout: float = IO_TIMEOUT_SECONDS,
+    **options: Any,
+) -> AsyncClient:
+    """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
+
+    Connects when it is first used, and belongs to the event loop in which that is.
+    """
+    return AsyncClient(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
+
+
+class AsyncClient:
+    """Locks of one engine, for the tasks of one event loop."""
+
+    def __init__(self, engine: Engine, namespace: str, io_timeout: float) -> None:
+        self._engine = engine
+        self._driver = AsyncioDriver(engine, io_timeout)
+        self.namespace = namespace
+        tell_when_forked(self._driver)
+
+    def __repr__(self) -> str:
+        closed = " closed" if self._driver.closed else ""
+        return f"<holdfast.AsyncClient {self.url} namespace={self.namespace!r}{closed}>"
+
+    @property
+    def url(self) -> str:
+        """The engine's URL without its secrets."""
+        return self._engine.url
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this engine promises, and when it can fail."""
+        return self._engine.guarantees
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "cancel",
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncLock:
+        """One at a time."""
+        return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "cancel",
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncRLock:
+        """One at a time; the task that has it may take it again."""
+        return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "cancel",
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncRWLock:
+        """Many readers or one writer."""
+        given = locals()
+        return AsyncRWLock(
+            AsyncLock(self, LockCore, self._spec(name, "rwlock", "read", 0, given)),
+            AsyncLock(self, LockCore, self._spec(name, "rwlock", "write", 0, given)),
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        limit: int,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "cancel",
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncSemaphore:
+        """Up to ``limit`` at a time."""
+        arguments.check_limit(limit)
+        return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
+        return arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
+
+    async def inspect(self, name: str) -> LockInfo:
+        """Who holds it, who waits for it, and the value it carries."""
+        arguments.check_name(name)
+        return describe(name, await self._driver.run(records.inspect(self._driver.book, name)))
+
+    async def list(self, prefix: str = "") -> list[LockInfo]:
+        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        arguments.check_prefix(prefix)
+        found = await self._driver.run(records.list_names(self._driver.book, prefix))
+        return [describe(name, snapshot) for name, snapshot in found]
+
+    def watch(self, name: str) -> AsyncWatch:
+        """Look at every change of a name: iterate over it inside ``async with``."""
+        return AsyncWatch(self, arguments.check_name(name))
+
+    async def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
+        """Take it from whoever holds it; with ``token``, only if that grant still does.
+
+        Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
+        there was nothing to break. The holder gets ``LockLost(reason="broken")``.
+        """
+        arguments.check_name(name)
+        arguments.check_token(token)
+        told = arguments.check_reason(reason)
+        return await self._driver.run(records.break_lock(self._driver.book, name, token, told))
+
+    async def adopt(self, text: str) -> AsyncLease:
+        """Take over a lease that another process exported (``lease.export()``), with its token."""
+        given = handover.parse(text)
+        owner = self._driver.owner_prefix + _current_task().get_name()
+        state = await self._driver.run(
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+        )
+        return AsyncLease(self, state)
+
+    async def close(self) -> None:
+        """Release everything held and let go of the engine. Safe to call again."""
+        await self._driver.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncLease(BaseLease):
+    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another task."""
+
+    __slots__ = ()
+    _client: AsyncClient
+
+    async def release(self) -> None:
+        await self._client._driver.run(locking.give_back(self._client._driver.book, self._state))
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Renew now, and from now on with this ttl. Never shortens what is granted."""
+        ttl = locking.check_extension(self._state, ttl)
+        await self._client._driver.run(locking.extend(self._client._driver.book, self._state, ttl))
+
+    def on_lost(self, callback: Callable[[AsyncLease], object]) -> None:
+        """Call back with this lease when it is lost, ``grace`` before the deadline; it may be async."""
+        myself = weakref.ref(self)
+        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
+        if self._state.fired:
+            self._client._driver.signal(self._state)
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost; False: released, or not lost in time."""
+        seconds = arguments.check_timeout(timeout)
+        box = Box(self._client._driver.bind())
+        self._state.onlookers.append(box.post)
+        try:
+            until = None if seconds is None else boottime() + seconds
+            if not self.lost and self._state.ended is None:
+                await box.wait_until(until)
+            return self.lost
+        finally:
+            self._state.onlookers.remove(box.post)
+
+    async def downgrade(self) -> AsyncLease:
+        """A read lease, with a token of its own, in place of this write lease."""
+        driver = self._client._driver
+        return AsyncLease(self._client, await driver.run(locking.downgrade(driver.book, self._state)))
+
+    async def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
+        """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""
+        data, retention = arguments.check_value(data), arguments.check_retention(retention)
+        await self._client._driver.run(
+            locking.set_value(self._client._driver.book, self._state, data, retention)
+        )
+
+    async def export(self) -> str:
+        """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        await self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace).text()
+
+
+class AsyncLock:
+    """A lock as ``asyncio.Lock`` is one: acquire, release, ``async with``, and as a decorator."""
+
+    __slots__ = ("__weakref__", "_cancellations", "_client", "_core")
+
+    def __init__(self, client: AsyncClient, core: type[LockCore[AsyncLease]], spec: Spec) -> None:
+        self._client = client
+        self._core = core(client._driver.book, spec, functools.partial(AsyncLease, client))
+        self._cancellations: weakref.WeakKeyDictionary[asyncio.Task[Any], list[LossCancellation]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def __repr__(self) -> str:
+        spec = self._core.spec
+        return f"<holdfast.{type(self).__name__} {spec.kind} {spec.name!r} ttl={spec.ttl:g}>"
+
+    @property
+    def name(self) -> str:
+        return self._core.spec.name
+
+    @property
+    def lease(self) -> AsyncLease | None:
+        """The lease taken through this object and not given back; None: there is none."""
+        return self._core.current()
+
+    def acquire(
+        self, blocking: bool = True, timeout: float | Unset | None = UNSET
+    ) -> Coroutine[Any, Any, AsyncLease | None]:
+        """The lease, or None if it was not granted in time.
+
+        It belongs to the task that called this, also when another awaits it (``wait_for``, ``create_task``).
+        """
+        seconds = arguments.chosen_timeout(blocking, timeout, self._core.spec.timeout)
+        task = _current_task()
+        driver = self._driver()
+        owner = driver.owner_prefix + task.get_name()
+        return driver.run(locking.acquire_or_none(self._core, weakref.ref(task), owner, seconds))
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Give back this task's lease, or, called by a task without one, the object's current lease."""
+        return self._driver().run(locking.release(self._core, weakref.ref(_current_task())))
+
+    async def locked(self) -> bool:
+        """Whether anyone holds it."""
+        return (await self._client.inspect(self.name)).locked
+
+    async def __aenter__(self) -> AsyncLease:
+        task = _current_task()
+        driver = self._driver()
+        owner = driver.owner_prefix + task.get_name()
+        lease = await driver.run(locking.enter(self._core, weakref.ref(task), owner))
+        if self._core.spec.if_lost == "cancel":
+            self._cancel_on_loss(task, lease)
+        return lease
+
+    def _cancel_on_loss(self, task: asyncio.Task[Any], lease: AsyncLease) -> None:
+        cancellation = LossCancellation(task)
+        self._cancellations.setdefault(task, []).append(cancellation)
+        lease._state.listeners.append(cancellation.cancel)
+        if lease._state.fired:
+            self._client._driver.signal(lease._state)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = _current_task()
+        left = error
+        pending = self._cancellations.get(task)
+        if pending:
+            left = await pending.pop().finish(error)
+            if not pending:
+                del self._cancellations[task]
+        await self._driver().run(locking.leave(self._core, weakref.ref(task), left))
+        if left is not None and left is not error:
+            raise left
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate: each call runs inside the lock."""
+        arguments.check_decorated(function, "async", "holdfast.connect()")
+
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return locked
+
+    def _driver(self) -> AsyncioDriver:
+        driver = self._client._driver
+        self._core.book = driver.book
+        return driver
+
+
+class AsyncRLock(AsyncLock):
+    """Its holder, a task, takes it again at once, and gets the same lease."""
+
+    __slots__ = ()
+
+
+class AsyncSemaphore(AsyncLock):
+    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+
+    __slots__ = ()
+
+    def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
+        """Give back permits taken through this object, this task's own first."""
+        arguments.check_limit(n, "n")
+        return self._driver().run(locking.release_many(self._core, weakref.ref(_current_task()), n))
+
+    async def resize(self, n: int) -> None:
+        """Change the current limit. Below what is held: no new grants, nobody is revoked."""
+        arguments.check_limit(n)
+        driver = self._driver()
+        await driver.run(records.resize(driver.book, self._core.spec, n))
+
+    async def locked(self) -> bool:
+        """Whether no permit can be had at once."""
+        info = await self._client.inspect(self.name)
+        return len(info.holders) >= (info.limit or self._core.spec.limit)
+
+
+class AsyncRWLock:
+    """Two locks of one name: many may read, or one may write."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: AsyncLock, write: AsyncLock) -> None:
+        self._read = read
+        self._write = write
+
+    def __repr__(self) -> str:
+        return f"<holdfast.AsyncRWLock {self._read.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._read.name
+
+    def read(self) -> AsyncLock:
+        return self._read
+
+    def write(self) -> AsyncLock:
+        return self._write
+
+    def upgrade(self) -> AsyncLock:
+        raise Unsupported(UPGRADE)
+
+
+class AsyncWatch:
+    """The changes of one name: the state at entry, then one after every change (some may be skipped)."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._nonce = ""
+        self._first: LockInfo | None = None
+
+    async def __aenter__(self) -> AsyncWatch:
+        driver = self._client._driver
+        self._nonce, snapshot = await driver.run(records.subscribe(driver.book, self._name))
+        self._first = describe(self._name, snapshot)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driver = self._client._driver
+        await driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+
+    async def next(self, timeout: float | None = None) -> LockInfo | None:
+        """The state now, when first called; then the state after the next change. None: none came in time."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        driver = self._client._driver
+        seconds = arguments.check_timeout(timeout)
+        snapshot = await driver.run(records.next_change(driver.book, self._name, self._nonce, seconds))
+        return None if snapshot is None else describe(self._name, snapshot)
+
+    async def __aiter__(self) -> AsyncIterator[LockInfo]:
+        while True:
+            info = await self.next()
+            if info is not None:
+                yield info
+
+
+def _current_task() -> asyncio.Task[Any]:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is None:
+        raise InvalidArgument("locks of holdfast.aio are used inside a task of a running event loop")
+    return task

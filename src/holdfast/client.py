@@ -1,0 +1,436 @@
+"""The threads API: facades that hold no logic. What locks mean is in ``protocols``."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from .core import arguments, handover
+from .core.arguments import IfLost, Spec
+from .core.handover import Handover
+from .drivers.adapter import Engine
+from .drivers.clock import boottime
+from .drivers.forks import tell_when_forked
+from .drivers.threads import Mailbox, ThreadsDriver
+from .errors import Unsupported
+from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, engine_for
+from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
+from .protocols import locking, records
+from .protocols.describe import describe
+from .protocols.locking import LockCore, ReentrantCore
+
+__all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IF_LOST: tuple[IfLost, ...] = ("raise", "note")
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str = "holdfast",
+    io_timeout: float = IO_TIMEOUT_SECONDS,
+    **options: Any,
+) -> Client:
+    """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
+
+    Connects when it is first used. Close it, or use it as a context manager: closing releases what it holds.
+    """
+    return Client(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
+
+
+class Client:
+    """Locks of one engine, for threads. Cheap to keep, meant to be shared by all threads of a process."""
+
+    def __init__(self, engine: Engine, namespace: str, io_timeout: float) -> None:
+        self._engine = engine
+        self._driver = ThreadsDriver(engine, io_timeout)
+        self._warned = False
+        self.namespace = namespace
+        tell_when_forked(self._driver)
+        _open_clients.add(self)
+
+    def __repr__(self) -> str:
+        closed = " closed" if self._driver.closed else ""
+        return f"<holdfast.Client {self.url} namespace={self.namespace!r}{closed}>"
+
+    @property
+    def url(self) -> str:
+        """The engine's URL without its secrets."""
+        return self._engine.url
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this engine promises, and when it can fail."""
+        return self._engine.guarantees
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "raise",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Lock:
+        """One at a time."""
+        return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "raise",
+        metadata: Mapping[str, str] | None = None,
+    ) -> RLock:
+        """One at a time; the thread that has it may take it again."""
+        return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "raise",
+        metadata: Mapping[str, str] | None = None,
+    ) -> RWLock:
+        """Many readers or one writer."""
+        given = locals()
+        return RWLock(
+            Lock(self, LockCore, self._spec(name, "rwlock", "read", 0, given)),
+            Lock(self, LockCore, self._spec(name, "rwlock", "write", 0, given)),
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        limit: int,
+        *,
+        ttl: float = 30.0,
+        timeout: float | None = None,
+        fair: bool | None = None,
+        renew: bool = True,
+        max_hold: float | None = None,
+        grace: float = 0.0,
+        if_lost: IfLost = "raise",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Semaphore:
+        """Up to ``limit`` at a time."""
+        arguments.check_limit(limit)
+        return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
+        return arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
+
+    def inspect(self, name: str) -> LockInfo:
+        """Who holds it, who waits for it, and the value it carries."""
+        arguments.check_name(name)
+        return describe(name, self._driver.run(records.inspect(self._driver.book, name)))
+
+    def list(self, prefix: str = "") -> list[LockInfo]:
+        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        arguments.check_prefix(prefix)
+        found = self._driver.run(records.list_names(self._driver.book, prefix))
+        return [describe(name, snapshot) for name, snapshot in found]
+
+    def watch(self, name: str) -> Watch:
+        """Look at every change of a name: iterate over it inside ``with``."""
+        return Watch(self, arguments.check_name(name))
+
+    def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
+        """Take it from whoever holds it; with ``token``, only if that grant still does.
+
+        Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
+        there was nothing to break. The holder gets ``LockLost(reason="broken")``.
+        """
+        arguments.check_name(name)
+        arguments.check_token(token)
+        told = arguments.check_reason(reason)
+        return self._driver.run(records.break_lock(self._driver.book, name, token, told))
+
+    def adopt(self, text: str) -> Lease:
+        """Take over a lease that another process exported (``lease.export()``), with its token."""
+        given = handover.parse(text)
+        owner = self._driver.owner_prefix + threading.current_thread().name
+        state = self._driver.run(
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+        )
+        return Lease(self, state)
+
+    def close(self) -> None:
+        """Release everything held and let go of the engine. Safe to call again."""
+        self._driver.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        driver = getattr(self, "_driver", None)
+        if driver is not None and not driver.closed:
+            driver.stop()
+
+    def _warn_if_in_loop(self) -> None:
+        """The threads API blocks: called where an event loop runs, it would stop everything else there."""
+        loops = sys.modules.get("asyncio")
+        if loops is not None and loops._get_running_loop() is not None:
+            self._warned = True
+            warnings.warn(
+                "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A process that ends in order leaves nothing held."""
+    for client in list(_open_clients):
+        with contextlib.suppress(Exception):
+            client.close()
+
+
+class Lease(BaseLease):
+    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another thread."""
+
+    __slots__ = ()
+    _client: Client
+
+    def release(self) -> None:
+        self._client._driver.run(locking.give_back(self._client._driver.book, self._state))
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Renew now, and from now on with this ttl. Never shortens what is granted."""
+        ttl = locking.check_extension(self._state, ttl)
+        self._client._driver.run(locking.extend(self._client._driver.book, self._state, ttl))
+
+    def on_lost(self, callback: Callable[[Lease], object]) -> None:
+        """Call back with this lease when it is lost, ``grace`` before the deadline, on a thread of its own."""
+        myself = weakref.ref(self)
+        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
+        if self._state.fired:
+            self._client._driver.signal(self._state)
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost; False: released, or not lost in time."""
+        seconds = arguments.check_timeout(timeout)
+        box = Mailbox()
+        self._state.onlookers.append(box.post)
+        try:
+            until = None if seconds is None else boottime() + seconds
+            if not self.lost and self._state.ended is None:
+                box.wait_until(until)
+            return self.lost
+        finally:
+            self._state.onlookers.remove(box.post)
+
+    def downgrade(self) -> Lease:
+        """A read lease, with a token of its own, in place of this write lease."""
+        return Lease(
+            self._client, self._client._driver.run(locking.downgrade(self._client._driver.book, self._state))
+        )
+
+    def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
+        """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""
+        data, retention = arguments.check_value(data), arguments.check_retention(retention)
+        self._client._driver.run(locking.set_value(self._client._driver.book, self._state, data, retention))
+
+    def export(self) -> str:
+        """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace).text()
+
+
+class Lock:
+    """A lock as ``threading.Lock`` is one: acquire, release, ``with``, and as a decorator."""
+
+    __slots__ = ("__weakref__", "_client", "_core")
+
+    def __init__(self, client: Client, core: type[LockCore[Lease]], spec: Spec) -> None:
+        self._client = client
+        self._core = core(client._driver.book, spec, functools.partial(Lease, client))
+
+    def __repr__(self) -> str:
+        spec = self._core.spec
+        return f"<holdfast.{type(self).__name__} {spec.kind} {spec.name!r} ttl={spec.ttl:g}>"
+
+    @property
+    def name(self) -> str:
+        return self._core.spec.name
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease taken through this object and not given back; None: there is none."""
+        return self._core.current()
+
+    def acquire(self, blocking: bool = True, timeout: float | Unset | None = UNSET) -> Lease | None:
+        """The lease, or None if it was not granted in time."""
+        seconds = arguments.chosen_timeout(blocking, timeout, self._core.spec.timeout)
+        thread = threading.current_thread()
+        driver = self._driver()
+        return driver.run(
+            locking.acquire_or_none(
+                self._core, weakref.ref(thread), driver.owner_prefix + thread.name, seconds
+            )
+        )
+
+    def release(self) -> None:
+        """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
+        self._driver().run(locking.release(self._core, weakref.ref(threading.current_thread())))
+
+    def locked(self) -> bool:
+        """Whether anyone holds it."""
+        return self._client.inspect(self.name).locked
+
+    def __enter__(self) -> Lease:
+        thread = threading.current_thread()
+        driver = self._driver()
+        return driver.run(locking.enter(self._core, weakref.ref(thread), driver.owner_prefix + thread.name))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver().run(locking.leave(self._core, weakref.ref(threading.current_thread()), error))
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate: each call runs inside the lock."""
+        arguments.check_decorated(function, "plain", "holdfast.aio")
+
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return locked
+
+    def _driver(self) -> ThreadsDriver:
+        client = self._client
+        if not client._warned:
+            client._warn_if_in_loop()
+        driver = client._driver
+        self._core.book = driver.book
+        return driver
+
+
+class RLock(Lock):
+    """A lock as ``threading.RLock`` is one: its holder takes it again at once, and gets the same lease."""
+
+    __slots__ = ()
+
+
+class Semaphore(Lock):
+    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+
+    __slots__ = ()
+
+    def release(self, n: int = 1) -> None:
+        """Give back permits taken through this object, this thread's own first."""
+        arguments.check_limit(n, "n")
+        self._driver().run(locking.release_many(self._core, weakref.ref(threading.current_thread()), n))
+
+    def resize(self, n: int) -> None:
+        """Change the current limit. Below what is held: no new grants, nobody is revoked."""
+        arguments.check_limit(n)
+        driver = self._driver()
+        driver.run(records.resize(driver.book, self._core.spec, n))
+
+    def locked(self) -> bool:
+        """Whether no permit can be had at once."""
+        info = self._client.inspect(self.name)
+        return len(info.holders) >= (info.limit or self._core.spec.limit)
+
+
+class RWLock:
+    """Two locks of one name: many may read, or one may write."""
+
+    __slots__ = ("_read", "_write")
+
+    def __init__(self, read: Lock, write: Lock) -> None:
+        self._read = read
+        self._write = write
+
+    def __repr__(self) -> str:
+        return f"<holdfast.RWLock {self._read.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._read.name
+
+    def read(self) -> Lock:
+        return self._read
+
+    def write(self) -> Lock:
+        return self._write
+
+    def upgrade(self) -> Lock:
+        raise Unsupported(UPGRADE)
+
+
+class Watch:
+    """The changes of one name: the state at entry, then one after every change (some may be skipped)."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._nonce = ""
+        self._first: LockInfo | None = None
+
+    def __enter__(self) -> Watch:
+        driver = self._client._driver
+        self._nonce, snapshot = driver.run(records.subscribe(driver.book, self._name))
+        self._first = describe(self._name, snapshot)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driver = self._client._driver
+        driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+
+    def next(self, timeout: float | None = None) -> LockInfo | None:
+        """The state now, when first called; then the state after the next change. None: none came in time."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        driver = self._client._driver
+        seconds = arguments.check_timeout(timeout)
+        snapshot = driver.run(records.next_change(driver.book, self._name, self._nonce, seconds))
+        return None if snapshot is None else describe(self._name, snapshot)
+
+    def __iter__(self) -> Iterator[LockInfo]:
+        while True:
+            info = self.next()
+            if info is not None:
+                yield info

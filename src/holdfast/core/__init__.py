@@ -1,0 +1,1 @@
+"""What every protocol stands on: operation values, deadlines, checked arguments."""

@@ -1,0 +1,25 @@
+"""How long a grant may be relied on by the one who has it, and how long to pause between attempts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["DRIFT", "MARGIN_SECONDS", "RENEW_AFTER", "pause_seconds", "relied_until"]
+
+DRIFT: Final = 0.01
+"""How much faster than ours the engine's clock may run."""
+
+MARGIN_SECONDS: Final = 0.001
+
+RENEW_AFTER: Final = 1 / 3
+"""A lease is renewed when this part of its ttl has passed."""
+
+
+def relied_until(sent: float, ttl: float) -> float:
+    """The deadline of a lease: counted from before the request was sent, never from the reply."""
+    return sent + ttl * (1.0 - DRIFT) - MARGIN_SECONDS
+
+
+def pause_seconds(attempt: int) -> float:
+    """The pause before the next attempt at an engine in trouble: doubling, at most half a second."""
+    return float(min(0.01 * 2 ** min(attempt, 10), 0.5))

@@ -1,0 +1,74 @@
+"""A lease on its way to another process, as text."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from ..errors import InvalidArgument
+from ..model import Kind, Mode
+from .arguments import Spec, check_name, check_ttl
+
+__all__ = ["Handover", "parse"]
+
+PREFIX = "holdfast1:"
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What the adopter needs to know. The nonce is the capability: whoever has the text may adopt."""
+
+    namespace: str
+    name: str
+    kind: str
+    mode: str
+    nonce: str
+    ttl: float
+    grace: float
+    limit: int = 0
+
+    @classmethod
+    def of(cls, state: Any, namespace: str) -> Handover:
+        return cls(namespace, state.name, state.kind, state.mode, state.nonce, state.ttl, state.grace)
+
+    def text(self) -> str:
+        return PREFIX + base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode("ascii")
+
+    def spec(self, namespace: str) -> Spec:
+        if namespace != self.namespace:
+            raise InvalidArgument(
+                f"this lease was exported from namespace {self.namespace!r}; this client's is {namespace!r}"
+            )
+        return Spec(
+            name=self.name,
+            kind=cast(Kind, self.kind),
+            mode=cast(Mode, self.mode),
+            ttl=self.ttl,
+            timeout=None,
+            fair=True,
+            renew=True,
+            max_hold=None,
+            grace=self.grace,
+            if_lost="raise",
+        )
+
+
+def parse(text: str) -> Handover:
+    """The text that ``lease.export()`` gave, checked."""
+    if not isinstance(text, str) or not text.startswith(PREFIX):
+        raise InvalidArgument("this is not an exported lease: pass the text that lease.export() returned")
+    try:
+        fields = json.loads(base64.urlsafe_b64decode(text[len(PREFIX) :].encode("ascii")))
+        given = Handover(**fields)
+        check_name(given.name)
+        check_ttl(given.ttl)
+        well_formed = all(
+            isinstance(part, str) for part in (given.namespace, given.kind, given.mode, given.nonce)
+        )
+    except (ValueError, TypeError, UnicodeError) as error:
+        raise InvalidArgument("the exported lease is damaged: pass the text unchanged") from error
+    if not well_formed:
+        raise InvalidArgument("the exported lease is damaged: pass the text unchanged")
+    return given

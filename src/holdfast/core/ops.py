@@ -1,0 +1,189 @@
+"""Operations: the only way in which a protocol touches the world.
+
+A protocol is a coroutine that awaits these values; a driver performs each and sends back the reply.
+So the same protocol runs on threads, on asyncio and in virtual time. Awaiting an operation may raise
+``Refused`` (nothing happened), ``Unknown`` (it may have happened), ``EngineUnavailable`` (there is no
+point in trying again), or whatever interrupts the caller: KeyboardInterrupt, a cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from ..rules.requests import Reply, Request, Snapshot
+
+__all__ = [
+    "Apply",
+    "ApplyInOrder",
+    "Doze",
+    "ListNames",
+    "Listen",
+    "Nonce",
+    "Now",
+    "Op",
+    "Pause",
+    "Post",
+    "Refused",
+    "Script",
+    "Signal",
+    "Tend",
+    "Troubled",
+    "Unknown",
+    "Unlisten",
+    "Wait",
+]
+
+T = TypeVar("T")
+Script = Coroutine["Op", Any, T]
+"""A protocol under way: what it awaits are operations, what it returns is T."""
+
+Bell = Literal["keeper", "timer"]
+
+
+class Troubled(Exception):
+    """An operation failed in a way that may pass; tried again by the protocol, never seen by a user."""
+
+
+class Refused(Troubled):
+    """Nothing happened."""
+
+
+class Unknown(Troubled):
+    """It may have happened: look before trying again."""
+
+
+class Apply(NamedTuple):
+    """One transition of one record."""
+
+    name: str
+    request: Request
+
+    def __await__(self) -> Generator[Apply, Reply, Reply]:
+        return (yield self)
+
+
+class ApplyInOrder(NamedTuple):
+    """Transitions of several records in one atomic step; may end with the first that is not granted."""
+
+    steps: tuple[tuple[str, Request], ...]
+    stop_when_refused: bool
+
+    def __await__(self) -> Generator[ApplyInOrder, list[Reply], list[Reply]]:
+        return (yield self)
+
+
+class Tend(NamedTuple):
+    """Renew and refresh: the keeper's batch. Engines may do it for the client as a whole."""
+
+    steps: tuple[tuple[str, Request], ...]
+
+    def __await__(self) -> Generator[Tend, list[Reply], list[Reply]]:
+        return (yield self)
+
+
+class ListNames(NamedTuple):
+    """All names that begin with a prefix, with what stands there."""
+
+    prefix: str
+
+    def __await__(self) -> Generator[ListNames, list[tuple[str, Snapshot]], list[tuple[str, Snapshot]]]:
+        return (yield self)
+
+
+class Listen(NamedTuple):
+    """From now on keep wake-ups addressed to this nonce, until ``Unlisten``."""
+
+    nonce: str
+
+    def __await__(self) -> Generator[Listen, None, None]:
+        return (yield self)
+
+
+class Unlisten(NamedTuple):
+    nonce: str
+
+    def __await__(self) -> Generator[Unlisten, None, None]:
+        return (yield self)
+
+
+class Wait(NamedTuple):
+    """Wait for a wake-up (kept since ``Listen``) until a moment of the local clock.
+
+    ``blockers`` are clients whose death should wake us where the engine can tell.
+    """
+
+    nonce: str
+    until: float
+    blockers: tuple[str, ...] = ()
+
+    def __await__(self) -> Generator[Wait, bool, bool]:
+        return (yield self)
+
+
+class Post(NamedTuple):
+    """Wake one who waits in this client."""
+
+    nonce: str
+
+    def __await__(self) -> Generator[Post, None, None]:
+        return (yield self)
+
+
+class Pause(NamedTuple):
+    """Wait so many seconds: only between attempts at an engine in trouble."""
+
+    seconds: float
+
+    def __await__(self) -> Generator[Pause, None, None]:
+        return (yield self)
+
+
+class Doze(NamedTuple):
+    """Sleep until a moment, or until the bell rings. None: until it rings."""
+
+    bell: Bell
+    until: float | None
+
+    def __await__(self) -> Generator[Doze, None, None]:
+        return (yield self)
+
+
+class Signal(NamedTuple):
+    """Tell those who wait for the loss of this lease, apart from the threads that keep and time leases."""
+
+    lease: Any
+
+    def __await__(self) -> Generator[Signal, None, None]:
+        return (yield self)
+
+
+class Now(NamedTuple):
+    """The local clock: seconds that also pass while the machine sleeps, unmoved by the wall clock."""
+
+    def __await__(self) -> Generator[Now, float, float]:
+        return (yield self)
+
+
+class Nonce(NamedTuple):
+    """A name for an attempt that nobody else will ever use."""
+
+    def __await__(self) -> Generator[Nonce, str, str]:
+        return (yield self)
+
+
+Op = (
+    Apply
+    | ApplyInOrder
+    | Tend
+    | ListNames
+    | Listen
+    | Unlisten
+    | Wait
+    | Post
+    | Pause
+    | Doze
+    | Signal
+    | Now
+    | Nonce
+)

@@ -1,0 +1,1 @@
+"""Drivers run protocols: threads, asyncio, and (its place is here) simulation in virtual time."""

@@ -1,0 +1,104 @@
+"""What a driver needs of an engine. An engine brings one small adapter for each driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..model import Guarantees
+from ..rules.requests import Reply, Request, Snapshot
+
+__all__ = ["AsyncioAdapter", "Engine", "Hooks", "Steps", "ThreadsAdapter"]
+
+Steps = tuple[tuple[str, Request], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What an adapter needs of its driver."""
+
+    client: str
+    """The id of this client: fresh for every client, and again for the child of a fork."""
+    post: Callable[[str], None]
+    """Deliver a wake-up to a nonce of this client. May be called from any thread; never blocks."""
+    io_timeout: float
+
+
+class ThreadsAdapter(Protocol):
+    """Each call blocks until it is done. Raises Refused, Unknown or EngineUnavailable."""
+
+    @property
+    def source(self) -> str:
+        """Whose numbers the tokens are: the same for every client of one engine. Valid once connected."""
+        ...
+
+    def apply(self, name: str, request: Request) -> Reply: ...
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]: ...
+
+    def tend(self, steps: Steps) -> list[Reply]: ...
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
+
+    def listen(self) -> None:
+        """From now on deliver wake-ups, if that is not done already."""
+        ...
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Post to the nonce when one of these clients dies, where that can be noticed."""
+        ...
+
+    def unwatch_clients(self, nonce: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def forked(self) -> None:
+        """This is the child of a fork: let go of everything inherited without a word to the engine."""
+        ...
+
+
+class AsyncioAdapter(Protocol):
+    """The same for asyncio: what may take time is awaited."""
+
+    @property
+    def source(self) -> str: ...
+
+    async def apply(self, name: str, request: Request) -> Reply: ...
+
+    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]: ...
+
+    async def tend(self, steps: Steps) -> list[Reply]: ...
+
+    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
+
+    async def listen(self) -> None: ...
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
+
+    def unwatch_clients(self, nonce: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def forked(self) -> None: ...
+
+
+class Engine(Protocol):
+    """One engine as a URL names it. Makes adapters; does no I/O of its own."""
+
+    @property
+    def url(self) -> str:
+        """The URL without its secrets: fit for logs and errors."""
+        ...
+
+    @property
+    def guarantees(self) -> Guarantees: ...
+
+    @property
+    def linger(self) -> float:
+        """How long a request can be under way after its caller gave up; 0 where it cannot."""
+        ...
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter: ...
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter: ...

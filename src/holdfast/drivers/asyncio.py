@@ -1,0 +1,329 @@
+"""The asyncio driver: runs a script in the calling task; the keeper and the timer are tasks of the same loop.
+
+So a loop that is blocked for longer than a ttl does not renew: what it could not have used it does not keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ..core.ops import (
+    Apply,
+    ApplyInOrder,
+    Bell,
+    Doze,
+    Listen,
+    ListNames,
+    Nonce,
+    Now,
+    Op,
+    Pause,
+    Post,
+    Script,
+    Signal,
+    Tend,
+    Unlisten,
+    Wait,
+)
+from ..errors import HoldfastError, InvalidArgument
+from ..protocols import records
+from ..protocols.book import Book, LeaseState
+from ..protocols.keeper import keep, watch_deadlines
+from .adapter import Engine, Hooks
+from .clock import boottime
+from .identity import attempt_names, new_client_id, owner_prefix
+
+__all__ = ["AsyncioDriver", "Box", "LossCancellation"]
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast")
+
+DOZE_SECONDS_MAX = 1.0
+"""Waiting is cut into pieces of this length: the loop's clock stands still while the machine sleeps."""
+
+
+class Box:
+    """Remembers one wake-up until somebody waits for it. For one waiter, within one loop."""
+
+    __slots__ = ("_loop", "_posted", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._posted = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def post(self) -> None:
+        self._posted = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait_until(self, until: float | None) -> bool:
+        """Wait until a moment of the local clock; None: until posted."""
+        while not self._posted:
+            left = DOZE_SECONDS_MAX if until is None else until - boottime()
+            if left <= 0:
+                return False
+            self._waiter = self._loop.create_future()
+            timer = (
+                self._loop.call_later(min(left, DOZE_SECONDS_MAX), self._wake) if until is not None else None
+            )
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        self._posted = False
+        return True
+
+
+class AsyncioDriver:
+    """Everything one client needs to run scripts on one event loop."""
+
+    def __init__(self, engine: Engine, io_timeout: float) -> None:
+        self._engine = engine
+        self._io_timeout = io_timeout
+        self.closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """All state that a fork must not inherit."""
+        client = new_client_id()
+        self.owner_prefix = owner_prefix()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._boxes: dict[str, Box] = {}
+        self._bells: dict[Bell, Box] = {}
+        self._tasks: dict[Bell, asyncio.Task[None]] = {}
+        self._callbacks: set[asyncio.Task[Any]] = set()
+        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
+        self.adapter = adapter = self._engine.asyncio(Hooks(client, self.post, self._io_timeout))
+        new_nonce = attempt_names(client)
+        self._perform_at_once: dict[type, Callable[[Any], Any]] = {
+            Now: lambda op: boottime(),
+            Nonce: lambda op: new_nonce(),
+            Unlisten: self._unlisten,
+            Post: lambda op: self.post(op.nonce),
+            Signal: lambda op: self.signal(op.lease),
+        }
+        self._perform: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
+            Apply: lambda op: adapter.apply(op.name, op.request),
+            ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
+            Tend: lambda op: adapter.tend(op.steps),
+            ListNames: lambda op: adapter.list_names(op.prefix),
+            Listen: self._listen,
+            Wait: self._wait,
+            Pause: lambda op: asyncio.sleep(op.seconds),
+            Doze: lambda op: self._bells[op.bell].wait_until(op.until),
+        }
+
+    @property
+    def source(self) -> str:
+        """Whose numbers our tokens are."""
+        return self.adapter.source
+
+    # --- running scripts ------------------------------------------------------------------------
+
+    async def run(self, script: Script[T]) -> T:
+        """Run a script to its end. A cancellation is thrown into it; a second one hurries its cleaning up."""
+        try:
+            self.bind()
+        except BaseException:
+            script.close()
+            raise
+        return await self._run(script)
+
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """The loop this client belongs to: the one it is first used in."""
+        if self.closed:
+            raise InvalidArgument("this client is closed: connect again")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._thread = threading.get_ident()
+            self._bells = {"keeper": Box(loop), "timer": Box(loop)}
+        elif self._loop is not loop:
+            raise InvalidArgument(
+                "this client belongs to another event loop: connect once in each loop (holdfast.aio.connect)"
+            )
+        return loop
+
+    async def _run(self, script: Script[T]) -> T:
+        at_once, perform = self._perform_at_once, self._perform
+        send, throw = script.send, script.throw
+        trouble: BaseException | None = None
+        cancelled = False
+        reply: Any = None
+        while True:
+            try:
+                op: Op
+                if trouble is None:
+                    op = send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+            try:
+                act = at_once.get(op.__class__)
+                reply = act(op) if act is not None else await perform[op.__class__](op)
+            except asyncio.CancelledError as cancellation:
+                if cancelled:
+                    reply = None  # it is cleaning up already: let it end without waiting
+                else:
+                    cancelled, trouble = True, cancellation
+            except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                trouble = failure
+
+    async def _listen(self, op: Listen) -> None:
+        self._boxes[op.nonce] = Box(asyncio.get_running_loop())
+        await self.adapter.listen()
+
+    def _unlisten(self, op: Unlisten) -> None:
+        self._boxes.pop(op.nonce, None)
+        self.adapter.unwatch_clients(op.nonce)
+
+    async def _wait(self, op: Wait) -> bool:
+        box = self._boxes[op.nonce]
+        if op.blockers:
+            self.adapter.watch_clients(op.nonce, op.blockers)
+        return await box.wait_until(op.until)
+
+    # --- wake-ups -------------------------------------------------------------------------------
+
+    def post(self, nonce: str) -> None:
+        """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
+        self._in_loop(self._post, nonce)
+
+    def _post(self, nonce: str) -> None:
+        box = self._boxes.get(nonce)
+        if box is not None:
+            box.post()
+        else:
+            self.book.nudge(nonce)
+
+    def _ring(self, bell: Bell) -> None:
+        self._in_loop(self._ring_here, bell)
+
+    def _ring_here(self, bell: Bell) -> None:
+        self._bells[bell].post()
+        if bell not in self._tasks and not self.closed and self._loop is not None:
+            script = keep if bell == "keeper" else watch_deadlines
+            self._tasks[bell] = self._loop.create_task(
+                self._serve(script(self.book)), name=f"holdfast-{bell}"
+            )
+
+    def _in_loop(self, call: Callable[[Any], None], argument: Any) -> None:
+        """Boxes belong to the loop: from another thread, or from nowhere, go through it."""
+        if threading.get_ident() == self._thread:
+            call(argument)
+        elif self._loop is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(call, argument)
+            except RuntimeError:
+                log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
+
+    async def _serve(self, script: Script[None]) -> None:
+        try:
+            await self.adapter.listen()
+            await self._run(script)
+        except Exception:
+            log.exception("holdfast: the background task of a client ended; leases will not be renewed")
+            raise
+
+    def signal(self, state: LeaseState) -> None:
+        """Tell of a loss, each listener in a turn of the loop of its own."""
+        state.tell_onlookers()
+        loop = asyncio.get_running_loop()
+        for listener in state.fire():
+            loop.call_soon(self._call, listener)
+
+    def _call(self, listener: Callable[[], object]) -> None:
+        try:
+            result = listener()
+        except Exception:
+            log.exception("holdfast: an on_lost callback raised")
+            return
+        if inspect.iscoroutine(result):
+            task: asyncio.Task[Any] = asyncio.ensure_future(result)
+            self._callbacks.add(task)
+            task.add_done_callback(self._callback_ended)
+
+    def _callback_ended(self, task: asyncio.Task[Any]) -> None:
+        self._callbacks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("holdfast: an on_lost callback raised", exc_info=task.exception())
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give back everything held, end the tasks, let go of the engine. Safe to call again."""
+        if self.closed:
+            return
+        if self._loop is not None:
+            self.bind()
+        self.closed = True
+        try:
+            for state in list(self.book.leases.values()):
+                try:
+                    await self._run(records.release(self.book, state, 0.0))
+                except HoldfastError as error:
+                    log.debug("holdfast: closing: %s", error)
+        finally:
+            self.book.closing = True
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self.adapter.close()
+
+    def forked(self) -> None:
+        """This is the child: it owns nothing, and begins anew when it is first used."""
+        self.book.forked()
+        self.adapter.forked()
+        self._begin()
+
+
+class LossCancellation:
+    """Cancels the body of ``async with`` when its lease is lost, and takes the cancellation back at the end.
+
+    Cancellations are counted: the one of ours is undone exactly once, and any other (of a time-out, a task
+    group, a second cancel) stays in force and is what the caller sees.
+    """
+
+    __slots__ = ("_before", "_sent", "_task")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task: asyncio.Task[Any] | None = task
+        self._before = task.cancelling()
+        self._sent = False
+
+    def cancel(self) -> None:
+        """The lease was lost. Called in the loop, never from within the body itself."""
+        if self._task is not None and not self._sent:
+            self._sent = True
+            self._task.cancel("holdfast: the lock was lost")
+
+    async def finish(self, error: BaseException | None) -> BaseException | None:
+        """The body ended with ``error``: what remains of it once our own cancellation is taken back."""
+        task, self._task = self._task, None
+        if not self._sent or task is None:
+            return error
+        if not isinstance(error, asyncio.CancelledError):
+            # The body swallowed it, or ended before it arrived: fetch it if it is still on its way.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as late:
+                if task.uncancel() > self._before:
+                    return late
+                return error
+            task.uncancel()
+            return error
+        return error if task.uncancel() > self._before else None

@@ -1,0 +1,24 @@
+"""The two clocks of a real machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+__all__ = ["boottime", "wall_seconds", "wall_us"]
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime() -> float:
+    """Seconds that also pass while the machine sleeps, and that nobody can set."""
+    return time.clock_gettime(_CLOCK)
+
+
+def wall_us() -> int:
+    """Wall time in microseconds: only ever a floor for tokens and a measure of retention."""
+    return time.time_ns() // 1000
+
+
+def wall_seconds() -> float:
+    return time.time()

@@ -1,0 +1,244 @@
+"""The threads driver: runs a script in the calling thread, and the keeper and the timer in two of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..core.ops import (
+    Apply,
+    ApplyInOrder,
+    Bell,
+    Doze,
+    Listen,
+    ListNames,
+    Nonce,
+    Now,
+    Op,
+    Pause,
+    Post,
+    Script,
+    Signal,
+    Tend,
+    Unlisten,
+    Wait,
+)
+from ..errors import HoldfastError, InvalidArgument
+from ..protocols import records
+from ..protocols.book import Book, LeaseState
+from ..protocols.keeper import keep, watch_deadlines
+from .adapter import Engine, Hooks
+from .clock import boottime
+from .identity import attempt_names, new_client_id, owner_prefix
+
+__all__ = ["Mailbox", "ThreadsDriver"]
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast")
+
+DOZE_SECONDS_MAX = 1.0
+"""Waiting is cut into pieces of this length: the machine may sleep meanwhile, and then our clock runs on
+while the clock by which threads wait stands still."""
+
+CLOSE_SECONDS = 2.0
+
+
+class Mailbox:
+    """Remembers one wake-up until somebody waits for it. Posting never blocks."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def post(self) -> None:
+        with contextlib.suppress(RuntimeError):  # posted already and not yet fetched
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
+
+    def wait_until(self, until: float | None) -> bool:
+        """Wait until a moment of the local clock; None: until posted."""
+        while True:
+            left = DOZE_SECONDS_MAX if until is None else until - boottime()
+            if until is None:
+                self._lock.acquire()
+                return True
+            if self.wait(min(left, DOZE_SECONDS_MAX)):
+                return True
+            if left <= DOZE_SECONDS_MAX and boottime() >= until:
+                return False
+
+
+class ThreadsDriver:
+    """Everything one client needs to run scripts on threads."""
+
+    def __init__(self, engine: Engine, io_timeout: float) -> None:
+        self._engine = engine
+        self._io_timeout = io_timeout
+        self.closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """All state that a fork must not inherit."""
+        client = new_client_id()
+        self.owner_prefix = owner_prefix()
+        self._boxes: dict[str, Mailbox] = {}
+        self._bells: dict[Bell, Mailbox] = {"keeper": Mailbox(), "timer": Mailbox()}
+        self._threads: dict[Bell, threading.Thread] = {}
+        self._starting = threading.Lock()
+        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
+        self.adapter = adapter = self._engine.threads(Hooks(client, self.post, self._io_timeout))
+        new_nonce = attempt_names(client)
+        self._perform: dict[type, Callable[[Any], Any]] = {
+            Apply: lambda op: adapter.apply(op.name, op.request),
+            Now: lambda op: boottime(),
+            Nonce: lambda op: new_nonce(),
+            ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
+            Tend: lambda op: adapter.tend(op.steps),
+            ListNames: lambda op: adapter.list_names(op.prefix),
+            Listen: self._listen,
+            Unlisten: self._unlisten,
+            Wait: self._wait,
+            Post: lambda op: self.post(op.nonce),
+            Pause: lambda op: time.sleep(op.seconds),
+            Doze: lambda op: self._bells[op.bell].wait_until(op.until),
+            Signal: lambda op: self.signal(op.lease),
+        }
+
+    @property
+    def source(self) -> str:
+        """Whose numbers our tokens are."""
+        return self.adapter.source
+
+    # --- running scripts ------------------------------------------------------------------------
+
+    def run(self, script: Script[T]) -> T:
+        """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
+        if self.closed:
+            script.close()
+            raise InvalidArgument("this client is closed: connect again")
+        return self._run(script)
+
+    def _run(self, script: Script[T]) -> T:
+        perform = self._perform
+        send, throw = script.send, script.throw
+        trouble: BaseException | None = None
+        reply: Any = None
+        while True:
+            try:
+                op: Op
+                if trouble is None:
+                    op = send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = throw(error)
+                try:
+                    reply = perform[op.__class__](op)
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+            except BaseException as stray:
+                if script.cr_frame is None:  # type: ignore[attr-defined]  # ended with this very error
+                    raise
+                trouble = stray  # came between two operations: an interrupt in this very frame
+
+    def _listen(self, op: Listen) -> None:
+        self._boxes[op.nonce] = Mailbox()
+        self.adapter.listen()
+
+    def _unlisten(self, op: Unlisten) -> None:
+        self._boxes.pop(op.nonce, None)
+        self.adapter.unwatch_clients(op.nonce)
+
+    def _wait(self, op: Wait) -> bool:
+        box = self._boxes[op.nonce]
+        if op.blockers:
+            self.adapter.watch_clients(op.nonce, op.blockers)
+        return box.wait_until(op.until)
+
+    # --- wake-ups -------------------------------------------------------------------------------
+
+    def post(self, nonce: str) -> None:
+        """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
+        box = self._boxes.get(nonce)
+        if box is not None:
+            box.post()
+        else:
+            self.book.nudge(nonce)
+
+    def _ring(self, bell: Bell) -> None:
+        self._bells[bell].post()
+        if bell not in self._threads and not self.closed:
+            self._start(bell)
+
+    def _start(self, bell: Bell) -> None:
+        script = keep if bell == "keeper" else watch_deadlines
+        with self._starting:
+            if bell in self._threads:
+                return
+            thread = threading.Thread(
+                target=self._serve, args=(script(self.book),), name=f"holdfast-{bell}", daemon=True
+            )
+            self._threads[bell] = thread
+        thread.start()
+        self.adapter.listen()
+
+    def _serve(self, script: Script[None]) -> None:
+        try:
+            self._run(script)
+        except Exception:
+            log.exception("holdfast: the background thread of a client ended; leases will not be renewed")
+            raise
+
+    def signal(self, state: LeaseState) -> None:
+        """Tell of a loss: on a thread of its own, for a user's callback may take its time."""
+        state.tell_onlookers()
+        listeners = state.fire()
+        if listeners:
+            threading.Thread(target=_call_all, args=(listeners,), name="holdfast-loss", daemon=True).start()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give back everything held, end the threads, let go of the engine. Safe to call again."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            for state in list(self.book.leases.values()):
+                with contextlib.suppress(HoldfastError):
+                    self._run(records.release(self.book, state, 0.0))
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        self.closed = True
+        self.book.closing = True
+        for bell in self._bells.values():
+            bell.post()
+        for thread in list(self._threads.values()):
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_SECONDS)
+        self.adapter.close()
+
+    def forked(self) -> None:
+        """This is the child: it owns nothing, and begins anew when it is first used."""
+        self.book.forked()
+        self.adapter.forked()
+        self._begin()
+
+
+def _call_all(listeners: list[Callable[[], object]]) -> None:
+    for listener in listeners:
+        try:
+            listener()
+        except Exception:
+            log.exception("holdfast: an on_lost callback raised")

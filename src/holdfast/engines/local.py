@@ -1,0 +1,167 @@
+"""Adapters for engines that answer in this very process: a call either succeeds at once or finds it busy.
+
+Busy is never waited for inside the store: the thread sleeps, or the task does, and tries again. So an event
+loop is never held up by another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from ..core.ops import Refused
+from ..drivers.adapter import Hooks, Steps
+from ..drivers.clock import boottime
+from ..rules.requests import Reply, Request, Snapshot
+
+__all__ = ["Busy", "LocalAsyncio", "LocalThreads", "Store"]
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.0001
+LONGEST_PAUSE_SECONDS = 0.002
+
+
+class Busy(Exception):
+    """Somebody else is writing this very moment. Nothing happened."""
+
+
+class Store(Protocol):
+    """What a local engine does for one client. Every call may raise Busy or EngineUnavailable."""
+
+    @property
+    def source(self) -> str: ...
+
+    def apply(self, name: str, request: Request) -> Reply: ...
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]: ...
+
+    def tend(self, steps: Steps) -> list[Reply]: ...
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
+
+    def listen_in_thread(self) -> None:
+        """Have wake-ups delivered by a thread of the store's own, if that needs one."""
+        ...
+
+    def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
+
+    def unwatch_clients(self, nonce: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def forked(self) -> None: ...
+
+
+class _Local:
+    """What both adapters share."""
+
+    __slots__ = ("_hooks", "_store", "forked", "unwatch_clients", "watch_clients")
+
+    def __init__(self, store: Store, hooks: Hooks) -> None:
+        self._store = store
+        self._hooks = hooks
+        self.watch_clients = store.watch_clients
+        self.unwatch_clients = store.unwatch_clients
+        self.forked = store.forked
+
+    @property
+    def source(self) -> str:
+        return self._store.source
+
+    def _pauses(self) -> _Pauses:
+        return _Pauses(boottime() + self._hooks.io_timeout)
+
+
+class _Pauses:
+    """Ever longer pauses with chance in them, so that two who collide do not collide again."""
+
+    __slots__ = ("_ends_at", "_longest")
+
+    def __init__(self, ends_at: float) -> None:
+        self._ends_at = ends_at
+        self._longest = FIRST_PAUSE_SECONDS
+
+    def next(self) -> float:
+        if boottime() >= self._ends_at:
+            raise Refused(
+                "another process has been writing all the time: is one stopped in the middle of a write?"
+            )
+        self._longest = min(self._longest * 2, LONGEST_PAUSE_SECONDS)
+        return random.uniform(0, self._longest)
+
+
+class LocalThreads(_Local):
+    """For the threads driver."""
+
+    __slots__ = ()
+
+    def apply(self, name: str, request: Request) -> Reply:
+        try:
+            return self._store.apply(name, request)
+        except Busy:
+            return self._again(lambda: self._store.apply(name, request))
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
+
+    def tend(self, steps: Steps) -> list[Reply]:
+        return self._again(lambda: self._store.tend(steps))
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return self._again(lambda: self._store.list_names(prefix))
+
+    def _again(self, call: Callable[[], T]) -> T:
+        pauses = self._pauses()
+        while True:
+            try:
+                return call()
+            except Busy:
+                time.sleep(pauses.next())
+
+    def listen(self) -> None:
+        self._again(self._store.listen_in_thread)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class LocalAsyncio(_Local):
+    """For the asyncio driver: the store's calls take microseconds, so they run in the loop itself."""
+
+    __slots__ = ()
+
+    async def apply(self, name: str, request: Request) -> Reply:
+        try:
+            return self._store.apply(name, request)
+        except Busy:
+            return await self._again(lambda: self._store.apply(name, request))
+
+    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return await self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
+
+    async def tend(self, steps: Steps) -> list[Reply]:
+        return await self._again(lambda: self._store.tend(steps))
+
+    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return await self._again(lambda: self._store.list_names(prefix))
+
+    async def _again(self, call: Callable[[], T]) -> T:
+        pauses = self._pauses()
+        while True:
+            try:
+                return call()
+            except Busy:
+                await asyncio.sleep(pauses.next())
+
+    async def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self._again(lambda: self._store.listen_in_loop(loop))
+
+    async def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,59 @@
+"""``memory://``: locks within one process. Clients of one name share it; for tests and single processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.urls import URL
+from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...errors import InvalidArgument
+from ...model import Guarantees
+from ..local import LocalAsyncio, LocalThreads
+from .store import MemoryStore, space
+
+__all__ = ["open_engine"]
+
+GUARANTEES = Guarantees(
+    engine="memory",
+    scope="process",
+    fencing="a counter in memory, never behind the wall clock in microseconds; starts anew with the process",
+    fifo="yes, among all clients of the process",
+    crash_release="with the process",
+    loss_signal="at the deadline by the local clock, or at once when broken",
+    primitives=("lock", "rlock", "rwlock", "semaphore"),
+    needs=("one process: another process, and a forked child, has locks of its own",),
+    faults={
+        "holder is killed": "kept: nothing outlives the process",
+        "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
+        "wall clock jumps": "kept: only tokens look at it, and they never go back",
+        "waiter is killed": "kept: nothing outlives the process",
+    },
+)
+
+
+class MemoryEngine:
+    """One named space of this process."""
+
+    linger = 0.0
+    guarantees = GUARANTEES
+
+    def __init__(self, url: URL, namespace: str) -> None:
+        self.url = str(url)
+        self._name = url.hosts
+        self._namespace = namespace
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+        return LocalThreads(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+
+
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> MemoryEngine:
+    url.only(())
+    if options:
+        raise InvalidArgument(f"memory:// has no option {next(iter(options))!r}: it has none")
+    if url.path not in ("", "/"):
+        raise InvalidArgument("memory:// has no path: write memory:// or memory://name")
+    return MemoryEngine(url, namespace)

@@ -1,0 +1,127 @@
+"""Records in a dictionary: the rules as they stand, under one mutex."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+
+from ...drivers.adapter import Hooks, Steps
+from ...drivers.clock import boottime, wall_us
+from ...drivers.forks import tell_when_forked
+from ...rules.record import EMPTY, Record, is_idle
+from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
+from ...rules.transitions import apply, apply_in_order
+
+__all__ = ["MemoryStore", "Space", "space"]
+
+
+class Space:
+    """All records of one name, shared by the clients of this process."""
+
+    def __init__(self) -> None:
+        self._begin()
+        tell_when_forked(self, first=True)
+
+    def _begin(self) -> None:
+        self.id = secrets.token_hex(8)
+        self.mutex = threading.Lock()
+        self.records: dict[tuple[str, str], Record] = {}
+        self.posts: dict[str, Callable[[str], None]] = {}
+
+    def forked(self) -> None:
+        """The child has a space of its own: what it inherited belongs to processes it cannot reach."""
+        self._begin()
+
+    def wake(self, wakes: tuple[Wake, ...]) -> None:
+        for wake in wakes:
+            post = self.posts.get(wake.client)
+            if post is not None:
+                post(wake.nonce)
+
+
+_spaces: dict[str, Space] = {}
+_spaces_mutex = threading.Lock()
+
+
+def space(name: str) -> Space:
+    with _spaces_mutex:
+        return _spaces.setdefault(name, Space())
+
+
+class MemoryStore:
+    """One client's view of a space."""
+
+    __slots__ = ("_client", "_namespace", "_space")
+
+    def __init__(self, space: Space, namespace: str, hooks: Hooks) -> None:
+        self._space = space
+        self._namespace = namespace
+        self._client = hooks.client
+        space.posts[hooks.client] = hooks.post
+
+    @property
+    def source(self) -> str:
+        return f"memory:{self._space.id}/{self._namespace}"
+
+    def apply(self, name: str, request: Request) -> Reply:
+        space = self._space
+        key = (self._namespace, name)
+        with space.mutex:
+            record = space.records.get(key, EMPTY)
+            step = apply(record, request, boottime(), wall_us())
+            if step.record is not record:
+                space.records[key] = step.record
+        if step.wake:
+            space.wake(step.wake)
+        return step.reply
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        space = self._space
+        with space.mutex:
+            given = {name: space.records.get((self._namespace, name), EMPTY) for name, _ in steps}
+            done = apply_in_order(given, steps, boottime(), wall_us(), stop_when_refused)
+            for (name, _), step in zip(steps, done, strict=False):
+                space.records[self._namespace, name] = step.record
+        for step in done:
+            space.wake(step.wake)
+        return [step.reply for step in done]
+
+    def tend(self, steps: Steps) -> list[Reply]:
+        return [self.apply(name, request) for name, request in steps]
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        now, wall = boottime(), wall_us()
+        with self._space.mutex:
+            found = [
+                (name, record)
+                for (namespace, name), record in self._space.records.items()
+                if namespace == self._namespace and name.startswith(prefix)
+            ]
+        told = []
+        for name, record in sorted(found, key=lambda item: item[0].encode()):
+            snapshot = apply(record, Inspect(), now, wall).reply
+            if isinstance(snapshot, Snapshot) and not (
+                is_idle(snapshot.record) and snapshot.record.value is None
+            ):
+                told.append((name, snapshot))
+        return told
+
+    def listen_in_thread(self) -> None:
+        """Wake-ups come straight from whoever causes them."""
+
+    def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake-ups come straight from whoever causes them."""
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Clients of this process do not die without it."""
+
+    def unwatch_clients(self, nonce: str) -> None:
+        """Nothing was watched."""
+
+    def close(self) -> None:
+        self._space.posts.pop(self._client, None)
+
+    def forked(self) -> None:
+        """The space itself begins anew."""

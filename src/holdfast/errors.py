@@ -1,0 +1,100 @@
+"""Every error Holdfast raises, and nothing else.
+
+    HoldfastError
+    ├── LockTimeout          (also TimeoutError)      not granted in time; carries the holders seen
+    ├── LockLost                                      a grant can no longer be relied on; carries the reason
+    ├── NotHeld              (also RuntimeError)      released or used by one who does not hold it
+    ├── StaleToken                                    a guard refused a fencing token
+    ├── Conflict                                      somebody else changed it first
+    ├── Deadlock                                      waiting would never end
+    ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
+    ├── Unsupported                                   this engine cannot do that; names one that can
+    └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
+
+Each takes one argument, its message; what else it carries is set as attributes, so that errors
+pickle and travel between processes whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .model import HolderInfo
+
+__all__ = [
+    "Conflict",
+    "Deadlock",
+    "EngineUnavailable",
+    "HoldfastError",
+    "InvalidArgument",
+    "LockLost",
+    "LockTimeout",
+    "LossReason",
+    "NotHeld",
+    "StaleToken",
+    "Unsupported",
+]
+
+LossReason = Literal["expired", "stolen", "unreachable", "broken", "max_hold", "forked"]
+"""Why a lease was lost. ``forked``: this process is a forked child; the grant is its parent's."""
+
+
+class HoldfastError(Exception):
+    """The root of every error raised by Holdfast."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LockTimeout(HoldfastError, TimeoutError):
+    """The lock was not granted in time. ``holders`` are those who had it when we last looked."""
+
+    name: str = ""
+    holders: tuple[HolderInfo, ...] = ()
+
+
+class LockLost(HoldfastError):
+    """The grant can no longer be relied on. Loss is final: acquire again to go on."""
+
+    name: str = ""
+    token: int | None = None
+    reason: LossReason = "expired"
+
+
+class NotHeld(HoldfastError, RuntimeError):
+    """Something that only the holder may do was asked by one who does not hold it."""
+
+    name: str = ""
+
+
+class StaleToken(HoldfastError):
+    """A guard has seen a newer grant than the one this token belongs to."""
+
+    resource: str = ""
+    token: int | None = None
+    newest: int | None = None
+
+
+class Conflict(HoldfastError):
+    """Somebody else changed it first; read again and decide again."""
+
+
+class Deadlock(HoldfastError):
+    """Waiting would never end: those who hold what we want wait for what we hold."""
+
+
+class EngineUnavailable(HoldfastError, ConnectionError):
+    """The engine cannot be reached, or refuses to work. Nothing is thought held that is not."""
+
+
+class Unsupported(HoldfastError):
+    """This engine cannot do that. The message names one that can."""
+
+
+class InvalidArgument(HoldfastError, ValueError):
+    """Bad input, refused before any I/O."""

@@ -1,0 +1,152 @@
+"""What the two facades share: everything about a lease that needs no I/O, and how engines are found."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from .core import arguments
+from .drivers.adapter import Engine
+from .drivers.clock import boottime, wall_seconds
+from .engines import default_url, open_engine
+from .errors import InvalidArgument
+from .model import Fence, Kind, Mode
+from .protocols import locking, records
+from .protocols.book import Book, LeaseState
+
+__all__ = ["IO_TIMEOUT_SECONDS", "UPGRADE", "BaseClient", "BaseLease", "engine_for"]
+
+IO_TIMEOUT_SECONDS = 5.0
+
+UPGRADE = (
+    "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
+    "for ever: release it and take write(), or take write() and downgrade()"
+)
+
+
+def engine_for(url: str | None, namespace: str, options: Mapping[str, Any]) -> Engine:
+    """The engine that a URL names; without one, that of ``$HOLDFAST_URL``, else the embedded engine."""
+    arguments.check_name(namespace, "namespace")
+    if url is not None and not isinstance(url, str):
+        raise InvalidArgument(
+            f"a URL is text; it is {type(url).__name__}: write for example 'sqlite:////path/locks.db'"
+        )
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or default_url()
+    return open_engine(url, namespace, options)
+
+
+class BaseDriver(Protocol):
+    """What a lease needs of its driver."""
+
+    closed: bool
+    book: Book
+
+    @property
+    def source(self) -> str: ...
+
+
+class BaseClient(Protocol):
+    """What a lease needs of its client."""
+
+    @property
+    def _driver(self) -> BaseDriver: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+
+class BaseLease:
+    """One grant, as far as it can be known without asking anybody."""
+
+    __slots__ = ("__weakref__", "_acquired_at", "_client", "_state")
+
+    def __init__(self, client: BaseClient, state: LeaseState) -> None:
+        self._client = client
+        self._state = state
+        self._acquired_at = wall_seconds()
+
+    def __repr__(self) -> str:
+        state = self._state
+        told = state.ended or ("lost" if self.lost else f"remaining={self.remaining:.3f}")
+        return f"<holdfast.{type(self).__name__} {state.kind} {state.name!r} token={state.token} {told}>"
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def kind(self) -> Kind:
+        return self._state.kind
+
+    @property
+    def mode(self) -> Mode:
+        return self._state.mode
+
+    @property
+    def token(self) -> int:
+        """The fencing token: unique, larger than every earlier grant of this name."""
+        return self._state.token
+
+    @property
+    def fence(self) -> Fence:
+        """What a guard stores of this grant."""
+        return Fence(
+            f"{self._client._driver.source}/{self._state.name}", self._state.token, self._state.nonce
+        )
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The tokens of the shared grants that lived beside this one when it was made."""
+        return self._state.peers
+
+    @property
+    def owner(self) -> str:
+        return self._state.owner
+
+    @property
+    def id(self) -> str:
+        return self._state.nonce
+
+    @property
+    def ttl(self) -> float:
+        return self._state.ttl
+
+    @property
+    def acquired_at(self) -> float:
+        """Wall time of the grant, for people: seconds since 1970."""
+        return self._acquired_at
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self._state.metadata
+
+    @property
+    def remaining(self) -> float:
+        """Seconds this process may still rely on it, by its own clock."""
+        return self._state.remaining(boottime())
+
+    @property
+    def lost(self) -> bool:
+        return self._state.loss(boottime()) is not None
+
+    def check(self) -> None:
+        """Raise LockLost unless it may still be relied on (NotHeld, if it was released)."""
+        locking.check(self._state, boottime())
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a lease cannot be pickled: hand it over with lease.export() and client.adopt(text)")
+
+    def __del__(self) -> None:
+        state = self._state
+        if state.ended is None and state.reason is None and not self._client._driver.closed:
+            warnings.warn(
+                f"the lease of {state.name!r} (token {state.token}) was dropped without release: "
+                "it is no longer renewed and expires",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            records.dropped(self._client._driver.book, state)

@@ -1,0 +1,116 @@
+"""The values a user sees: frozen, slotted, no behaviour beyond describing themselves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+__all__ = ["UNSET", "Fence", "Guarantees", "HolderInfo", "Kind", "LockInfo", "Mode", "Unset", "WaiterInfo"]
+
+
+class Unset(enum.Enum):
+    """The type of ``UNSET``: "use the lock's own setting", where None already means something."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+Kind = Literal["lock", "rwlock", "semaphore"]
+"""What a name is. ``lock`` and ``rlock`` are the same kind."""
+
+Mode = Literal["exclusive", "read", "write", "permit"]
+"""How a grant holds its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What a guard stores of a grant: whose numbers these are, the number, and which grant it was.
+
+    Numbers of two sources do not compare; two grants of one number (after a server forgot) differ
+    by their nonce.
+    """
+
+    source: str
+    token: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class HolderInfo:
+    """One who holds a name, as the engine tells it."""
+
+    owner: str
+    """``host/pid/thread-or-task``, for people."""
+    client: str
+    host: str
+    pid: int
+    thread: str
+    """Name of the thread or task that was granted it."""
+    mode: Mode
+    token: int
+    age: float
+    """Seconds since the grant."""
+    remaining: float
+    """Seconds until it expires unless renewed."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterInfo:
+    """One who waits for a name; waiters are listed in the order in which they will be served."""
+
+    owner: str
+    client: str
+    host: str
+    pid: int
+    thread: str
+    mode: Mode
+    age: float
+    """Seconds since it began to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """What ``client.inspect`` tells about one name."""
+
+    name: str
+    kind: Kind | None
+    """None: nobody has used the name (or not for longer than its record is kept)."""
+    holders: tuple[HolderInfo, ...] = ()
+    waiters: tuple[WaiterInfo, ...] = ()
+    value: bytes | None = None
+    limit: int | None = None
+    """The current limit of a semaphore."""
+    token: int = 0
+    """The newest token minted for this name."""
+
+    @property
+    def locked(self) -> bool:
+        return bool(self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """What an engine promises, as data: the documents and ``holdfast guarantees`` are made from it."""
+
+    engine: str
+    scope: Literal["process", "user", "machine", "cluster"]
+    """How far the exclusion reaches."""
+    fencing: str
+    """Where tokens come from, and when they can regress."""
+    fifo: str
+    crash_release: str
+    """When the lock of a dead holder is free again."""
+    loss_signal: str
+    """When a holder is told that it lost the lock."""
+    primitives: tuple[str, ...]
+    needs: tuple[str, ...]
+    """What must be true for the promises to hold."""
+    faults: Mapping[str, str]
+    """Each fault of the matrix → kept, fenced, refused or loss signalled, and how."""

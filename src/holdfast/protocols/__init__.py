@@ -1,0 +1,1 @@
+"""Protocols: written once as coroutines over operations, run by every driver. No clock, no I/O, no chance."""

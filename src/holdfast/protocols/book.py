@@ -1,0 +1,287 @@
+"""What one client knows of itself: the leases it holds, where it waits, what it still has to clean up.
+
+Plain data with a few derived answers. Times are the local clock's, passed in. Threads share a book: every
+method leans on single dict, list and attribute operations, which do not tear.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final
+
+from ..core.deadlines import RENEW_AFTER
+from ..core.ops import Bell
+from ..errors import LockLost, LossReason
+from ..model import Kind, Mode
+from ..rules.requests import Request
+
+__all__ = ["Book", "Hold", "Job", "LeaseState", "Waiting"]
+
+REFRESH_SECONDS: Final = 1.0
+"""How often a waiter tells the engine that it still waits, and hears where it stands."""
+
+LOSS_TOLD: Final[Mapping[str, str]] = {
+    "ended": "its ttl ran out, and renew=False",
+    "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
+    "stolen": "somebody else holds it now",
+    "unreachable": "the engine could not be reached to renew it in time",
+    "broken": "it was broken",
+    "max_hold": "it was held for as long as max_hold allows",
+    "forked": "it belongs to the parent process: after fork() the child owns nothing",
+}
+
+
+class LeaseState:
+    """One grant as its holder sees it: whether it may still be relied on is computed from the clock."""
+
+    __slots__ = (
+        "__weakref__",
+        "deadline",
+        "ended",
+        "fired",
+        "grace",
+        "held_until",
+        "kind",
+        "listeners",
+        "metadata",
+        "mode",
+        "name",
+        "nonce",
+        "note",
+        "onlookers",
+        "owner",
+        "peers",
+        "reason",
+        "renew_at",
+        "renews",
+        "signalled",
+        "successor",
+        "token",
+        "trouble",
+        "ttl",
+        "uncertain",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        mode: Mode,
+        nonce: str,
+        owner: str,
+        token: int,
+        peers: tuple[int, ...],
+        metadata: Mapping[str, str],
+        sent: float,
+        ttl: float,
+        deadline: float,
+        held_until: float | None,
+        renews: bool,
+        grace: float,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.mode = mode
+        self.nonce = nonce
+        self.owner = owner
+        self.token = token
+        self.peers = peers
+        self.metadata = metadata
+        self.ttl = ttl
+        self.deadline = deadline if held_until is None or deadline < held_until else held_until
+        self.held_until = held_until
+        self.renews = renews
+        self.renew_at = sent + ttl * RENEW_AFTER
+        self.grace = grace
+        self.reason: LossReason | None = None
+        self.note = ""
+        self.ended: str | None = None
+        """How it ended on purpose: released, downgraded, exported, forked."""
+        self.successor: LeaseState | None = None
+        self.trouble = False
+        """The last renewal did not get through."""
+        self.uncertain = False
+        """A request of this attempt may still be under way somewhere."""
+        self.signalled = False
+        self.fired = False
+        self.listeners: list[Callable[[], object]] = []
+        """To be told of the loss, apart from everything else: a user's own callbacks."""
+        self.onlookers: list[Callable[[], None]] = []
+        """To be told of the loss or of the end, at once: must not block."""
+
+    def __repr__(self) -> str:
+        return f"<LeaseState {self.name!r} token={self.token} ended={self.ended} reason={self.reason}>"
+
+    def extended(self, deadline: float, now: float) -> None:
+        """A renewal succeeded. It never revives: whoever saw the loss was right."""
+        if self.held_until is not None and deadline > self.held_until:
+            deadline = self.held_until
+        if now < self.deadline and deadline > self.deadline and self.reason is None:
+            self.deadline = deadline
+
+    def loss(self, now: float) -> LossReason | None:
+        """Why it can no longer be relied on; None: it can. Final once told."""
+        if self.reason is None and now >= self.deadline and self.ended is None:
+            self.lose(self._why_late())
+        return self.reason
+
+    def lose(self, reason: LossReason, note: str = "") -> None:
+        if self.reason is None:
+            self.note = note
+            self.reason = reason
+
+    def _why_late(self) -> LossReason:
+        if self.held_until is not None and self.deadline >= self.held_until:
+            return "max_hold"
+        return "unreachable" if self.trouble else "expired"
+
+    def foresee_loss(self) -> None:
+        """The deadline is so near that its holder must be told: from here on it is lost."""
+        self.lose(self._why_late())
+
+    def remaining(self, now: float) -> float:
+        if self.ended is not None or self.reason in ("stolen", "broken", "forked"):
+            return 0.0
+        return max(self.deadline - now, 0.0)
+
+    @property
+    def signal_at(self) -> float:
+        return self.deadline - self.grace
+
+    def lost_error(self) -> LockLost:
+        reason: LossReason = self.reason or "expired"
+        told = LOSS_TOLD["ended" if reason == "expired" and not self.renews else reason]
+        told += f" ({self.note})" if self.note else ""
+        error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {told}")
+        error.name, error.token, error.reason = self.name, self.token, reason
+        return error
+
+    def end(self, how: str) -> None:
+        """It ended on purpose."""
+        self.ended = how
+        self.tell_onlookers()
+
+    def tell_onlookers(self) -> None:
+        for tell in list(self.onlookers):
+            tell()
+
+    def fire(self) -> list[Callable[[], object]]:
+        """Those to be told now; each is handed out once, however often and from wherever this is called."""
+        self.fired = True
+        due = []
+        while self.listeners:
+            try:
+                due.append(self.listeners.pop(0))
+            except IndexError:
+                break
+        return due
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One attempt in a queue, or one subscription."""
+
+    name: str
+    refresh_at: float
+
+
+@dataclass(slots=True)
+class Job:
+    """Something left to clean up: the keeper tries until it gets through or there is no point any more."""
+
+    name: str
+    request: Request
+    nonce: str
+    """Posted when done."""
+    give_up_at: float
+    due_at: float = 0.0
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class Hold:
+    """A reentrant lock held by one thread or task."""
+
+    who: weakref.ref[Any]
+    state: LeaseState
+    lease: weakref.ref[Any]
+    depth: int = 1
+
+
+@dataclass(slots=True)
+class Book:
+    """Everything one client has to remember."""
+
+    client: str
+    io_timeout: float
+    linger: float
+    """How long a copy of a request can be under way; 0 where requests cannot be delayed."""
+    ring: Callable[[Bell], None]
+    leases: dict[str, LeaseState] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    jobs: deque[Job] = field(default_factory=deque)
+    holds: dict[str, list[Hold]] = field(default_factory=dict)
+    closing: bool = False
+    keeper_wakes_at: float = inf
+    timer_wakes_at: float = inf
+    keeper_horizon: float = inf
+    """The soonest duty that arose since the keeper last looked, even if it is gone by now: waking for it
+    once is cheaper than being rung at every grant."""
+    timer_horizon: float = inf
+
+    def add(self, state: LeaseState) -> None:
+        """A new grant: from here on it is kept and timed."""
+        self.leases[state.nonce] = state
+        due = state.renew_at
+        if state.renews and due < self.keeper_wakes_at:
+            if due < self.keeper_horizon:
+                self.keeper_horizon = due
+            self.ring("keeper")
+        due = state.deadline - state.grace
+        if due < self.timer_wakes_at:
+            if due < self.timer_horizon:
+                self.timer_horizon = due
+            self.ring("timer")
+
+    def drop(self, state: LeaseState) -> None:
+        self.leases.pop(state.nonce, None)
+
+    def retime(self, state: LeaseState) -> None:
+        """Its times were changed from outside the keeper."""
+        if state.nonce in self.leases:
+            self.add(state)
+
+    def wait(self, nonce: str, name: str, now: float) -> None:
+        self.waiting[nonce] = Waiting(name, now + REFRESH_SECONDS)
+        if now + REFRESH_SECONDS < self.keeper_wakes_at:
+            self.ring("keeper")
+
+    def hand_over(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.ring("keeper")
+
+    def nudge(self, nonce: str) -> bool:
+        """Something happened to a lease of ours: let the keeper look at once."""
+        state = self.leases.get(nonce)
+        if state is None:
+            return False
+        state.renew_at = 0.0
+        self.ring("keeper")
+        return True
+
+    def forked(self) -> None:
+        """This is the child of a fork: it owns nothing of what its parent holds."""
+        for state in list(self.leases.values()):
+            state.lose("forked")
+            state.ended = "forked"
+            state.listeners.clear()
+            state.onlookers.clear()
+        self.leases.clear()
+        self.waiting.clear()
+        self.jobs.clear()
+        self.holds.clear()
+        self.keeper_wakes_at = self.timer_wakes_at = inf

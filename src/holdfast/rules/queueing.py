@@ -1,0 +1,129 @@
+"""How the queue moves: computed turns, the purge of the dead, who may pass. Shared by every primitive.
+
+Nobody writes down that a lease expired or that a turn was missed. ``settle`` computes what the passing
+of time did to a record, event by event in order of time, so that whoever looks sees the same. The
+waiters whose turn it is are always the front of the queue: as many as could be admitted together. Each
+has ``TURN_SECONDS`` from the moment its turn began; a missed turn drops every entry of that client, so
+that a dead process costs one turn and not one for each of its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from .record import TURN_SECONDS, Holder, Record, Waiter
+
+__all__ = ["Admits", "drop_clients", "look_in", "may_pass", "next_event_at", "settle", "turns"]
+
+Admits = Callable[[Sequence[str], str, int], bool]
+"""``admits(modes held, mode wanted, limit)``: the one predicate by which primitives differ."""
+
+
+def next_event_at(record: Record) -> float | None:
+    """When time alone next changes this record; None: never."""
+    soonest: float | None = None
+    for holder in record.holders:
+        if soonest is None or holder.expires_at < soonest:
+            soonest = holder.expires_at
+    for waiter in record.queue:
+        at = waiter.expires_at
+        if waiter.turn_at is not None and waiter.turn_at + TURN_SECONDS < at:
+            at = waiter.turn_at + TURN_SECONDS
+        if soonest is None or at < soonest:
+            soonest = at
+    return soonest
+
+
+def settle(record: Record, now: float, admits: Admits) -> Record:
+    """The record as it stands at ``now``: expired leases and missed turns are gone, turns are dealt."""
+    if not record.holders and not record.queue:
+        return record
+    while True:
+        at = next_event_at(record)
+        if at is None or at > now:
+            return record
+        record = _pass_event(record, at, admits)
+
+
+def _pass_event(record: Record, at: float, admits: Admits) -> Record:
+    """What happens at the moment ``at``."""
+    late = {w.client for w in record.queue if w.turn_at is not None and w.turn_at + TURN_SECONDS <= at}
+    holders = tuple(h for h in record.holders if h.expires_at > at)
+    queue = tuple(w for w in record.queue if w.expires_at > at and w.client not in late)
+    return turns(record._replace(holders=holders, queue=queue), at, admits)
+
+
+def turns(record: Record, at: float, admits: Admits) -> Record:
+    """The record with turns dealt: the longest front of the queue that can be admitted together."""
+    if not record.queue:
+        return record
+    modes = [holder.mode for holder in record.holders]
+    queue: list[Waiter] = []
+    open_so_far = True
+    for index, waiter in enumerate(record.queue):
+        open_so_far = open_so_far and admits(modes, waiter.mode, record.limit)
+        if open_so_far:
+            modes.append(waiter.mode)
+            queue.append(waiter if waiter.turn_at is not None else waiter._replace(turn_at=at))
+        elif waiter.turn_at is not None:
+            queue.append(waiter._replace(turn_at=None))
+        else:
+            # Turns are a front of the queue: behind the first without one, nobody has one.
+            queue.extend(record.queue[index:])
+            break
+    return record._replace(queue=tuple(queue))
+
+
+def may_pass(record: Record, mode: str, fair: bool, admits: Admits) -> bool:
+    """Whether one who is not in the queue may have it now: behind all who wait, unless it barges."""
+    modes = [holder.mode for holder in record.holders]
+    if fair:
+        for waiter in record.queue:
+            if waiter.turn_at is None:
+                return False
+            modes.append(waiter.mode)
+    return admits(modes, mode, record.limit)
+
+
+def look_in(record: Record, position: int, now: float) -> float:
+    """Seconds until the waiter at ``position`` should look again even if nobody wakes it."""
+    at = next_event_at(record)
+    if at is None or record.queue[position].turn_at is not None:
+        return 0.0
+    ahead = sum(1 for waiter in record.queue[:position] if waiter.turn_at is None)
+    return max(at - now, 0.0) + ahead * TURN_SECONDS
+
+
+def blockers(record: Record, position: int) -> tuple[str, ...]:
+    """The clients whose end would move the waiter at ``position``: the holders and the one before it."""
+    clients = {holder.client: None for holder in record.holders}
+    if position:
+        clients[record.queue[position - 1].client] = None
+    clients.pop("", None)
+    return tuple(clients)
+
+
+def drop_clients(record: Record, dead: Collection[str], now: float, admits: Admits) -> Record:
+    """The record without the claims of clients that are known to be dead."""
+    if not dead:
+        return record
+    holders = tuple(h for h in record.holders if h.client not in dead)
+    queue = tuple(w for w in record.queue if w.client not in dead)
+    watchers = tuple(w for w in record.watchers if w.client not in dead)
+    if len(holders) == len(record.holders) and len(queue) == len(record.queue):
+        return record if len(watchers) == len(record.watchers) else record._replace(watchers=watchers)
+    return turns(record._replace(holders=holders, queue=queue, watchers=watchers), now, admits)
+
+
+def find_holder(record: Record, nonce: str) -> Holder | None:
+    for holder in record.holders:
+        if holder.nonce == nonce:
+            return holder
+    return None
+
+
+def find_waiter(record: Record, nonce: str) -> int | None:
+    for index, waiter in enumerate(record.queue):
+        if waiter.nonce == nonce:
+            return index
+    return None

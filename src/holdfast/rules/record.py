@@ -1,0 +1,177 @@
+"""What an engine keeps about one name, and nothing about how it is kept.
+
+Times are seconds on the engine's own clock (``now``); only what outlives a reboot, retentions, is
+told in wall time. Records are tuples: cheap to make, impossible to change by accident, and they
+become JSON as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "EMPTY",
+    "MAX_TOKEN",
+    "PATIENCE_SECONDS",
+    "RETENTION_SECONDS",
+    "TURN_SECONDS",
+    "Ended",
+    "Holder",
+    "Record",
+    "StoredValue",
+    "Waiter",
+    "Watcher",
+    "cover",
+    "is_idle",
+    "rebase",
+]
+
+TURN_SECONDS: Final = 2.0
+"""How long a waiter whose turn has come may take to claim the lock before it loses its place."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a queue entry lives without its client saying that it still waits."""
+
+RETENTION_SECONDS: Final = 86_400.0
+"""How long an idle record is kept, counted from its last change."""
+
+MAX_TOKEN: Final = 2**53
+"""Tokens stay below this, so that every engine and every JSON reader has them exactly (until 2255)."""
+
+
+class Holder(NamedTuple):
+    """One grant."""
+
+    nonce: str
+    client: str
+    """Whose life this grant hangs on; empty while it is handed over from one process to another."""
+    owner: str
+    mode: str
+    token: int
+    since: float
+    expires_at: float
+    ttl: float
+    renews: bool
+    """Whether the client's renewals extend it."""
+    until: float | None
+    """No renewal extends it beyond this (``max_hold``)."""
+    metadata: Mapping[str, str]
+
+
+class Waiter(NamedTuple):
+    """One place in the queue."""
+
+    nonce: str
+    client: str
+    owner: str
+    mode: str
+    since: float
+    expires_at: float
+    turn_at: float | None
+    """When its turn began; None while others are before it."""
+
+
+class Ended(NamedTuple):
+    """An attempt that was ended by other means than its own release: kept so that it can be told."""
+
+    nonce: str
+    reason: str
+    """``withdrawn`` or ``broken``."""
+    note: str
+    forget_at: float
+
+
+class Watcher(NamedTuple):
+    """One who wants to hear of every change."""
+
+    nonce: str
+    client: str
+    expires_at: float
+
+
+class StoredValue(NamedTuple):
+    """The small value that a name carries; it outlives the grant that set it."""
+
+    data: bytes
+    token: int
+    forget_at_us: int
+    """Wall time, in microseconds."""
+
+
+class Record(NamedTuple):
+    """Everything about one name."""
+
+    kind: str | None = None
+    token: int = 0
+    holders: tuple[Holder, ...] = ()
+    queue: tuple[Waiter, ...] = ()
+    limit: int = 0
+    declared: int = 0
+    value: StoredValue | None = None
+    ended: tuple[Ended, ...] = ()
+    watchers: tuple[Watcher, ...] = ()
+
+
+EMPTY: Final = Record()
+
+
+def is_idle(record: Record) -> bool:
+    """Nobody holds it and nobody waits for it."""
+    return not record.holders and not record.queue
+
+
+def capped(expires_at: float, until: float | None) -> float:
+    """An expiry that respects ``max_hold``."""
+    return expires_at if until is None or expires_at < until else until
+
+
+def cover(record: Record, renewed_at: Mapping[str, float]) -> Record:
+    """The record as the clients' own renewals make it.
+
+    An engine that renews a client as a whole (one row instead of one write for each lease) stores
+    when that was; here it reaches the leases and the places in the queue of that client.
+    """
+    if not renewed_at:
+        return record
+    holders = tuple(
+        holder._replace(
+            expires_at=max(holder.expires_at, capped(renewed_at[holder.client] + holder.ttl, holder.until))
+        )
+        if holder.renews and holder.client in renewed_at
+        else holder
+        for holder in record.holders
+    )
+    queue = tuple(
+        waiter._replace(expires_at=max(waiter.expires_at, renewed_at[waiter.client] + PATIENCE_SECONDS))
+        if waiter.client in renewed_at
+        else waiter
+        for waiter in record.queue
+    )
+    return record._replace(holders=holders, queue=queue)
+
+
+def rebase(record: Record, now: float) -> Record:
+    """The record with its times told anew, where the stored ones belong to a clock that does not compare.
+
+    Everyone gets the full time again: late is safe, early is not.
+    """
+    fields: dict[str, Any] = {
+        "holders": tuple(
+            h._replace(
+                since=now,
+                expires_at=now + h.ttl,
+                until=None if h.until is None else now + (h.until - h.since),
+            )
+            for h in record.holders
+        ),
+        "queue": tuple(
+            w._replace(
+                since=now, expires_at=now + PATIENCE_SECONDS, turn_at=None if w.turn_at is None else now
+            )
+            for w in record.queue
+        ),
+        "ended": tuple(e._replace(forget_at=now + RETENTION_SECONDS) for e in record.ended),
+        "watchers": tuple(w._replace(expires_at=now + PATIENCE_SECONDS) for w in record.watchers),
+    }
+    return record._replace(**fields)

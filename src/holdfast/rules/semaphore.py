@@ -1,0 +1,11 @@
+"""The semaphore: as many holders as the current limit says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["admits"]
+
+
+def admits(held: Sequence[str], mode: str, limit: int) -> bool:
+    return len(held) < limit

@@ -1,0 +1,468 @@
+"""The specification: what each request does to a record. Pure: the same input gives the same answer.
+
+``apply`` is executed as it stands by the memory and SQLite engines and by the simulator; engines that
+keep records elsewhere translate it and are compared with it, reply by reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from . import mutex, rwlock, semaphore
+from .queueing import (
+    Admits,
+    blockers,
+    drop_clients,
+    find_holder,
+    find_waiter,
+    look_in,
+    may_pass,
+    settle,
+    turns,
+)
+from .record import (
+    EMPTY,
+    MAX_TOKEN,
+    PATIENCE_SECONDS,
+    Ended,
+    Holder,
+    Record,
+    StoredValue,
+    Waiter,
+    Watcher,
+    capped,
+)
+from .requests import (
+    Absent,
+    Acquire,
+    Adopt,
+    Break,
+    Broken,
+    Busy,
+    Done,
+    Downgrade,
+    Exhausted,
+    Export,
+    Gone,
+    Granted,
+    Inspect,
+    Mismatch,
+    Queued,
+    Refresh,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Resize,
+    SetValue,
+    Snapshot,
+    Stop,
+    Unwatch,
+    Wake,
+    Watch,
+    Withdraw,
+    Withdrawn,
+)
+
+__all__ = ["ADMITS", "Step", "apply", "apply_in_order"]
+
+ADMITS: Final[dict[str | None, Admits]] = {
+    None: mutex.admits,
+    "lock": mutex.admits,
+    "rwlock": rwlock.admits,
+    "semaphore": semaphore.admits,
+}
+
+ENDED_KEPT: Final = 100
+"""More ended attempts than this are not remembered: the oldest are forgotten first."""
+
+BROKEN_KEPT_SECONDS: Final = 3600.0
+"""How long a broken grant is remembered beyond its ttl, so that its holder learns why it is gone."""
+
+SHARED_MODES: Final = ("read", "permit")
+
+
+class Step(NamedTuple):
+    """What became of the record, what to answer, and whom to wake once the record is stored."""
+
+    record: Record
+    reply: Reply
+    wake: tuple[Wake, ...] = ()
+
+
+def apply(record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()) -> Step:
+    """One transition. ``dead``: clients known to be dead, whose claims are void at once.
+
+    Where the returned record is the one passed in, nothing needs to be stored.
+    """
+    admits = ADMITS[request.kind if isinstance(request, Acquire) and record.kind is None else record.kind]
+    settled = settle(drop_clients(record, dead, now, admits) if dead else record, now, admits)
+    after, reply = _HANDLERS[request.__class__](settled, request, now, wall_us, admits)
+    if after is settled:
+        # Time alone changed it, if anything did: whoever looks next computes the same.
+        return Step(record, reply)
+    if after.ended:
+        after = after._replace(ended=tuple(e for e in after.ended if e.forget_at > now)[-ENDED_KEPT:])
+    if after.watchers:
+        after = after._replace(watchers=tuple(w for w in after.watchers if w.expires_at > now))
+    return Step(after, reply, _wakes(record, after, reply))
+
+
+def apply_in_order(
+    records: Mapping[str, Record],
+    steps: Iterable[tuple[str, Request]],
+    now: float,
+    wall_us: int,
+    stop_when_refused: bool,
+    dead: Collection[str] = (),
+) -> list[Step]:
+    """Several names in one atomic step, in the given order; may end with the first that is not granted.
+
+    What is to be stored for a name is the record of its last step.
+    """
+    present = dict(records)
+    done: list[Step] = []
+    for name, request in steps:
+        step = apply(present.get(name, EMPTY), request, now, wall_us, dead)
+        present[name] = step.record
+        done.append(step)
+        if stop_when_refused and isinstance(request, Acquire) and not isinstance(step.reply, Granted):
+            break
+    return done
+
+
+def _wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
+    """Those whose turn has just come, those who watch, and those whose grant was taken away."""
+    if not after.queue and not after.watchers and reply.__class__ is not Broken:
+        return ()
+    had_turn = {w.nonce for w in before.queue if w.turn_at is not None}
+    wake = []
+    for waiter in after.queue:
+        if waiter.turn_at is None:
+            break
+        if waiter.nonce not in had_turn:
+            wake.append(Wake(waiter.client, waiter.nonce))
+    if after.watchers and (before.holders, before.queue, before.value) != (
+        after.holders,
+        after.queue,
+        after.value,
+    ):
+        wake += [Wake(watcher.client, watcher.nonce) for watcher in after.watchers]
+    if isinstance(reply, Broken):
+        wake += [Wake(victim.client, victim.nonce) for victim in reply.victims if victim.client]
+    return tuple(wake)
+
+
+# --- acquiring ----------------------------------------------------------------------------------
+
+
+def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    mismatch = _mismatch(record, ask.kind, ask.limit)
+    if mismatch is not None:
+        return record, mismatch
+    holder = find_holder(record, ask.nonce) if record.holders else None
+    if holder is not None:
+        return record, _granted(record, holder, now)
+    for ended in record.ended:
+        if ended.nonce == ask.nonce:
+            return record, Gone(ended.reason, ended.note)
+    if record.kind is None:
+        record = record._replace(kind=ask.kind, limit=ask.limit, declared=ask.limit)
+    place = find_waiter(record, ask.nonce) if record.queue else None
+    if place is None:
+        may = may_pass(record, ask.mode, ask.fair, admits)
+    else:
+        may = record.queue[place].turn_at is not None or (
+            not ask.fair and admits([h.mode for h in record.holders], ask.mode, record.limit)
+        )
+    if may:
+        return _grant(record, ask, place, now, wall_us, admits)
+    if not ask.wait:
+        return record, Busy(record.holders, now)
+    return _enqueue(record, ask, place, now, admits)
+
+
+def _mismatch(record: Record, kind: str, limit: int) -> Mismatch | None:
+    if record.kind is None or (
+        record.kind == kind and (kind != "semaphore" or limit in (record.declared, record.limit))
+    ):
+        return None
+    return Mismatch(record.kind, record.declared)
+
+
+def _grant(
+    record: Record, ask: Acquire, place: int | None, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    token = _next_token(record, wall_us)
+    if token is None:
+        return record, Exhausted()
+    until = None if ask.max_hold is None else now + ask.max_hold
+    holder = Holder(
+        ask.nonce,
+        ask.client,
+        ask.owner,
+        ask.mode,
+        token,
+        now,
+        capped(now + ask.ttl, until),
+        ask.ttl,
+        ask.renews,
+        until,
+        ask.metadata,
+    )
+    queue = record.queue if place is None else record.queue[:place] + record.queue[place + 1 :]
+    after = Record(
+        record.kind,
+        token,
+        (*record.holders, holder),
+        queue,
+        record.limit,
+        record.declared,
+        record.value,
+        record.ended,
+        record.watchers,
+    )
+    return turns(after, now, admits), _granted(after, holder, now)
+
+
+def _granted(record: Record, holder: Holder, now: float) -> Granted:
+    peers: tuple[int, ...] = ()
+    if holder.mode in SHARED_MODES:
+        peers = tuple(h.token for h in record.holders if h.mode in SHARED_MODES and h is not holder)
+    lasts = None if holder.until is None else holder.until - now
+    return Granted(
+        holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata
+    )
+
+
+def _next_token(record: Record, wall_us: int) -> int | None:
+    """Larger than every earlier one, and, should the counter be lost, larger than those before the loss."""
+    token = max(record.token + 1, wall_us)
+    return token if token < MAX_TOKEN else None
+
+
+def _enqueue(
+    record: Record, ask: Acquire, place: int | None, now: float, admits: Admits
+) -> tuple[Record, Reply]:
+    expires_at = now + PATIENCE_SECONDS
+    if place is None:
+        waiter = Waiter(ask.nonce, ask.client, ask.owner, ask.mode, now, expires_at, None)
+        queue = (*record.queue, waiter)
+        place = len(queue) - 1
+    else:
+        waiter = record.queue[place]._replace(expires_at=expires_at)
+        queue = (*record.queue[:place], waiter, *record.queue[place + 1 :])
+    record = turns(record._replace(queue=queue), now, admits)
+    return record, _queued(record, place, now)
+
+
+def _queued(record: Record, place: int, now: float) -> Queued:
+    return Queued(place, look_in(record, place, now), blockers(record, place))
+
+
+# --- giving back --------------------------------------------------------------------------------
+
+
+def _release(record: Record, ask: Release, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return _remembering(record, ask.nonce, ask.linger, now), _gone(record, ask.nonce)
+    return _without(record, ask.nonce, ask.linger, now, admits), Done()
+
+
+def _withdraw(
+    record: Record, ask: Withdraw, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    if find_holder(record, ask.nonce) is None and find_waiter(record, ask.nonce) is None:
+        return _remembering(record, ask.nonce, ask.linger, now), Withdrawn(record.holders, now)
+    after = _without(record, ask.nonce, ask.linger, now, admits)
+    return after, Withdrawn(after.holders, now)
+
+
+def _without(record: Record, nonce: str, linger: float, now: float, admits: Admits) -> Record:
+    """The record with nothing of this attempt, and the next ones' turns dealt."""
+    holders = tuple(h for h in record.holders if h.nonce != nonce)
+    queue = record.queue
+    if queue:
+        queue = tuple(w for w in queue if w.nonce != nonce)
+    after = Record(
+        record.kind,
+        record.token,
+        holders,
+        queue,
+        record.limit,
+        record.declared,
+        record.value,
+        record.ended,
+        record.watchers,
+    )
+    if queue:
+        after = turns(after, now, admits)
+    return _remembering(after, nonce, linger, now)
+
+
+def _remembering(record: Record, nonce: str, linger: float, now: float) -> Record:
+    """Refuse this attempt should a copy of it still arrive."""
+    if linger <= 0 or any(e.nonce == nonce for e in record.ended):
+        return record
+    return record._replace(ended=(*record.ended, Ended(nonce, "withdrawn", "", now + linger)))
+
+
+def _gone(record: Record, nonce: str) -> Gone:
+    for ended in record.ended:
+        if ended.nonce == nonce:
+            return Gone(ended.reason, ended.note)
+    return Gone("stolen" if record.holders else "expired")
+
+
+def _break(record: Record, ask: Break, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    victims = tuple(h for h in record.holders if ask.token is None or h.token == ask.token)
+    if not victims:
+        return record, Broken(None, ())
+    token = _next_token(record, wall_us)
+    if token is None:
+        return record, Exhausted()
+    ended = tuple(Ended(v.nonce, "broken", ask.reason, now + v.ttl + BROKEN_KEPT_SECONDS) for v in victims)
+    holders = tuple(h for h in record.holders if h not in victims)
+    after = record._replace(token=token, holders=holders, ended=record.ended + ended)
+    return turns(after, now, admits), Broken(token, victims)
+
+
+# --- living on ----------------------------------------------------------------------------------
+
+
+def _renew(record: Record, ask: Renew, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return record, _gone(record, ask.nonce)
+    expires_at = max(holder.expires_at, capped(now + ask.ttl, holder.until))
+    return _replacing(record, holder, holder._replace(expires_at=expires_at, ttl=ask.ttl)), Done()
+
+
+def _stop(record: Record, ask: Stop, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return record, _gone(record, ask.nonce)
+    return _replacing(record, holder, holder._replace(renews=False)), Done()
+
+
+def _export(record: Record, ask: Export, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return record, _gone(record, ask.nonce)
+    expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
+    return _replacing(record, holder, holder._replace(client="", renews=False, expires_at=expires_at)), Done()
+
+
+def _adopt(record: Record, ask: Adopt, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return record, _gone(record, ask.nonce)
+    if holder.client == ask.client:
+        return record, _granted(record, holder, now)
+    if holder.client:
+        return record, Gone("stolen", "it was not exported, or somebody else adopted it")
+    expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
+    adopted = holder._replace(client=ask.client, owner=ask.owner, renews=ask.renews, expires_at=expires_at)
+    after = _replacing(record, holder, adopted)
+    return after, _granted(after, adopted, now)
+
+
+def _replacing(record: Record, old: Holder, new: Holder) -> Record:
+    return record._replace(holders=tuple(new if h is old else h for h in record.holders))
+
+
+def _refresh(record: Record, ask: Refresh, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    expires_at = now + PATIENCE_SECONDS
+    place = find_waiter(record, ask.nonce)
+    if place is not None:
+        waiter = record.queue[place]._replace(expires_at=expires_at)
+        after = record._replace(queue=(*record.queue[:place], waiter, *record.queue[place + 1 :]))
+        return after, _queued(after, place, now)
+    if any(w.nonce == ask.nonce for w in record.watchers):
+        watchers = tuple(
+            w._replace(expires_at=expires_at) if w.nonce == ask.nonce else w for w in record.watchers
+        )
+        return record._replace(watchers=watchers), Done()
+    return record, Absent()
+
+
+# --- more than holding --------------------------------------------------------------------------
+
+
+def _downgrade(
+    record: Record, ask: Downgrade, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    reader = find_holder(record, ask.reader_nonce)
+    if reader is not None:
+        return record, _granted(record, reader, now)
+    writer = find_holder(record, ask.nonce)
+    if writer is None or writer.mode != "write":
+        return record, _gone(record, ask.nonce)
+    token = _next_token(record, wall_us)
+    if token is None:
+        return record, Exhausted()
+    expires_at = max(writer.expires_at, capped(now + writer.ttl, writer.until))
+    reader = writer._replace(
+        nonce=ask.reader_nonce, mode="read", token=token, since=now, expires_at=expires_at
+    )
+    after = turns(_replacing(record, writer, reader)._replace(token=token), now, admits)
+    return after, _granted(after, reader, now)
+
+
+def _set_value(
+    record: Record, ask: SetValue, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    holder = find_holder(record, ask.nonce)
+    if holder is None:
+        return record, _gone(record, ask.nonce)
+    value = StoredValue(ask.data, holder.token, wall_us + int(ask.retention * 1_000_000))
+    return record._replace(value=value), Done()
+
+
+def _resize(record: Record, ask: Resize, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    mismatch = _mismatch(record, "semaphore", ask.declared)
+    if mismatch is not None:
+        return record, mismatch
+    declared = record.declared or ask.declared
+    after = record._replace(kind="semaphore", declared=declared, limit=ask.limit)
+    return turns(after, now, semaphore.admits), Done()
+
+
+def _watch(record: Record, ask: Watch, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    others = tuple(w for w in record.watchers if w.nonce != ask.nonce)
+    after = record._replace(watchers=(*others, Watcher(ask.nonce, ask.client, now + PATIENCE_SECONDS)))
+    return after, _inspect(after, Inspect(), now, wall_us, admits)[1]
+
+
+def _unwatch(record: Record, ask: Unwatch, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    others = tuple(w for w in record.watchers if w.nonce != ask.nonce)
+    return (record if len(others) == len(record.watchers) else record._replace(watchers=others)), Done()
+
+
+def _inspect(record: Record, ask: Inspect, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
+    if record.value is not None and record.value.forget_at_us <= wall_us:
+        return record, Snapshot(record._replace(value=None), now)
+    return record, Snapshot(record, now)
+
+
+_Handler = Callable[[Record, Any, float, int, Admits], tuple[Record, Reply]]
+
+_HANDLERS: Final[dict[type, _Handler]] = {
+    Acquire: _acquire,
+    Release: _release,
+    Withdraw: _withdraw,
+    Renew: _renew,
+    Refresh: _refresh,
+    Stop: _stop,
+    Export: _export,
+    Adopt: _adopt,
+    Downgrade: _downgrade,
+    Break: _break,
+    SetValue: _set_value,
+    Resize: _resize,
+    Watch: _watch,
+    Unwatch: _unwatch,
+    Inspect: _inspect,
+}
