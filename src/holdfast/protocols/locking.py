@@ -69,6 +69,7 @@ class LockCore(Generic[L]):
     """A lock object behind its facade: what was asked for and what was taken through it."""
 
     __slots__ = ("book", "entries", "spec", "wrap")
+    reentrant = False
 
     def __init__(self, book: Book, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
         self.book = book
@@ -136,6 +137,7 @@ class ReentrantCore(LockCore[L]):
     """Re-entry is per client, name and thread or task, through whichever object, and costs no round trip."""
 
     __slots__ = ()
+    reentrant = True
 
     def _hold(self, who: Who) -> Hold | None:
         caller = who()
@@ -201,9 +203,10 @@ async def acquire(
     core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
 ) -> L | records.NotGranted:
     """A lease for this caller, re-entered or granted anew."""
-    again = core.reenter(who, await Now(), entered)
-    if again is not None:
-        return again
+    if core.reentrant:
+        again = core.reenter(who, await Now(), entered)
+        if again is not None:
+            return again
     state = await records.acquire(core.book, core.spec, owner, timeout)
     if isinstance(state, records.NotGranted):
         return state
