@@ -74,6 +74,10 @@ check: $(STAMP) ## Lint, formatting, types (ruff, ruff format, mypy strict)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+.PHONY: docs
+docs: $(STAMP) ## Write the generated parts of the documents
+	@$(BIN)/python tools/generate_docs.py
+
 .PHONY: format
 format: $(STAMP) ## Format the code and apply the safe fixes
 	@$(BIN)/ruff check --fix .

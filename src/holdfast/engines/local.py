@@ -24,6 +24,9 @@ T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.0001
 LONGEST_PAUSE_SECONDS = 0.002
 
+BUSY_SECONDS = 0.25
+"""After this long the protocol is told, which knows how much time there is left to go on trying."""
+
 
 class Busy(Exception):
     """Somebody else is writing this very moment. Nothing happened."""
@@ -75,7 +78,7 @@ class _Local:
         return self._store.source
 
     def _pauses(self) -> _Pauses:
-        return _Pauses(boottime() + self._hooks.io_timeout)
+        return _Pauses(boottime() + min(self._hooks.io_timeout, BUSY_SECONDS))
 
 
 class _Pauses:

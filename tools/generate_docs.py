@@ -1,0 +1,92 @@
+"""Writes the parts of the documents that the program itself knows best.
+
+    python tools/generate_docs.py            write them
+    python tools/generate_docs.py --check    say whether they are current
+
+docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from holdfast.engines import SCHEMES, open_engine
+from holdfast.model import Guarantees
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN = "<!-- generated: guarantees (make docs) -->"
+END = "<!-- end of generated -->"
+
+
+def main(arguments: list[str]) -> int:
+    stale = [
+        path for path, text in documents().items() if not path.is_file() or path.read_text("utf-8") != text
+    ]
+    for path in stale:
+        shown = path.relative_to(ROOT)
+        if "--check" in arguments:
+            print(f"{shown} is not current: run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(documents()[path], "utf-8")
+            print(f"wrote {shown}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+def documents() -> dict[Path, str]:
+    """Every document with generated parts, as it should be."""
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text("utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return {
+        readme: f"{before}{BEGIN}\n{table()}{END}{after}",
+        ROOT / "docs" / "guarantees.md": guarantees_page(),
+    }
+
+
+def engines() -> list[tuple[str, Guarantees]]:
+    """One of each engine, in the order of registration. Opening one does no I/O."""
+    seen: dict[str, Guarantees] = {}
+    for scheme in SCHEMES:
+        promised = open_engine(EXAMPLES[scheme], "holdfast", {}).guarantees
+        seen.setdefault(promised.engine, promised)
+    return list(seen.items())
+
+
+EXAMPLES = {"memory": "memory://", "sqlite": "sqlite:////var/lib/app/locks.db"}
+
+
+def table() -> str:
+    lines = [
+        "| engine | scope | a dead holder's lock is free | in order | primitives |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {name} | {g.scope} | {g.crash_release} | {g.fifo} | {', '.join(g.primitives)} |"
+        for name, g in engines()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def guarantees_page() -> str:
+    parts = [
+        "# Guarantees\n",
+        "What each engine promises, and when it can fail. This page is made from the program's own data "
+        "(`client.guarantees`, `holdfast guarantees`).\n",
+        table(),
+    ]
+    for name, g in engines():
+        parts.append(f"## {name}\n")
+        parts.append(
+            f"- **Scope**: {g.scope}\n- **Tokens**: {g.fencing}\n- **Order**: {g.fifo}\n"
+            f"- **A dead holder's lock**: {g.crash_release}\n- **Loss is told**: {g.loss_signal}\n"
+            f"- **Primitives**: {', '.join(g.primitives)}\n"
+            + "".join(f"- **Needs**: {need}\n" for need in g.needs)
+        )
+        parts.append("| fault | what happens |\n| --- | --- |")
+        parts.append("".join(f"| {fault} | {outcome} |\n" for fault, outcome in g.faults.items()))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
