@@ -1,0 +1,86 @@
+"""What the operating system offers to keep a command within its lock: groups, trees, parent-death signals.
+
+Linux gives all of it. Elsewhere a process group is all there is, and a process that left the group
+is out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "clock", "descendants", "die_with_parent", "kill_everything", "signal_group"]
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+KILL_ROUND_SECONDS = 0.005
+KILL_ROUNDS = 400
+"""Two seconds. What is still there then sits in the kernel and dies when it comes out."""
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def clock() -> float:
+    """Seconds on a clock that runs on while the machine is suspended, the same in every process."""
+    return time.clock_gettime(_CLOCK)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies. To be called between fork and exec."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        # It died before the kernel was told.
+        os._exit(128 + signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none gets out of sight."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_group(group: int, signum: int) -> None:
+    """Signal a process group; that it is gone, or became somebody else's, is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+def kill_everything(group: int) -> None:
+    """Kill a process group and, on Linux, every descendant of this process, also those that left it."""
+    signal_group(group, signal.SIGKILL)
+    for _ in range(KILL_ROUNDS):
+        alive = descendants(os.getpid())
+        if not alive:
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(KILL_ROUND_SECONDS)
+
+
+def descendants(root: int) -> list[int]:
+    """The living descendants of a process, from /proc; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    dead: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid = int(entry.parent.name)
+            # The name in parentheses may hold anything; the fields begin after the last one.
+            state, parent = entry.read_bytes().rpartition(b")")[2].split()[:2]
+            children.setdefault(int(parent), []).append(pid)
+            if state in b"ZX":
+                dead.add(pid)
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        waiting += below
+        found += [pid for pid in below if pid not in dead]
+    return found

@@ -1,0 +1,120 @@
+"""The signals that reach the wrapper: first they end its waiting, later they go to the command.
+
+Two phases need two behaviours. While it waits for the lock, a signal must get out of a blocking
+call: the handler raises. While the command runs, nothing may be interrupted halfway: signals queue
+up on a descriptor, in order, together with the nudges of other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["PASSED_ON", "STOPS_WAITING", "Inbox", "Interrupted", "Waiting"]
+
+STOPS_WAITING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+PASSED_ON = (*STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
+"""Handled only while the command runs; before that, Ctrl-Z stops the wrapper as it does any program."""
+
+NUDGE = 0
+"""Stands in the queue for "look around", from another thread."""
+
+SWALLOWED_SECONDS = 5.0
+"""An exception raised inside a finaliser is swallowed by Python. After this time we raise again."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the waiting. As a KeyboardInterrupt, it passes every ``except Exception``."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class Inbox:
+    """Signals and nudges as a queue with a descriptor that is readable when it is not empty."""
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._readable, False)
+        os.set_blocking(self._writable, False)
+        self._before: dict[int, Any] = {}
+        self._wakeup_before = -1
+        self._raises = False
+        self._raised_at = -SWALLOWED_SECONDS
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def __enter__(self) -> Inbox:
+        self._wakeup_before = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
+        self._handle_all(PASSED_ON)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._readable)
+        os.close(self._writable)
+
+    def waiting(self) -> Waiting:
+        """``with inbox.waiting():`` a signal that stops the waiting raises ``Interrupted`` inside."""
+        return Waiting(self)
+
+    def handle_job_control(self) -> None:
+        """From now on Ctrl-Z is for the command; and writing from behind does not stop us."""
+        self._handle_all(JOB_CONTROL)
+        self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+    def nudge(self) -> None:
+        """Make the descriptor readable; for any thread, at any time."""
+        # Full: there is something to read anyway. Closed: nobody reads any more.
+        with contextlib.suppress(OSError):
+            os.write(self._writable, bytes([NUDGE]))
+
+    def take(self) -> list[int]:
+        """The signals that came since the last call, in order."""
+        try:
+            return [signum for signum in os.read(self._readable, 4096) if signum != NUDGE]
+        except BlockingIOError:
+            return []
+
+    def set_raising(self, raises: bool) -> None:
+        self._raises = raises
+
+    def _handle_all(self, signums: tuple[int, ...]) -> None:
+        for signum in signums:
+            before = signal.getsignal(signum)
+            # What our caller ignores (nohup, a background job of a script) is ignored by us and the command.
+            if before is not signal.SIG_IGN:
+                self._before[signum] = before
+                signal.signal(signum, self._on_signal)
+
+    def _on_signal(self, signum: int, _: FrameType | None) -> None:
+        if not self._raises or signum not in STOPS_WAITING:
+            return
+        # Once is enough: a second one would interrupt the withdrawal that the first one set off.
+        if time.monotonic() - self._raised_at > SWALLOWED_SECONDS:
+            self._raised_at = time.monotonic()
+            raise Interrupted(signum)
+
+
+class Waiting:
+    """The stretch in which signals raise. A class, because a generator could be interrupted halfway."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def __enter__(self) -> None:
+        self._inbox.set_raising(True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._inbox.set_raising(False)
