@@ -1,0 +1,296 @@
+"""Running a command while holding a lock: the life of ``holdfast run`` from waiting to releasing.
+
+This is the wrapper's side: the lock, the signals and the terminal. The command itself is the
+supervisor's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import holdfast
+from holdfast import errors
+
+from .child import Child
+from .exits import Status, complain
+from .output import printable
+from .signals import STOPS_WAITING, Inbox, Interrupted
+from .terminal import Terminal, stop_ourselves
+
+__all__ = ["Plan", "run_under_lock"]
+
+LONGEST_LOOK_SECONDS = 5.0
+SHORTEST_LOOK_SECONDS = 0.02
+MODES = {"lock": {"exclusive"}, "rwlock": {"read", "write"}, "semaphore": {"permit"}}
+OPTIONS_OF_KIND = {
+    "lock": "without --shared, --write and --limit",
+    "rwlock": "with --shared or --write",
+    "semaphore": "with --limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for on the command line."""
+
+    name: str
+    command: Sequence[str]
+    url: str | None
+    namespace: str
+    mode: str
+    """``exclusive``, ``read``, ``write`` or ``permit``."""
+    limit: int | None
+    ttl: float
+    timeout: float | None
+    blocking: bool
+    grace: float
+    max_hold: float | None
+    status_if_not_granted: int
+    verbose: bool
+
+    def lock(self, client: holdfast.Client) -> Any:
+        """The lock object: something with ``acquire(blocking)`` that gives a lease or None."""
+        settings: dict[str, Any] = {
+            "ttl": self.ttl,
+            "timeout": self.timeout,
+            "grace": self.grace,
+            "max_hold": self.max_hold,
+            # Only what it is called: arguments may hold secrets, and anyone may look at a lock.
+            "metadata": {"command": os.path.basename(self.command[0])},
+        }
+        match self.mode:
+            case "read":
+                return client.rwlock(self.name, **settings).read()
+            case "write":
+                return client.rwlock(self.name, **settings).write()
+            case "permit":
+                return client.semaphore(self.name, self.limit or 0, **settings)
+            case _:
+                return client.lock(self.name, **settings)
+
+    def tell(self, message: str) -> None:
+        if self.verbose:
+            complain(message)
+
+
+def run_under_lock(plan: Plan) -> int:
+    """Wait for the lock, run the command, release; return the exit status."""
+    child = Child.prepare(plan.command)  # First of all: it forks, and a client has threads.
+    try:
+        with Inbox() as inbox:
+            client = holdfast.connect(plan.url, namespace=plan.namespace)
+            try:
+                return _run(plan, client, child, inbox)
+            except Interrupted as interruption:
+                plan.tell(f"{interruption}: no longer waiting for {plan.name!r}")
+                return Status.SIGNAL + interruption.signum
+            finally:
+                # What was done stands; what an unreachable engine still keeps expires.
+                with contextlib.suppress(errors.HoldfastError):
+                    client.close()
+    finally:
+        child.close()
+
+
+def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int:
+    began = time.monotonic()
+    with inbox.waiting():
+        lock = plan.lock(client)
+        _tell_scope(plan, client)
+        try:
+            lease = lock.acquire(blocking=plan.blocking)
+        except errors.InvalidArgument as error:
+            raise errors.InvalidArgument(f"{error}{_advice(plan, client)}") from error
+    if lease is None:
+        _tell_holders(plan, client)
+        return plan.status_if_not_granted
+    granted = time.monotonic()
+    plan.tell(f"granted {plan.name!r} with token {lease.token} after {granted - began:.3f} s")
+    stopped_by = next((signum for signum in inbox.take() if signum in STOPS_WAITING), None)
+    if stopped_by is not None:
+        # It came while the grant was on its way; the command was never started.
+        _release(plan, lease)
+        return Status.SIGNAL + stopped_by
+    holding = Holding(plan, lease, child, inbox)
+    status = holding.run_command(plan.url or client.url)
+    lost = not _release(plan, lease) or holding.lost
+    held = f"{time.monotonic() - granted:.3f} s"
+    if lost:
+        complain(f"the lock {plan.name!r} was lost; the command ended with status {status}, after {held}")
+        return Status.LOST
+    plan.tell(f"released {plan.name!r} after {held}")
+    return status
+
+
+class Holding:
+    """The time between grant and release, in one loop over signals, the supervisor and the lease."""
+
+    def __init__(self, plan: Plan, lease: holdfast.Lease, child: Child, inbox: Inbox) -> None:
+        self._plan = plan
+        self._lease = lease
+        self._child = child
+        self._inbox = inbox
+        self._terminal = Terminal.controlling()
+        self._wants_terminal = False
+        self._status: int | None = None
+        self._told_of_loss = False
+        self.lost = False
+
+    def run_command(self, url: str) -> int:
+        """Start the command and see it to its end; return its exit status, as a shell counts it."""
+        self._lease.on_lost(self._on_lost)
+        self._inbox.handle_job_control()
+        self._wants_terminal = self._terminal is not None and self._terminal.to_be_lent_at_once()
+        environment = {
+            "HOLDFAST_NAME": self._plan.name,
+            "HOLDFAST_TOKEN": str(self._lease.token),
+            "HOLDFAST_URL": url,
+            "HOLDFAST_NAMESPACE": self._plan.namespace,
+        }
+        self._child.start(environment, self._lease.remaining, self._wants_terminal)
+        try:
+            return self._see_to_its_end()
+        finally:
+            if self._terminal is not None:
+                self._terminal.take_back()
+                self._terminal.close()
+
+    def _on_lost(self, _: holdfast.Lease) -> None:
+        self.lost = True
+        self._inbox.nudge()
+
+    def _see_to_its_end(self) -> int:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._inbox, selectors.EVENT_READ)
+            selector.register(self._child, selectors.EVENT_READ)
+            while self._status is None:
+                ready = {key.fileobj for key, _ in selector.select(self._pass_on_remaining_time())}
+                for signum in self._inbox.take():
+                    self._on_signal(signum)
+                if self._child in ready:
+                    for message in self._child.receive():
+                        self._on_report(*message)
+                if self._status is None:
+                    self._pass_on_loss()
+        return self._status
+
+    def _pass_on_remaining_time(self) -> float:
+        """Tell the supervisor how long the lease is good for; return when to do so again.
+
+        The closer the end, the more often, so that a late renewal still reaches it.
+        """
+        remaining = self._lease.remaining
+        self._child.allow(remaining)
+        return max(SHORTEST_LOOK_SECONDS, min(remaining / 4, self._plan.ttl / 10, LONGEST_LOOK_SECONDS))
+
+    def _pass_on_loss(self) -> None:
+        self.lost = self.lost or self._lease.lost
+        if self.lost and not self._told_of_loss:
+            self._told_of_loss = True
+            complain(f"lost the lock {self._plan.name!r} ({_why_lost(self._lease)}): ending the command")
+            self._child.lost()
+
+    def _on_signal(self, signum: int) -> None:
+        if signum == signal.SIGCONT:
+            self._continue()
+        else:
+            self._child.signal(signum)
+
+    def _on_report(self, kind: str, *details: int) -> None:
+        match kind:
+            case "started":
+                if self._wants_terminal and self._terminal is not None:
+                    self._terminal.note_lent(details[0])
+            case "stopped":
+                self._on_stopped(details[0])
+            case "ended":
+                status = os.waitstatus_to_exitcode(details[0])
+                self._status = status if status >= 0 else Status.SIGNAL - status
+            case "failed":
+                command = self._plan.command[0]
+                complain(f"cannot run {command!r}: {os.strerror(details[0])}")
+                self._status = Status.NOT_FOUND if details[0] == errno.ENOENT else Status.NOT_EXECUTABLE
+            case "late":
+                self.lost = True
+                self._status = Status.LOST
+
+    def _on_stopped(self, signum: int) -> None:
+        """The command was stopped: give it the terminal if that is what it wants, else stop with it.
+
+        By SIGSTOP, or away from any terminal, only somebody who knows the command can have stopped it,
+        and will continue it: we go on holding the lock.
+        """
+        if self._terminal is None or signum == signal.SIGSTOP:
+            return
+        if signum in {signal.SIGTTIN, signal.SIGTTOU}:
+            self._wants_terminal = True
+            if self._terminal.in_front():
+                self._continue()
+                return
+        self._terminal.take_back()
+        stop_ourselves(signum)
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._lease.remaining <= 0:
+            return  # The supervisor kills it; not one more step for it.
+        terminal, group = self._terminal, self._child.group
+        if terminal is not None and group is not None and self._wants_terminal and terminal.in_front():
+            terminal.lend(group)
+        self._child.signal(signal.SIGCONT)
+
+
+def _release(plan: Plan, lease: holdfast.Lease) -> bool:
+    """Release; False: it had been lost. A release that does not get through is no failure of the command."""
+    try:
+        lease.release()
+    except (errors.LockLost, errors.NotHeld):
+        return False
+    except errors.HoldfastError as error:
+        complain(f"could not release {plan.name!r}, which will expire within {plan.ttl:g} s: {error}")
+    return True
+
+
+def _why_lost(lease: holdfast.Lease) -> str:
+    try:
+        lease.check()
+    except errors.LockLost as error:
+        return error.reason
+    return "not renewed in time"
+
+
+def _advice(plan: Plan, client: holdfast.Client) -> str:
+    """How to take a name that is another kind of lock than was asked for; nothing if it is not that."""
+    kind = client.inspect(plan.name).kind
+    if kind is None or plan.mode in MODES[kind]:
+        return ""
+    return f" ({plan.name!r} is a {kind}: take it {OPTIONS_OF_KIND[kind]})"
+
+
+def _tell_scope(plan: Plan, client: holdfast.Client) -> None:
+    if plan.verbose:
+        promised = client.guarantees
+        complain(f"{client.url}: engine {promised.engine}, scope {promised.scope}")
+        for need in promised.needs:
+            complain(f"needs: {need}")
+
+
+def _tell_holders(plan: Plan, client: holdfast.Client) -> None:
+    if not plan.verbose:
+        return
+    complain(f"{plan.name!r} was not granted")
+    try:
+        holders = client.inspect(plan.name).holders
+    except errors.HoldfastError:
+        return
+    for holder in holders:
+        what = f"{holder.owner} ({holder.metadata.get('command', holder.thread)})"
+        complain(f"held by {printable(what)} for {holder.age:.1f} s, token {holder.token}")
