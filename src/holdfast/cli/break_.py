@@ -1,0 +1,56 @@
+"""``holdfast break``: take a lock away from its holder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import holdfast
+
+from .exits import Status, complain
+from .options import DEFAULT_NAMESPACE, Json, Name, Namespace, Url
+
+__all__ = ["EPILOG", "break_"]
+
+EPILOG = """\b
+Examples (look first: who is it, and what is its token?):
+  holdfast show nightly-report
+  holdfast break nightly-report --token 1763209000123456 --reason "db3 is off"
+
+Exit status: 0 when the lock was broken, 1 when there was nothing to break.
+"""
+
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; for the records.", show_default=False)]
+Token = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Only if the grant with this token still holds it.", show_default=False),
+]
+
+
+def break_(
+    name: Name,
+    reason: Reason,
+    token: Token = None,
+    url: Url = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    json: Json = False,
+) -> int:
+    """Release a lock by force.
+
+    The holder is told that its lock is lost, but may not hear it in time: it can still be writing.
+    Advance the guards of what it protects with the new token before anything else is done.
+    """
+    from .output import print_json, print_lines
+
+    with holdfast.connect(url, namespace=namespace) as client:
+        newest = client.break_lock(name, token=token, reason=reason)
+    if json:
+        print_json({"name": name, "broken": newest is not None, "token": newest})
+    elif newest is not None:
+        print_lines(f"broke {name!r}; its newest token is now {newest}")
+    elif token is None:
+        complain(f"nobody holds {name!r}")
+    else:
+        complain(f"token {token} does not hold {name!r} (any more)")
+    return Status.OK if newest is not None else Status.NOTHING_DONE
