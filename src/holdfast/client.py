@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import sys
 import threading
 import warnings
 import weakref
@@ -33,6 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IF_LOST: tuple[IfLost, ...] = ("raise", "note")
+IN_A_LOOP = "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio"
 
 
 def connect(
@@ -55,7 +55,6 @@ class Client:
     def __init__(self, engine: Engine, namespace: str, io_timeout: float) -> None:
         self._engine = engine
         self._driver = ThreadsDriver(engine, io_timeout)
-        self._warned = False
         self.namespace = namespace
         tell_when_forked(self._driver)
         _open_clients.add(self)
@@ -199,17 +198,6 @@ class Client:
         if driver is not None and not driver.closed:
             driver.stop()
 
-    def _warn_if_in_loop(self) -> None:
-        """The threads API blocks: called where an event loop runs, it would stop everything else there."""
-        loops = sys.modules.get("asyncio")
-        if loops is not None and loops._get_running_loop() is not None:
-            self._warned = True
-            warnings.warn(
-                "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -237,7 +225,7 @@ class Lease(BaseLease):
         self._client._driver.run(locking.extend(self._client._driver.book, self._state, ttl))
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
-        """Call back with this lease when it is lost, ``grace`` before the deadline, on a thread of its own."""
+        """Call back with this lease when it is lost, ``grace`` before the deadline, on a separate thread."""
         myself = weakref.ref(self)
         self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
         if self._state.fired:
@@ -300,11 +288,8 @@ class Lock:
         seconds = arguments.chosen_timeout(blocking, timeout, self._core.spec.timeout)
         thread = threading.current_thread()
         driver = self._driver()
-        return driver.run(
-            locking.acquire_or_none(
-                self._core, weakref.ref(thread), driver.owner_prefix + thread.name, seconds
-            )
-        )
+        owner = driver.owner_prefix + thread.name
+        return driver.run(locking.acquire_or_none(self._core, weakref.ref(thread), owner, seconds))
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
@@ -336,10 +321,11 @@ class Lock:
         return locked
 
     def _driver(self) -> ThreadsDriver:
-        client = self._client
-        if not client._warned:
-            client._warn_if_in_loop()
-        driver = client._driver
+        """The driver as it is now: after a fork it is another book that knows what this process holds."""
+        driver = self._client._driver
+        if not driver.warned and driver.in_a_loop():
+            driver.warned = True
+            warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
         self._core.book = driver.book
         return driver
 

@@ -158,15 +158,19 @@ class Signal(NamedTuple):
         return (yield self)
 
 
-class Now(NamedTuple):
+class Now:
     """The local clock: seconds that also pass while the machine sleeps, unmoved by the wall clock."""
+
+    __slots__ = ()
 
     def __await__(self) -> Generator[Now, float, float]:
         return (yield self)
 
 
-class Nonce(NamedTuple):
+class Nonce:
     """A name for an attempt that nobody else will ever use."""
+
+    __slots__ = ()
 
     def __await__(self) -> Generator[Nonce, str, str]:
         return (yield self)

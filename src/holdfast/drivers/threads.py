@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -83,6 +84,8 @@ class ThreadsDriver:
         self._engine = engine
         self._io_timeout = io_timeout
         self.closed = False
+        self.warned = False
+        """Whether the caller was told that it blocks an event loop."""
         self._begin()
 
     def _begin(self) -> None:
@@ -98,7 +101,7 @@ class ThreadsDriver:
         new_nonce = attempt_names(client)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Apply: lambda op: adapter.apply(op.name, op.request),
-            Now: lambda op: boottime(),
+            Now: _now,
             Nonce: lambda op: new_nonce(),
             ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
             Tend: lambda op: adapter.tend(op.steps),
@@ -125,6 +128,11 @@ class ThreadsDriver:
             script.close()
             raise InvalidArgument("this client is closed: connect again")
         return self._run(script)
+
+    def in_a_loop(self) -> bool:
+        """Whether an event loop runs in this thread: blocking would stop everything else there."""
+        loops = sys.modules.get("asyncio")
+        return loops is not None and loops._get_running_loop() is not None
 
     def _run(self, script: Script[T]) -> T:
         perform = self._perform
@@ -234,6 +242,10 @@ class ThreadsDriver:
         self.book.forked()
         self.adapter.forked()
         self._begin()
+
+
+def _now(op: Now) -> float:
+    return boottime()
 
 
 def _call_all(listeners: list[Callable[[], object]]) -> None:

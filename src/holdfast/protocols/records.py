@@ -354,9 +354,16 @@ async def _give_all_back(book: Book, held: list[LeaseState]) -> None:
 
 async def release(book: Book, state: LeaseState, patience: float) -> None:
     """Give it back. Where it was gone already the state says so; after a failure it can be called again."""
-    linger = book.linger if state.uncertain else 0.0
+    request = Release(state.nonce, book.linger if state.uncertain else 0.0)
+    uncertain = False
     try:
-        reply, uncertain = await _insist(book, state.name, Release(state.nonce, linger), patience)
+        try:
+            reply = await Apply(state.name, request)
+        except Troubled as trouble:
+            if not patience:
+                raise unavailable(repr(state.name), trouble) from trouble
+            reply, uncertain = await _insist(book, state.name, request, patience)
+            uncertain = uncertain or isinstance(trouble, Unknown)
     except HoldfastError:
         state.renews = False
         raise
