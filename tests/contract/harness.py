@@ -1,0 +1,239 @@
+"""One way to write a test for threads and for asyncio: actors.
+
+An actor is a thread, or a task, that does what it is told, one thing after the other. Calling it with a
+function has it done there and gives a future of the result:
+
+    ann, bob = world.actor("ann"), world.actor("bob")
+    lock = world.client().lock("x")
+    lease = await ann(lock.acquire)
+    waiting = bob(lock.acquire)            # blocks bob, not the test
+    await world.until_waiting("x", 1)
+    await ann(lock.release)
+    assert (await waiting).token > lease.token
+
+So who calls is always plain, which is what ownership is about. The asyncio API has the names of the threads
+API, so tests are typed against the latter; an actor that is a task awaits what has to be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import holdfast
+import holdfast.aio
+from contract.engines import Driver
+from holdfast import Client, Lease, Lock, LockInfo
+from holdfast.aio import AsyncLease
+from support import async_wait_until
+
+__all__ = ["Actor", "World", "held"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def held(lease: Lease | None) -> Lease:
+    """What ``acquire`` returned, which must be a lease."""
+    assert lease is not None, "it was not granted"
+    return lease
+
+
+class Actor(Protocol):
+    """One thread or task of the test's own."""
+
+    name: str
+
+    def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]: ...
+
+    def inside(self, lock: Lock) -> contextlib.AbstractAsyncContextManager[Lease]:
+        """``with lock`` by this actor."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class _Actor:
+    """What both kinds share."""
+
+    enter_name: str
+    exit_name: str
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def inside(self, lock: Lock) -> AsyncIterator[Lease]:
+        leave = getattr(lock, self.exit_name)
+        lease: Lease = await self(getattr(lock, self.enter_name))
+        try:
+            yield lease
+        except BaseException as error:
+            await self(leave, type(error), error, error.__traceback__)
+            raise
+        else:
+            await self(leave, None, None, None)
+
+
+class ThreadActor(_Actor):
+    """A thread."""
+
+    enter_name, exit_name = "__enter__", "__exit__"
+
+    def __init__(self, name: str, keep: Callable[[object], None]) -> None:
+        self.name = name
+        self._keep = keep
+        self._loop = asyncio.get_running_loop()
+        self._orders: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._orders.put((future, lambda: function(*args, **kwargs)))
+        return future
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            self._do(*order)
+            del order  # what was done must not be kept alive by us
+
+    def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+        try:
+            result = call()
+            self._keep(result)
+        except BaseException as error:
+            self._tell(future, future.set_exception, error)
+        else:
+            self._tell(future, future.set_result, result)
+
+    def _tell(self, future: asyncio.Future[Any], tell: Callable[[Any], None], what: Any) -> None:
+        def told() -> None:
+            if not future.done():
+                tell(what)
+
+        with contextlib.suppress(RuntimeError):  # the test has ended, and its loop with it
+            self._loop.call_soon_threadsafe(told)
+
+    async def stop(self) -> None:
+        self._orders.put(None)
+        await asyncio.to_thread(self._thread.join, 5.0)
+
+
+class TaskActor(_Actor):
+    """A task."""
+
+    enter_name, exit_name = "__aenter__", "__aexit__"
+
+    def __init__(self, name: str, keep: Callable[[object], None]) -> None:
+        self.name = name
+        self._keep = keep
+        self._orders: asyncio.Queue[tuple[asyncio.Future[Any], Callable[[], Any]]] = asyncio.Queue()
+        self._task = asyncio.create_task(self._work(), name=name)
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self._orders.put_nowait((future, lambda: function(*args, **kwargs)))
+        return future
+
+    async def _work(self) -> None:
+        while True:
+            await self._do(*await self._orders.get())
+
+    async def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+        try:
+            result = call()
+            if inspect.isawaitable(result):
+                result = await result
+            self._keep(result)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class World:
+    """An engine of the test's own, and those who use it."""
+
+    def __init__(self, driver: Driver, url: str) -> None:
+        self.driver = driver
+        self.url = url
+        self._actors: list[Actor] = []
+        self._clients: list[Client] = []
+        self._observer: Client | None = None
+        self._kept: list[object] = []
+        self.keeps_leases = True
+        """Leases taken by actors live until the end of the test, so that none is dropped by accident."""
+
+    def _keep(self, result: object) -> None:
+        if self.keeps_leases and isinstance(result, Lease | AsyncLease):
+            self._kept.append(result)
+
+    def client(self, namespace: str = "holdfast", **options: Any) -> Client:
+        """A client for the actors, closed at the end."""
+        connect = holdfast.connect if self.driver == "threads" else holdfast.aio.connect
+        client = cast(Client, connect(self.url, namespace=namespace, **options))
+        self._clients.append(client)
+        return client
+
+    def actor(self, name: str = "") -> Actor:
+        name = name or f"actor-{len(self._actors) + 1}"
+        actor: Actor = cast(
+            Actor,
+            ThreadActor(name, self._keep) if self.driver == "threads" else TaskActor(name, self._keep),
+        )
+        self._actors.append(actor)
+        return actor
+
+    # --- what stands in the engine, as somebody else sees it
+
+    def look(self, name: str) -> LockInfo:
+        if self._observer is None:
+            self._observer = holdfast.connect(self.url)
+        return self._observer.inspect(name)
+
+    async def until(self, predicate: Callable[[], T], message: str = "", timeout: float = 20.0) -> T:
+        return await async_wait_until(predicate, timeout=timeout, message=message)
+
+    async def until_waiting(self, name: str, count: int) -> None:
+        """Until so many wait for the name."""
+        await self.until(lambda: len(self.look(name).waiters) == count, f"never {count} waiting for {name!r}")
+
+    async def until_free(self, name: str) -> None:
+        """Until nobody holds the name or waits for it."""
+        await self.until(
+            lambda: not self.look(name).holders and not self.look(name).waiters, f"{name!r} stayed in use"
+        )
+
+    # --- its life
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        closer = self.actor("closer")
+        for client in self._clients:
+            await closer(client.close)
+        if self._observer is not None:
+            self._observer.close()
+        for actor in reversed(self._actors):
+            await actor.stop()

@@ -1,0 +1,113 @@
+"""The end of a client: everything is given back, and using it afterwards is a clear error."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.harness import World, held
+from holdfast import InvalidArgument, NotHeld
+
+
+async def test_closing_gives_everything_back(world: World) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    lock = client.lock("lock")
+    leases = [
+        held(await ann(lock.acquire)),
+        held(await ann(client.rlock("rlock").acquire)),
+        held(await bob(client.rwlock("rwlock").write().acquire)),
+        held(await bob(client.semaphore("semaphore", 2).acquire)),
+    ]
+    await ann(client.close)
+    for lease in leases:
+        assert not world.look(lease.name).locked
+        assert lease.remaining == 0
+        with pytest.raises(NotHeld):
+            lease.check()
+    await bob(client.close)  # once more does no harm
+
+
+async def test_closing_a_client_that_was_never_used(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    await ann(client.close)
+    await ann(client.close)
+    assert "closed" in repr(client)
+
+
+async def test_a_closed_client_says_so(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    lock = client.lock("x")
+    lease = held(await ann(lock.acquire))
+    text = await ann(held(await ann(client.lock("y").acquire)).export)
+    await ann(client.close)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(lock.acquire)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(lock.acquire, blocking=False)
+    with pytest.raises(InvalidArgument, match="closed"):
+        async with ann.inside(client.lock("x")):
+            raise AssertionError("the body ran")
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(client.inspect, "x")
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(client.list)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(client.break_lock, "x", reason="test")
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(client.adopt, text)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await ann(lease.set_value, b"")
+
+
+async def test_closing_wakes_those_who_wait_for_a_loss(world: World) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    lease = held(await ann(client.lock("x").acquire))
+    waiting = bob(lease.wait_lost)
+    await ann(client.close)
+    assert await waiting is False
+
+
+async def test_closing_ends_those_who_wait_for_a_lock(world: World) -> None:
+    """They are told, nothing of theirs stays in the queue, and nothing is granted to a closed client."""
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    other = world.client()
+    lock = other.lock("x")
+    await ann(lock.acquire)
+    waiting = bob(client.lock("x").acquire)
+    await world.until_waiting("x", 1)
+    await ann(client.close)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await waiting
+    await world.until(lambda: not world.look("x").waiters, "it is still in the queue", timeout=3)
+    await ann(lock.release)
+    assert await ann(lock.acquire, timeout=5) is not None
+
+
+async def test_the_bodys_error_survives_a_closed_client(world: World) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client()
+
+    async def body() -> None:
+        async with ann.inside(client.lock("x")):
+            await bob(client.close)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
+
+
+async def test_a_client_is_a_context_manager(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    names = ("__enter__", "__exit__") if world.driver == "threads" else ("__aenter__", "__aexit__")
+    assert await ann(getattr(client, names[0])) is client
+    await ann(client.lock("x").acquire)
+    await ann(getattr(client, names[1]), None, None, None)
+    assert not world.look("x").locked
+    assert "closed" in repr(client)
+
+
+async def test_other_clients_are_not_concerned(world: World) -> None:
+    ann, first, second = world.actor(), world.client(), world.client()
+    lease = held(await ann(second.lock("y").acquire))
+    await ann(first.lock("x").acquire)
+    await ann(first.close)
+    lease.check()
+    assert world.look("y").locked
