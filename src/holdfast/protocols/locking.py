@@ -337,7 +337,12 @@ def not_held(state: LeaseState) -> NotHeld:
 
 async def leave(core: LockCore[L], who: Who, error: BaseException | None) -> None:
     """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
-    entry = core.surrender(who, entered=True)
+    try:
+        entry = core.surrender(who, entered=True)
+    except NotHeld:
+        if error is None:
+            raise
+        return  # given back inside the body, whose own error is what the caller must see
     state = entry.lease._state
     if not entry.gives_back:
         if state.ended is None and state.loss(await Now()) is not None:
