@@ -8,10 +8,11 @@ from __future__ import annotations
 from math import inf
 
 from ..core.deadlines import RENEW_AFTER, pause_seconds, relied_until
-from ..core.ops import Apply, Doze, Now, Post, Signal, Tend, Troubled
+from ..core.ops import Apply, Doze, Now, Post, Tend, Troubled
 from ..errors import EngineUnavailable, LossReason
 from ..rules.requests import Absent, Done, Gone, Queued, Refresh, Release, Renew, Reply, Request
 from .book import REFRESH_SECONDS, Book, Job, LeaseState
+from .records import tell_of_loss
 
 __all__ = ["keep", "watch_deadlines"]
 
@@ -77,7 +78,7 @@ async def _renewed(book: Book, state: LeaseState, reply: Reply, sent: float, now
             reason = "broken"
         state.lose(reason, reply.note)
         book.drop(state)
-        await _tell(state)
+        await tell_of_loss(state)
 
 
 async def _clean_up(book: Book) -> None:
@@ -120,18 +121,12 @@ async def watch_deadlines(book: Book) -> None:
             if state.reason is None and now >= state.signal_at:
                 state.foresee_loss()
             if state.reason is not None:
-                await _tell(state)
+                await tell_of_loss(state)
                 if now >= state.deadline or state.reason in ("stolen", "broken"):
                     _bury(book, state)
         until = _next_deadline(book)
         book.timer_wakes_at = inf if until is None else until
         await Doze("timer", until)
-
-
-async def _tell(state: LeaseState) -> None:
-    if not state.signalled:
-        state.signalled = True
-        await Signal(state)
 
 
 def _bury(book: Book, state: LeaseState) -> None:

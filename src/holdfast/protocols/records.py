@@ -19,6 +19,7 @@ from ..core.ops import (
     Nonce,
     Now,
     Pause,
+    Signal,
     Troubled,
     Unknown,
     Unlisten,
@@ -75,6 +76,7 @@ __all__ = [
     "resize",
     "set_value",
     "subscribe",
+    "tell_of_loss",
     "unsubscribe",
 ]
 
@@ -373,6 +375,7 @@ async def release(book: Book, state: LeaseState, patience: float) -> None:
     book.drop(state)
     if isinstance(reply, Gone) and not uncertain:
         state.lose(_loss_reason(reply), reply.note)
+        await tell_of_loss(state)
     else:
         state.end("released")
 
@@ -380,6 +383,8 @@ async def release(book: Book, state: LeaseState, patience: float) -> None:
 async def abandon(book: Book, state: LeaseState, wait: bool = False) -> None:
     """Give it back behind our back: the keeper does it, and again if it fails."""
     book.drop(state)
+    if state.reason is not None:
+        await tell_of_loss(state)  # from here on the timer does not know it
     state.end("released")
     request = Release(state.nonce, book.linger if state.uncertain else 0.0)
     await _clean_up(book, state.name, state.ttl, request, wait)
@@ -402,6 +407,13 @@ async def _clean_up(book: Book, name: str, ttl: float, request: Release | Withdr
         await Wait(job.nonce, now + HAND_OVER_SECONDS)
     finally:
         await Unlisten(job.nonce)
+
+
+async def tell_of_loss(state: LeaseState) -> None:
+    """Once, by whoever finds out first: the timer, the keeper, or a release."""
+    if not state.signalled:
+        state.signalled = True
+        await Signal(state)
 
 
 def dropped(book: Book, state: LeaseState) -> None:
