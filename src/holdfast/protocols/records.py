@@ -484,6 +484,12 @@ async def export(book: Book, state: LeaseState) -> None:
 
 async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
     """Take over what another process exported, with its token."""
+    if nonce in book.leases:
+        # The engine would say yes to a repeated request; but two leases of one grant would not know of
+        # each other's release.
+        twice = NotHeld(f"the exported lease of {spec.name!r} was adopted by this client already")
+        twice.name = spec.name
+        raise twice
     sent = await Now()
     reply, _ = await _insist(book, spec.name, Adopt(nonce, book.client, owner, spec.renew))
     if isinstance(reply, Gone):
