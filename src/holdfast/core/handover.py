@@ -9,11 +9,17 @@ from typing import Any, cast
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode
-from .arguments import Spec, check_name, check_ttl
+from .arguments import Spec, check_grace, check_name, check_ttl
 
 __all__ = ["Handover", "parse"]
 
 PREFIX = "holdfast1:"
+KINDS_AND_MODES = (
+    ("lock", "exclusive"),
+    ("rwlock", "read"),
+    ("rwlock", "write"),
+    ("semaphore", "permit"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,11 @@ def parse(text: str) -> Handover:
         fields = json.loads(base64.urlsafe_b64decode(text[len(PREFIX) :].encode("ascii")))
         given = Handover(**fields)
         check_name(given.name)
-        check_ttl(given.ttl)
-        well_formed = all(
-            isinstance(part, str) for part in (given.namespace, given.kind, given.mode, given.nonce)
+        check_grace(given.grace, check_ttl(given.ttl))
+        well_formed = (
+            isinstance(given.namespace, str)
+            and isinstance(given.nonce, str)
+            and (given.kind, given.mode) in KINDS_AND_MODES
         )
     except (ValueError, TypeError, UnicodeError) as error:
         raise InvalidArgument("the exported lease is damaged: pass the text unchanged") from error
