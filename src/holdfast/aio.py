@@ -322,7 +322,9 @@ class AsyncLock:
             left = await pending.pop().finish(error)
             if not pending:
                 del self._cancellations[task]
-        await self._driver().run(locking.leave(self._core, weakref.ref(task), left))
+        driver = self._driver()
+        if left is None or not driver.closed:  # closing gave it back, and the body's own error comes first
+            await driver.run(locking.leave(self._core, weakref.ref(task), left))
         if left is not None and left is not error:
             raise left
 
@@ -416,7 +418,8 @@ class AsyncWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         driver = self._client._driver
-        await driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+        if not driver.closed:
+            await driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
 
     async def next(self, timeout: float | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change. None: none came in time."""

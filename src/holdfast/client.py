@@ -307,7 +307,10 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._driver().run(locking.leave(self._core, weakref.ref(threading.current_thread()), error))
+        driver = self._driver()
+        if error is not None and driver.closed:
+            return  # closing gave it back, and the body's own error is what the caller must see
+        driver.run(locking.leave(self._core, weakref.ref(threading.current_thread()), error))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate: each call runs inside the lock."""
@@ -403,7 +406,8 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         driver = self._client._driver
-        driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+        if not driver.closed:
+            driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
 
     def next(self, timeout: float | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change. None: none came in time."""

@@ -111,3 +111,13 @@ async def test_other_clients_are_not_concerned(world: World) -> None:
     await ann(first.close)
     lease.check()
     assert world.look("y").locked
+
+
+async def test_closing_inside_a_watch(world: World) -> None:
+    """There is nothing left to unsubscribe."""
+    ann, client = world.actor(), world.client()
+    names = ("__enter__", "__exit__") if world.driver == "threads" else ("__aenter__", "__aexit__")
+    watch = client.watch("x")
+    await ann(getattr(watch, names[0]))
+    await ann(client.close)
+    await ann(getattr(watch, names[1]), None, None, None)
