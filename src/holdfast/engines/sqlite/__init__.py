@@ -1,0 +1,86 @@
+"""``sqlite:///path.db``: locks among the processes of one user on one machine. The embedded engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from ...core.urls import URL
+from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...errors import InvalidArgument
+from ...model import Guarantees
+from ..local import LocalAsyncio, LocalThreads
+from .place import Place, default_path, path_of
+from .store import SqliteStore
+
+__all__ = ["default_url", "open_engine"]
+
+GUARANTEES = Guarantees(
+    engine="sqlite",
+    scope="user",
+    fencing=(
+        "a counter in the record, never behind the wall clock in microseconds; it can regress only if the "
+        "file is deleted and the wall clock was set back"
+    ),
+    fifo="yes, among all processes that share the file",
+    crash_release=(
+        "at once: the kernel lets go of the holder's liveness lock; after its ttl only where a child that "
+        "was forked behind Python's back keeps that lock, and who waits is in another pid namespace"
+    ),
+    loss_signal="at the deadline by the local clock; at once when broken",
+    primitives=("lock", "rlock", "rwlock", "semaphore"),
+    needs=(
+        "one user, one machine, one file; containers must share its whole folder",
+        "a local file system (network, FUSE, 9p and virtiofs mounts are refused)",
+    ),
+    faults={
+        "holder is killed": "kept: released at once, also when it had forked",
+        "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
+        "wall clock jumps": "kept: only tokens and retention look at it, and tokens never go back",
+        "waiter is killed": "kept: its place is given to the next at once",
+        "machine restarts": "kept: nobody holds the old liveness locks, so what was held is free",
+        "process is paused in the middle of a write": "refused until it runs again, after io_timeout",
+        "disk is full": "refused; what is held is lost at its deadline, and signalled",
+        "file is deleted": "loss signalled at the next renewal; fenced by the next holder's larger token",
+        "file is damaged": "refused",
+    },
+)
+
+
+class SqliteEngine:
+    """One database file and one namespace in it."""
+
+    linger = 0.0
+    """A call that has returned or failed is over: nothing is under way anywhere."""
+    guarantees = GUARANTEES
+
+    def __init__(self, path: str, namespace: str, makes_folder: bool) -> None:
+        self.url = url_of(path)
+        self._place = Place(path, makes_folder)
+        self._namespace = namespace
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+        return LocalThreads(SqliteStore(self._place, self._namespace, hooks), hooks)
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        return LocalAsyncio(SqliteStore(self._place, self._namespace, hooks), hooks)
+
+
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> SqliteEngine:
+    """``sqlite://`` alone is the user's default database."""
+    url.only(())
+    if options:
+        raise InvalidArgument(f"sqlite:// has no option {next(iter(options))!r}: it has none")
+    path = path_of(url)
+    # Only a path that nobody chose is made on the way: a mistyped one shall be noticed.
+    return SqliteEngine(path, namespace, makes_folder=url.path == "" or path == default_path())
+
+
+def default_url() -> str:
+    """The database that all processes of this user share unless they say otherwise."""
+    return url_of(default_path())
+
+
+def url_of(path: str) -> str:
+    return f"sqlite:///{quote(path)}"

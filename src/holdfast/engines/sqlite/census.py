@@ -1,0 +1,196 @@
+"""Who the clients in a record are: which of them are dead, and until when the others' leases reach.
+
+A client's renewal is one row, not one write for each lease; so what a record says about expiry is completed
+here from the rows of the clients in it. Dead clients are noted in their rows before their files are removed,
+so that their claims stay void.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from ...drivers.clock import wall_us
+from ...rules.record import Record, cover, rebase
+from .liveness import Identity, Status, alive_name, probe
+from .place import Side
+from .table import Execute
+from .wakeups import socket_name
+
+__all__ = ["Census", "Client", "View"]
+
+ROWS_AT_ONCE: Final = 500
+KNOWN_AT_MOST: Final = 10_000
+
+
+class Client(NamedTuple):
+    """A row of the clients table."""
+
+    renewed_at: float
+    dead: int
+    joined: int
+    identity: Identity
+
+
+class View(NamedTuple):
+    """A record as it stands for whoever looks now."""
+
+    record: Record
+    dead: frozenset[str]
+    renewed_at: Mapping[str, float]
+    """What the rows said, as stored. A change that takes a client for expired is void if its row changed."""
+
+
+@cache
+def _select(count: int) -> str:
+    marks = ",".join("?" * count)
+    return (
+        "SELECT id, renewed_at, dead, joined, boot, pid, pid_namespace, started, host "  # noqa: S608 - marks only
+        f"FROM clients WHERE id IN ({marks})"
+    )
+
+
+class Census:
+    """What one client knows about the others."""
+
+    def __init__(self, side: Side, us: Identity, renewed_here: Callable[[str], float | None]) -> None:
+        self._side = side
+        self._us = us
+        self._renewed_here = renewed_here
+        """When a client of this very process last renewed; None: it is not of this process."""
+        self._known: dict[str, Client] = {}
+        self._elsewhere: dict[str, tuple[float, float]] = {}
+
+    def known(self, client: str) -> Identity | None:
+        """What a client noted of itself when we last looked."""
+        row = self._known.get(client)
+        return None if row is None else row.identity
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def view(
+        self, execute: Execute, record: Record, boot: str, now: float, nonce: str = "", fresh: bool = False
+    ) -> View:
+        """The record with its clients' renewals in it, and those who are dead.
+
+        ``nonce``: the attempt that asks; only those it depends on are probed. ``fresh``: trust rows alone.
+        """
+        same_clock = boot == self._us.boot
+        clients = _clients_of(record)
+        rows = self._rows(execute, clients, fresh)
+        dead = self._dead(execute, rows, _blocking(record, nonce) if same_clock else clients)
+        renewed = {client: row.renewed_at for client, row in rows.items() if row is not None}
+        if not same_clock:
+            record = rebase(record, now)
+        return View(cover(record, self._comparable(rows, now)), dead, renewed)
+
+    def _rows(self, execute: Execute, clients: Iterable[str], fresh: bool) -> dict[str, Client | None]:
+        rows: dict[str, Client | None] = {}
+        strangers = []
+        for client in clients:
+            renewed_at = None if fresh else self._renewed_here(client)
+            if renewed_at is None:
+                strangers.append(client)
+            else:
+                rows[client] = Client(renewed_at, 0, 0, self._us)
+        if strangers:
+            rows |= self.load(execute, strangers)
+        return rows
+
+    def load(self, execute: Execute, clients: list[str]) -> dict[str, Client | None]:
+        rows: dict[str, Client | None] = dict.fromkeys(clients)
+        for start in range(0, len(clients), ROWS_AT_ONCE):
+            some = clients[start : start + ROWS_AT_ONCE]
+            for row in execute(_select(len(some)), some):
+                rows[row[0]] = _client(row)
+        if len(self._known) > KNOWN_AT_MOST:
+            self._known.clear()
+        self._known.update((client, row) for client, row in rows.items() if row is not None)
+        return rows
+
+    def _comparable(self, rows: Mapping[str, Client | None], now: float) -> dict[str, float]:
+        """Renewals on our own clock.
+
+        Those told on another one (another container's) count from when we first saw them: late is safe.
+        """
+        times = {}
+        for client, row in rows.items():
+            if row is None:
+                continue
+            if row.identity.boot == self._us.boot:
+                times[client] = row.renewed_at
+                continue
+            stored, seen_at = self._elsewhere.get(client, (None, now))
+            if stored != row.renewed_at:
+                if len(self._elsewhere) > KNOWN_AT_MOST:
+                    self._elsewhere.clear()
+                seen_at = now
+                self._elsewhere[client] = (row.renewed_at, now)
+            times[client] = seen_at
+        return times
+
+    # --- the dead -------------------------------------------------------------------------------
+
+    def _dead(
+        self, execute: Execute, rows: Mapping[str, Client | None], suspects: Iterable[str]
+    ) -> frozenset[str]:
+        dead = {client for client, row in rows.items() if row is not None and row.dead}
+        for client in suspects:
+            if client in dead or self._renewed_here(client) is not None:
+                continue
+            row = rows.get(client)
+            status = self.probe(client, None if row is None else row.identity)
+            # No row: it said goodbye, or died long ago. Every claim was made by a client that had one.
+            if status is Status.DEAD or (row is None and status is Status.UNKNOWN):
+                dead.add(client)
+                if row is not None:
+                    self.bury(execute, client, row)
+        return frozenset(dead)
+
+    def probe(self, client: str, them: Identity | None) -> Status:
+        return probe(self._side, client, them, self._us)
+
+    def bury(self, execute: Execute, client: str, row: Client) -> None:
+        """Note that it is dead; only then remove its files, whose absence alone would mean "unknown"."""
+        try:
+            noted = execute(
+                "UPDATE clients SET dead = ? WHERE id = ? AND joined = ? AND dead = 0",
+                (wall_us(), client, row.joined),
+            )
+        except sqlite3.OperationalError:
+            return  # Somebody else is writing: whoever probes it next finds the same.
+        if noted.rowcount:
+            self._side.unlink(alive_name(client))
+            self._side.unlink(socket_name(client))
+
+
+def _client(row: tuple[Any, ...]) -> Client:
+    _, renewed_at, dead, joined, boot, pid, pid_namespace, started, host = row
+    return Client(renewed_at, dead, joined, Identity(boot, pid, pid_namespace, started, host))
+
+
+def _clients_of(record: Record) -> list[str]:
+    clients = {holder.client: None for holder in record.holders}
+    for waiter in record.queue:
+        clients[waiter.client] = None
+    clients.pop("", None)
+    return list(clients)
+
+
+def _blocking(record: Record, nonce: str) -> list[str]:
+    """Those whose death would let somebody pass: the holders, those whose turn it is, the one before us."""
+    clients = {holder.client: None for holder in record.holders}
+    before = ""
+    for waiter in record.queue:
+        if waiter.nonce == nonce:
+            clients[before] = None
+            break
+        before = waiter.client
+        if waiter.turn_at is not None:
+            clients[before] = None
+    else:
+        clients[before] = None
+    clients.pop("", None)
+    return list(clients)

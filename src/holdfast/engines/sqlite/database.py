@@ -1,0 +1,263 @@
+"""The database itself: its schema, its connections, and what its errors mean to a user.
+
+No connection lives through a fork. SQLite keeps what it knows of a file's locks in memory shared by all
+connections of a process; a child inherits that knowledge but not the locks, so even a connection of the
+child's own would believe to hold locks that it does not. Therefore every connection is closed before a fork
+and opened again when it is next needed. A fork that Python was not told of beforehand leaves open ones
+behind: these are never touched again, and the child refuses to open the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+import uuid
+import weakref
+from typing import Final
+from urllib.parse import quote
+
+from ...drivers.clock import wall_us
+from ..local import Busy
+from .place import Place, Side
+
+__all__ = ["SCHEMA", "Database", "connect", "explain"]
+
+SCHEMA: Final = 1
+APPLICATION: Final = 0x486F6C64
+"""``Hold``: marks the file as ours (PRAGMA application_id)."""
+
+TABLES: Final = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    """CREATE TABLE locks (
+        namespace TEXT, name BLOB, version INTEGER, boot TEXT, record TEXT, forget_at INTEGER,
+        PRIMARY KEY (namespace, name)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE clients (
+        id TEXT PRIMARY KEY, boot TEXT, renewed_at REAL, dead INTEGER, joined INTEGER,
+        pid INTEGER, pid_namespace INTEGER, started INTEGER, host TEXT
+    ) WITHOUT ROWID""",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {SCHEMA}",
+)
+
+FORK_PATIENCE_SECONDS: Final = 1.0
+"""How long a fork waits for a call under way, so that no connection is open when it happens."""
+
+NO_CHECKPOINT_ON_CLOSE: Final = 1006
+"""SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which Python knows by name since 3.12."""
+
+_REMEDIES: Final[dict[int, tuple[str, str]]] = {
+    sqlite3.SQLITE_FULL: ("cannot grow, the disk is full", "free some space; nothing was changed"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "look at the disk; if it is full, free some space"),
+    sqlite3.SQLITE_READONLY: ("is read-only", "let this user write the file and its folder"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "let this user write the file and its folder"),
+    sqlite3.SQLITE_PERM: ("may not be opened", "let this user read and write the file"),
+    sqlite3.SQLITE_AUTH: ("may not be opened", "let this user read and write the file"),
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged",
+        "stop all that use it, delete it (with its -wal and -shm) and start them again",
+    ),
+    sqlite3.SQLITE_NOTADB: ("is not a database", "give the path of another file"),
+    sqlite3.SQLITE_TOOBIG: ("cannot hold a record that large", "have fewer wait or hold at once"),
+}
+
+
+def explain(place: Place, error: sqlite3.Error) -> Exception:
+    """What a failure of SQLite means: somebody else is at it (Busy), or nobody can use it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+        return Busy()
+    what, remedy = _REMEDIES.get(primary or 0, ("cannot be used", "look at the file, or give another path"))
+    return place.unavailable(f"{what} ({error})", remedy)
+
+
+# --- connecting ---------------------------------------------------------------------------------
+
+opening = threading.Lock()
+"""Held around everything that opens or creates the file."""
+
+_inherited: set[tuple[int, int]] = set()
+"""Files of which an unannounced fork left open connections in this process."""
+
+
+def connect(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    """A connection to a database that is there, with which file that is."""
+    before = place.identity()
+    if before in _inherited:
+        raise place.unavailable(
+            "was open when this process was forked, by a server that forks behind Python's back",
+            "connect after the fork (uWSGI: lazy-apps), or use a server engine",
+        )
+    connection = sqlite3.connect(
+        f"file:{quote(place.path)}?mode=rw",
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=True,
+    )
+    # Only close() may end it: not the garbage collector, which would do so in a forked child, too.
+    _keep(connection)
+    try:
+        _configure(place, connection)
+        if before is None or before != place.identity():
+            raise Busy  # Somebody replaced it this very moment.
+    except BaseException:
+        _end(connection)
+        raise
+    return connection, before
+
+
+def _configure(place: Place, connection: sqlite3.Connection) -> None:
+    _check_owner(place, connection)
+    execute = connection.execute
+    if execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        mode = execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise place.unavailable(
+                f"is on a file system without shared memory (journal mode {mode})", "put it on a local disk"
+            )
+    # A power cut may lose the last commits; whoever held a lease then is dead with the machine.
+    execute("PRAGMA synchronous = NORMAL")
+    execute("PRAGMA busy_timeout = 0")
+    # Copying the log back takes a sync to disk: the janitor does it, no caller waits for that.
+    execute("PRAGMA wal_autocheckpoint = 0")
+    if execute("PRAGMA user_version").fetchone()[0] == 0:
+        _create_tables(connection)
+
+
+def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application == APPLICATION:
+        if version > SCHEMA:
+            raise place.unavailable(
+                f"was made by a newer Holdfast (schema {version}, this one knows up to {SCHEMA})",
+                "upgrade holdfast here",
+            )
+        return
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application or version or tables:
+        raise place.unavailable("belongs to another program", "give the locks a file of their own")
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES ('source', ?)", (uuid.uuid4().hex,))
+            connection.execute("INSERT INTO meta VALUES ('floor', 0)")
+            connection.execute("INSERT INTO meta VALUES ('swept_at', ?)", (wall_us(),))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _keep(connection: sqlite3.Connection) -> None:
+    """One reference more than Python knows of: the interpreter's own end does not finalise it either."""
+    _count(connection, "Py_IncRef")
+
+
+def _end(connection: sqlite3.Connection) -> None:
+    connection.close()
+    _count(connection, "Py_DecRef")
+
+
+def _count(connection: sqlite3.Connection, change: str) -> None:
+    getattr(ctypes.pythonapi, change)(ctypes.py_object(connection))
+
+
+# --- one client's connection --------------------------------------------------------------------
+
+
+class Database:
+    """One connection, opened when it is needed, under a mutex for the threads that share it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.mutex = threading.Lock()
+        self.connection: sqlite3.Connection | None = None
+        self.identity: tuple[int, int] | None = None
+        """Which file it was opened on."""
+        _databases.add(self)
+
+    def open(self) -> sqlite3.Connection:
+        """The connection to a database that is there. Called with the mutex held."""
+        if self.connection is None:
+            with opening:
+                self.connection, self.identity = connect(self.place)
+        return self.connection
+
+    def create(self) -> Side:
+        """Make sure that there is a database, and open it. Called with the mutex held."""
+        # Closing a file drops all locks that this process has on it: nobody may open it meanwhile.
+        with opening:
+            side = self.place.prepare()
+            try:
+                self.connection, self.identity = connect(self.place)
+            except BaseException:
+                side.close()
+                raise
+        return side
+
+    def close(self) -> None:
+        """Called with the mutex held. SQLite leaves the log alone if the file has moved."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                _end(connection)
+
+    def forked(self) -> None:
+        """This is the child. What is still open was left by a fork that nobody announced: never touch it."""
+        connection, self.connection = self.connection, None
+        self.mutex = threading.Lock()
+        if connection is not None and self.identity is not None:
+            _inherited.add(self.identity)
+
+
+# --- forks --------------------------------------------------------------------------------------
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_held_for_fork: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    """Close every connection, and keep everyone out until the fork is over."""
+    for database in list(_databases):
+        if database.mutex.acquire(timeout=FORK_PATIENCE_SECONDS):
+            _held_for_fork.append(database.mutex)
+            _close_quickly(database)
+    if opening.acquire(timeout=FORK_PATIENCE_SECONDS):
+        _held_for_fork.append(opening)
+
+
+def _close_quickly(database: Database) -> None:
+    connection = database.connection
+    if connection is not None and hasattr(connection, "setconfig"):
+        with contextlib.suppress(sqlite3.Error):
+            connection.setconfig(NO_CHECKPOINT_ON_CLOSE, True)
+    database.close()
+
+
+def _in_parent() -> None:
+    while _held_for_fork:
+        _held_for_fork.pop().release()
+
+
+def _in_child() -> None:
+    global opening
+    _held_for_fork.clear()
+    opening = threading.Lock()
+    for database in list(_databases):
+        database.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,192 @@
+"""Tidying up the log, the forgotten and the dead, on a thread of its own: no caller waits for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+from typing import Final
+
+from ...drivers.clock import boottime, wall_us
+from ...errors import EngineUnavailable
+from ...rules.record import RETENTION_SECONDS, Record, is_idle
+from ...rules.requests import Inspect, Snapshot
+from ...rules.transitions import apply
+from ..local import Busy
+from .census import Census
+from .database import Database
+from .liveness import Status, alive_name, identify
+from .place import Place, Side
+from .table import Execute, understand
+from .wakeups import socket_name
+
+__all__ = ["Janitor"]
+
+log = logging.getLogger("holdfast")
+
+WRITES: Final = 1000
+"""After so many changes by one client the log is copied back into the database."""
+
+LONG_LOG_PAGES: Final = 8000
+"""A log this long (32 MiB) is begun anew even if that keeps others from writing for a moment."""
+
+LOOK_SECONDS: Final = 60.0
+SWEEP_US: Final = 600_000_000
+ROWS_AT_ONCE: Final = 200
+RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
+
+CLAIM_SWEEP: Final = "UPDATE meta SET value = ?1 WHERE key = 'swept_at' AND (value < ?2 OR value > ?1)"
+FORGET: Final = "DELETE FROM locks WHERE namespace = ? AND name = ? AND version = ?"
+KEEP: Final = "UPDATE locks SET forget_at = ? WHERE namespace = ? AND name = ? AND version = ?"
+RAISE_FLOOR: Final = "UPDATE meta SET value = ?1 WHERE key = 'floor' AND value < ?1"
+
+_at_work: set[str] = set()
+"""Paths of the databases that a thread of this process is tidying."""
+
+
+class Janitor:
+    """Knows when there is something to do for one client's database."""
+
+    __slots__ = ("_looked_at", "_place", "_writes")
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._writes = 0
+        self._looked_at = boottime()
+
+    def count(self) -> None:
+        """One change more is in the log."""
+        self._writes += 1
+        if self._writes >= WRITES:
+            self.start()
+
+    def look(self) -> None:
+        """Called now and then by whoever holds or waits."""
+        if boottime() - self._looked_at >= LOOK_SECONDS:
+            self.start()
+
+    def start(self) -> None:
+        self._writes = 0
+        self._looked_at = boottime()
+        if self._place.path not in _at_work:
+            _at_work.add(self._place.path)
+            threading.Thread(target=self._work, name="holdfast-janitor", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            tidy(self._place)
+        except (sqlite3.Error, Busy, OSError, EngineUnavailable) as error:
+            log.debug("holdfast: tidying %s is put off: %s", self._place.path, error)
+        finally:
+            _at_work.discard(self._place.path)
+
+
+def tidy(place: Place) -> None:
+    """Copy the log back; every ten minutes, also forget what is idle and dead."""
+    database = Database(place)
+    with database.mutex:
+        try:
+            execute = database.open().execute
+            _copy_log_back(execute)
+            wall = wall_us()
+            if execute(CLAIM_SWEEP, (wall, wall - SWEEP_US)).rowcount:
+                sweep(place, execute)
+        finally:
+            database.close()
+
+
+def _copy_log_back(execute: Execute) -> None:
+    """Without keeping anyone from writing; only a log that grew long all the same is begun anew by force."""
+    _, pages, _ = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if pages > LONG_LOG_PAGES:
+        execute("PRAGMA busy_timeout = 100")
+        execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        execute("PRAGMA busy_timeout = 0")
+
+
+def sweep(place: Place, execute: Execute) -> None:
+    with contextlib.closing(place.open_side()) as side:
+        census = Census(side, identify(), lambda client: None)
+        wall = wall_us()
+        _bury_the_dead(execute, census)
+        execute("DELETE FROM clients WHERE dead > 0 AND dead < ?", (wall - RETENTION_US,))
+        _forget_records(place, execute, census, wall)
+        _remove_orphans(execute, side)
+
+
+def _bury_the_dead(execute: Execute, census: Census) -> None:
+    clients = [row[0] for row in execute("SELECT id FROM clients WHERE dead = 0").fetchall()]
+    for client, row in census.load(execute, clients).items():
+        if row is not None and census.probe(client, row.identity) is Status.DEAD:
+            census.bury(execute, client, row)
+
+
+def _forget_records(place: Place, execute: Execute, census: Census, wall: int) -> None:
+    select = "SELECT namespace, name, version, boot, record FROM locks WHERE forget_at < ?"
+    rows = execute(select, (wall,)).fetchall()
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        forgotten, kept = [], []
+        for namespace, key, version, boot, text in rows[start : start + ROWS_AT_ONCE]:
+            record = understand(place, key, text)
+            row = (namespace, key, version)
+            if _is_forgettable(execute, census, record, boot, wall):
+                forgotten.append((record.token, row))
+            else:
+                kept.append((wall + RETENTION_US, *row))
+        _forget(execute, forgotten, kept)
+
+
+def _is_forgettable(execute: Execute, census: Census, record: Record, boot: str, wall: int) -> bool:
+    """Nobody alive holds it or waits for it, and no value that is still of use is in it."""
+    now = boottime()
+    view = census.view(execute, record, boot, now)
+    told = apply(view.record, Inspect(), now, wall, view.dead).reply
+    return isinstance(told, Snapshot) and is_idle(told.record) and told.record.value is None
+
+
+def _forget(
+    execute: Execute,
+    forgotten: list[tuple[int, tuple[str, bytes, int]]],
+    kept: list[tuple[int, str, bytes, int]],
+) -> None:
+    """In one transaction with the floor under all later tokens: the wall clock may have been set back."""
+    execute("BEGIN IMMEDIATE")
+    try:
+        if forgotten:
+            execute(RAISE_FLOOR, (max(token for token, _ in forgotten),))
+        for _, row in forgotten:
+            execute(FORGET, row)
+        for values in kept:
+            execute(KEEP, values)
+        execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            execute("ROLLBACK")
+        raise
+
+
+def _remove_orphans(execute: Execute, side: Side) -> None:
+    """Files of clients that ended before they were in the table, or whose row is long gone."""
+    files = {name.rpartition(".")[0] for name in os.listdir(side.fd)}
+    rows = {row[0] for row in execute("SELECT id FROM clients").fetchall()}
+    for client in files - rows:
+        _remove_if_free(side, client)
+
+
+def _remove_if_free(side: Side, client: str) -> None:
+    try:
+        fd = os.open(alive_name(client), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=side.fd)
+    except FileNotFoundError:
+        return
+    try:
+        # Held while it is removed: who is just about to lock it sees that it is gone, and makes another.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        side.unlink(socket_name(client))
+        side.unlink(alive_name(client))
+    except BlockingIOError:
+        return
+    finally:
+        os.close(fd)

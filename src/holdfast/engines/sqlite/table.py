@@ -1,0 +1,177 @@
+"""The table of records: read, understood, and written only where nothing changed in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from sqlite3 import Cursor
+from typing import Any, Final, NamedTuple
+
+from ...rules.codec import SchemaTooNew, decode, encode
+from ...rules.record import RETENTION_SECONDS, Record
+from .place import Place
+
+__all__ = ["Execute", "Guard", "Loaded", "Table"]
+
+Execute = Callable[..., Cursor]
+
+Guard = tuple[str, float]
+"""A client that was declared expired, and when it had renewed as far as that was known."""
+
+SELECT: Final = "SELECT version, boot, record FROM locks WHERE namespace = ? AND name = ?"
+SELECT_FLOOR: Final = "SELECT value FROM meta WHERE key = 'floor'"
+SELECT_RANGE: Final = (
+    "SELECT name, version, boot, record FROM locks "
+    "WHERE namespace = ? AND name >= ? AND name < ? ORDER BY name"
+)
+SELECT_OF_CLIENT: Final = (
+    "SELECT name, version, boot, record FROM locks WHERE namespace = ? AND instr(record, ?)"
+)
+
+STILL_ALIVE: Final = " AND EXISTS (SELECT 1 FROM clients WHERE id = ? AND dead = 0)"
+"""One whom others took for dead changes nothing: what it claims would be void."""
+
+NOT_RENEWED: Final = " AND NOT EXISTS (SELECT 1 FROM clients WHERE id = ? AND renewed_at <> ?)"
+"""A lease was declared expired: that is true only while its client has not renewed."""
+
+INSERT: Final = (
+    "INSERT INTO locks (namespace, name, version, boot, record, forget_at) "  # noqa: S608 - constants only
+    "SELECT ?, ?, ?, ?, ?, ? WHERE (SELECT value FROM meta WHERE key = 'floor') = ?"
+    f"{STILL_ALIVE} ON CONFLICT DO NOTHING"
+)
+OVERWRITE: Final = (
+    "UPDATE locks SET version = ?, boot = ?, record = ?, forget_at = ? "
+    "WHERE namespace = ? AND name = ? AND version = ?"
+)
+UPDATE: Final = OVERWRITE + STILL_ALIVE
+
+NAMES_AT_ONCE: Final = 500
+DECODED_AT_MOST: Final = 20_000
+RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
+
+
+class Loaded(NamedTuple):
+    """A record as stored."""
+
+    version: int
+    """-1: there is none."""
+    boot: str
+    """Whose clock its times are told on."""
+    record: Record
+
+
+@cache
+def _select_several(count: int) -> str:
+    marks = ",".join("?" * count)
+    return (
+        "SELECT name, version, boot, record FROM locks "  # noqa: S608 - marks only
+        f"WHERE namespace = ? AND name IN ({marks})"
+    )
+
+
+class Table:
+    """The records of one namespace, as one client reads and writes them."""
+
+    def __init__(self, place: Place, namespace: str, client: str) -> None:
+        self._place = place
+        self._namespace = namespace
+        self._client = client
+        self.boot = ""
+        """Whose clock this client tells times on."""
+        self._decoded: dict[bytes, tuple[str, Record]] = {}
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def load(self, execute: Execute, key: bytes) -> Loaded:
+        row = execute(SELECT, (self._namespace, key)).fetchone()
+        if row is None:
+            # Tokens go on from where forgotten records ended, whatever the wall clock did since.
+            return Loaded(-1, self.boot, Record(token=execute(SELECT_FLOOR).fetchone()[0]))
+        return self._understand(key, *row)
+
+    def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, Loaded]:
+        found = {}
+        for start in range(0, len(keys), NAMES_AT_ONCE):
+            some = keys[start : start + NAMES_AT_ONCE]
+            for key, version, boot, text in execute(_select_several(len(some)), (self._namespace, *some)):
+                found[key] = self._understand(key, version, boot, text)
+        return found
+
+    def load_prefix(self, execute: Execute, prefix: bytes) -> Iterable[tuple[bytes, Loaded]]:
+        # No byte of UTF-8 is 0xff, so this ends right behind the last name with the prefix.
+        rows = execute(SELECT_RANGE, (self._namespace, prefix, prefix + b"\xff")).fetchall()
+        return [(row[0], self._understand(*row)) for row in rows]
+
+    def load_of_client(self, execute: Execute, client: str) -> Iterable[tuple[bytes, Loaded]]:
+        rows = execute(SELECT_OF_CLIENT, (self._namespace, client)).fetchall()
+        return [(row[0], self._understand(*row)) for row in rows]
+
+    def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
+        known = self._decoded.get(key)
+        if known is not None and known[0] == text:
+            return Loaded(version, boot, known[1])
+        record = understand(self._place, key, text)
+        self._remember(key, text, record)
+        return Loaded(version, boot, record)
+
+    def _remember(self, key: bytes, text: str, record: Record) -> None:
+        if len(self._decoded) >= DECODED_AT_MOST:
+            self._decoded.clear()
+        self._decoded[key] = (text, record)
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def store(
+        self,
+        execute: Execute,
+        key: bytes,
+        loaded: Loaded,
+        after: Record,
+        wall: int,
+        expired: Sequence[Guard] = (),
+    ) -> bool:
+        """Write, if the record is still the one that was loaded and all else still holds; tells whether."""
+        text = encode(after)
+        forget_at = _forget_at(after, wall)
+        values: tuple[Any, ...]
+        if loaded.version < 0:
+            # Versions never repeat, not even where a forgotten name begins anew.
+            version, floor = random.getrandbits(52), loaded.record.token
+            values = (self._namespace, key, version, self.boot, text, forget_at, floor, self._client)
+            written = execute(INSERT, values)
+        else:
+            version = loaded.version
+            values = (version + 1, self.boot, text, forget_at, self._namespace, key, version, self._client)
+            if expired:
+                guarded = UPDATE + NOT_RENEWED * len(expired)
+                written = execute(guarded, (*values, *[value for guard in expired for value in guard]))
+            else:
+                written = execute(UPDATE, values)
+        if written.rowcount != 1:
+            return False
+        self._remember(key, text, after)
+        return True
+
+    def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
+        """Write within a transaction, by one who is not a client at this moment."""
+        version, text = loaded.version, encode(after)
+        values = (version + 1, self.boot, text, _forget_at(after, wall), self._namespace, key, version)
+        execute(OVERWRITE, values)
+
+
+def _forget_at(record: Record, wall: int) -> int:
+    forget_at = wall + RETENTION_US
+    return forget_at if record.value is None else max(forget_at, record.value.forget_at_us)
+
+
+def understand(place: Place, key: bytes, text: str) -> Record:
+    try:
+        return decode(text)
+    except SchemaTooNew as error:
+        raise place.unavailable(f"holds a {error}", "upgrade holdfast here") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise place.unavailable(
+            f"holds a damaged record of {key.decode(errors='replace')!r}",
+            "stop all that use it, delete it (with its -wal and -shm) and start them again",
+        ) from error
