@@ -30,7 +30,7 @@ from ..core.ops import (
     Unlisten,
     Wait,
 )
-from ..errors import HoldfastError, InvalidArgument
+from ..errors import InvalidArgument
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
@@ -144,7 +144,7 @@ class AsyncioDriver:
     def bind(self) -> asyncio.AbstractEventLoop:
         """The loop this client belongs to: the one it is first used in."""
         if self.closed:
-            raise InvalidArgument("this client is closed: connect again")
+            raise records.closed()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -272,11 +272,7 @@ class AsyncioDriver:
             self.bind()
         self.closed = True
         try:
-            for state in list(self.book.leases.values()):
-                try:
-                    await self._run(records.release(self.book, state, 0.0))
-                except HoldfastError as error:
-                    log.debug("holdfast: closing: %s", error)
+            await self._run(records.close(self.book))
         finally:
             self.book.closing = True
             for task in self._tasks.values():

@@ -28,7 +28,6 @@ from ..core.ops import (
     Unlisten,
     Wait,
 )
-from ..errors import HoldfastError, InvalidArgument
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
@@ -126,7 +125,7 @@ class ThreadsDriver:
         """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
         if self.closed:
             script.close()
-            raise InvalidArgument("this client is closed: connect again")
+            raise records.closed()
         return self._run(script)
 
     def in_a_loop(self) -> bool:
@@ -221,9 +220,7 @@ class ThreadsDriver:
             return
         self.closed = True
         try:
-            for state in list(self.book.leases.values()):
-                with contextlib.suppress(HoldfastError):
-                    self._run(records.release(self.book, state, 0.0))
+            self._run(records.close(self.book))
         finally:
             self.stop()
 

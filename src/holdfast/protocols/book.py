@@ -225,7 +225,10 @@ class Book:
     waiting: dict[str, Waiting] = field(default_factory=dict)
     jobs: deque[Job] = field(default_factory=deque)
     holds: dict[str, list[Hold]] = field(default_factory=dict)
+    closed: bool = False
+    """Nothing new is granted to this client."""
     closing: bool = False
+    """The keeper and the timer are to end."""
     keeper_wakes_at: float = inf
     timer_wakes_at: float = inf
     keeper_horizon: float = inf

@@ -7,6 +7,7 @@ withdrawn, by the keeper if need be, and a copy of it that arrives late is refus
 
 from __future__ import annotations
 
+import contextlib
 from typing import cast
 
 from ..core.arguments import Spec
@@ -19,6 +20,7 @@ from ..core.ops import (
     Nonce,
     Now,
     Pause,
+    Post,
     Signal,
     Troubled,
     Unknown,
@@ -65,6 +67,8 @@ __all__ = [
     "acquire_in_order",
     "adopt",
     "break_lock",
+    "close",
+    "closed",
     "downgrade",
     "dropped",
     "export",
@@ -85,6 +89,9 @@ LOOK_AGAIN_SECONDS = 5.0
 
 HAND_OVER_SECONDS = 1.0
 """How long one who was interrupted waits for its attempt to be withdrawn."""
+
+CLOSE_SECONDS = 1.0
+"""How long a client that is being closed waits for its other threads or tasks to leave their queues."""
 
 JOB_SECONDS = 60.0
 """How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
@@ -121,13 +128,15 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
                 continue
             if reply.__class__ is Granted:
                 state = attempt.granted(reply)
-                if (await Now()) < state.deadline:
+                if (await Now()) < state.deadline and not book.closed:
                     return state
                 await attempt.granted_too_late(state)
             else:
                 done = await attempt.not_yet(reply)
                 if done is not None:
                     return done
+            if book.closed:
+                await attempt.client_closed()
             attempt.sent = None
             now = await Now()
     except BaseException:
@@ -197,12 +206,21 @@ class _Attempt:
 
     async def granted_too_late(self, state: LeaseState) -> None:
         """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
+        if self.book.closed:
+            return
         await abandon(self.book, state)
         if self.listening:
             await self.stop_listening()
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
         self.request = self._ask(wait=False)
+
+    async def client_closed(self) -> None:
+        """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
+        with contextlib.suppress(Troubled, EngineUnavailable):
+            await Apply(self.spec.name, Withdraw(self.nonce, self.book.linger))
+            self.traces = False
+        raise closed()
 
     async def not_yet(self, reply: Reply) -> NotGranted | None:
         """Wait for the turn; returns when it is time to ask again, or with the end of the attempt."""
@@ -274,6 +292,8 @@ class _Attempt:
         self.listening = False
         self.book.waiting.pop(self.nonce, None)
         await Unlisten(self.nonce)
+        if self.book.closed:
+            await Post(CLOSING)
 
 
 def _lease(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
@@ -565,7 +585,12 @@ async def next_change(book: Book, name: str, nonce: str, timeout: float | None) 
     ends_at = None if timeout is None else now + timeout
     while True:
         until = now + LOOK_AGAIN_SECONDS if ends_at is None else min(ends_at, now + LOOK_AGAIN_SECONDS)
-        if await Wait(nonce, until):
+        woken = await Wait(nonce, until)
+        if book.closed:
+            book.waiting.pop(nonce, None)
+            await Post(CLOSING)
+            raise closed()
+        if woken:
             return await _look(book, name, nonce)
         now = await Now()
         if ends_at is not None and now >= ends_at:
@@ -584,6 +609,37 @@ async def _look(book: Book, name: str, nonce: str) -> Snapshot:
         raise _unexpected_reply(name, reply)
     book.wait(nonce, name, await Now())
     return reply
+
+
+# --- the end of the client ---------------------------------------------------------------------
+
+CLOSING = "closing"
+
+
+async def close(book: Book) -> None:
+    """Send away those who wait, and give back everything that is held."""
+    book.closed = True
+    if book.waiting:
+        await _send_away(book)
+    for state in list(book.leases.values()):
+        with contextlib.suppress(EngineUnavailable):
+            await release(book, state, 0.0)
+
+
+async def _send_away(book: Book) -> None:
+    ends_at = (await Now()) + CLOSE_SECONDS
+    await Listen(CLOSING)
+    try:
+        for nonce in list(book.waiting):
+            await Post(nonce)
+        while book.waiting and (await Now()) < ends_at:
+            await Wait(CLOSING, ends_at)
+    finally:
+        await Unlisten(CLOSING)
+
+
+def closed() -> InvalidArgument:
+    return InvalidArgument("this client is closed: connect again")
 
 
 # --- trouble ------------------------------------------------------------------------------------
