@@ -23,7 +23,7 @@ from .place import Place, Side
 from .table import Execute, understand
 from .wakeups import socket_name
 
-__all__ = ["Janitor"]
+__all__ = ["Janitor", "is_due"]
 
 log = logging.getLogger("holdfast")
 
@@ -38,7 +38,7 @@ SWEEP_US: Final = 600_000_000
 ROWS_AT_ONCE: Final = 200
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
-CLAIM_SWEEP: Final = "UPDATE meta SET value = ?1 WHERE key = 'swept_at' AND (value < ?2 OR value > ?1)"
+CLAIM_SWEEP: Final = "UPDATE meta SET value = ? WHERE key = 'swept_at' AND value = ?"
 FORGET: Final = "DELETE FROM locks WHERE namespace = ? AND name = ? AND version = ?"
 KEEP: Final = "UPDATE locks SET forget_at = ? WHERE namespace = ? AND name = ? AND version = ?"
 RAISE_FLOOR: Final = "UPDATE meta SET value = ?1 WHERE key = 'floor' AND value < ?1"
@@ -91,8 +91,7 @@ def tidy(place: Place) -> None:
         try:
             execute = database.open().execute
             _copy_log_back(execute)
-            wall = wall_us()
-            if execute(CLAIM_SWEEP, (wall, wall - SWEEP_US)).rowcount:
+            if _is_time_to_sweep(execute):
                 sweep(place, execute)
         finally:
             database.close()
@@ -105,6 +104,18 @@ def _copy_log_back(execute: Execute) -> None:
         execute("PRAGMA busy_timeout = 100")
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         execute("PRAGMA busy_timeout = 0")
+
+
+def is_due(swept_at: int, wall: int) -> bool:
+    """By the wall clock; one that was set back must not put it off for ever."""
+    return not swept_at <= wall <= swept_at + SWEEP_US
+
+
+def _is_time_to_sweep(execute: Execute) -> bool:
+    """Only one of all processes sweeps at a time."""
+    swept_at = execute("SELECT value FROM meta WHERE key = 'swept_at'").fetchone()[0]
+    wall = wall_us()
+    return is_due(swept_at, wall) and execute(CLAIM_SWEEP, (wall, swept_at)).rowcount == 1
 
 
 def sweep(place: Place, execute: Execute) -> None:

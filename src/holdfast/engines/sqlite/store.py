@@ -50,7 +50,7 @@ from ...rules.transitions import Step, apply, apply_in_order
 from ..local import Busy
 from .census import View
 from .database import Database, explain
-from .janitor import SWEEP_US, Janitor
+from .janitor import Janitor, is_due
 from .liveness import Status
 from .membership import HERE, Membership
 from .place import Place, Side
@@ -140,6 +140,11 @@ class SqliteStore:
     # --- one change -----------------------------------------------------------------------------
 
     def _change(self, execute: Execute, key: bytes, request: Request) -> Step:
+        recalled = self._table.recall(key)
+        if recalled is not None:
+            step = self._change_unread(execute, key, recalled, request)
+            if step is not None:
+                return step
         for attempt in range(TRIES):
             loaded = self._table.load(execute, key)
             now, wall = boottime(), wall_us()
@@ -156,6 +161,16 @@ class SqliteStore:
                 return step
             self._stay_registered(execute)
         raise Busy
+
+    def _change_unread(self, execute: Execute, key: bytes, recalled: Loaded, request: Request) -> Step | None:
+        """Without reading first, if all there is to know is what we wrote there last; None: it is not."""
+        now, wall = boottime(), wall_us()
+        if not self._is_plain(recalled, request, now):
+            return None
+        step = apply(recalled.record, request, now, wall)
+        if step.record is not recalled.record and self._store(execute, key, recalled, step.record, wall):
+            return step
+        return None
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
@@ -233,9 +248,12 @@ class SqliteStore:
             stored = all(self._store(execute, *change) for change in changes)
             execute("COMMIT" if stored else "ROLLBACK")
         except BaseException:
+            self._table.forget()
             with contextlib.suppress(sqlite3.Error):
                 execute("ROLLBACK")
             raise
+        if not stored:
+            self._table.forget()
         return stored
 
     # --- the keeper's batch ---------------------------------------------------------------------
@@ -419,7 +437,7 @@ class SqliteStore:
             execute = self._database.open().execute
             if self._database.identity == self._file:
                 return execute
-            self._leave()
+        self._leave()
         side = self._database.create()
         execute = self._database.open().execute
         try:
@@ -444,7 +462,7 @@ class SqliteStore:
         self.source = f"sqlite:{meta['source']}/{self._namespace}"
         for loop in self._hears_in:
             self._membership.listen(loop)
-        if not meta["swept_at"] <= wall_us() <= meta["swept_at"] + SWEEP_US:
+        if is_due(meta["swept_at"], wall_us()):
             self._janitor.start()
 
     def _has_moved(self) -> bool:
@@ -457,6 +475,7 @@ class SqliteStore:
         if membership is not None:
             membership.close()
         self._database.close()
+        self._table.forget()
 
     def _stay_registered(self, execute: Execute) -> None:
         """A change was not stored. Where that is because others took us for dead, join again."""
@@ -474,9 +493,11 @@ class SqliteStore:
             execute("DELETE FROM clients WHERE id = ?", (self._client,))
             execute("COMMIT")
         except BaseException:
+            self._table.forget()
             with contextlib.suppress(sqlite3.Error):
                 execute("ROLLBACK")
             raise
+        self._table.forget()
         self._joined.close()
         self._membership = None
         self._join(execute, self._place.open_side())

@@ -80,6 +80,7 @@ class Table:
         self.boot = ""
         """Whose clock this client tells times on."""
         self._decoded: dict[bytes, tuple[str, Record]] = {}
+        self._written: dict[bytes, Loaded] = {}
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -107,6 +108,15 @@ class Table:
         rows = execute(SELECT_OF_CLIENT, (self._namespace, client)).fetchall()
         return [(row[0], self._understand(*row)) for row in rows]
 
+    def recall(self, key: bytes) -> Loaded | None:
+        """What this client itself wrote last. Good for a change that is stored only if it still stands."""
+        return self._written.get(key)
+
+    def forget(self) -> None:
+        """It is another database from now on, or something that was written was taken back."""
+        self._decoded.clear()
+        self._written.clear()
+
     def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
         known = self._decoded.get(key)
         if known is not None and known[0] == text:
@@ -117,7 +127,7 @@ class Table:
 
     def _remember(self, key: bytes, text: str, record: Record) -> None:
         if len(self._decoded) >= DECODED_AT_MOST:
-            self._decoded.clear()
+            self.forget()
         self._decoded[key] = (text, record)
 
     # --- writing --------------------------------------------------------------------------------
@@ -141,16 +151,18 @@ class Table:
             values = (self._namespace, key, version, self.boot, text, forget_at, floor, self._client)
             written = execute(INSERT, values)
         else:
-            version = loaded.version
-            values = (version + 1, self.boot, text, forget_at, self._namespace, key, version, self._client)
+            version = loaded.version + 1
+            values = (version, self.boot, text, forget_at, self._namespace, key, loaded.version, self._client)
             if expired:
                 guarded = UPDATE + NOT_RENEWED * len(expired)
                 written = execute(guarded, (*values, *[value for guard in expired for value in guard]))
             else:
                 written = execute(UPDATE, values)
         if written.rowcount != 1:
+            self._written.pop(key, None)
             return False
         self._remember(key, text, after)
+        self._written[key] = Loaded(version, self.boot, after)
         return True
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
