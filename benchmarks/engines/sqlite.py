@@ -1,0 +1,84 @@
+"""The embedded engine, and its raw limit: two bare SQLite transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from ..contestant import Contestant, Handle
+from .subject import open_asyncio, open_threads
+
+__all__ = ["CONTESTANTS"]
+
+URL = "sqlite:///{folder}/locks.db"
+
+BUSY_SECONDS = 60.0
+
+
+class BareTransactions(Handle):
+    """A row inserted, a row deleted, each in a transaction of its own (WAL, synchronous NORMAL).
+
+    What a lock in SQLite costs at the very least. It is no lock: nobody waits, no lease, no token, no queue.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
+        self._database = sqlite3.connect(folder / "bare.db", isolation_level=None, timeout=BUSY_SECONDS)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner TEXT) WITHOUT ROWID"
+        )
+        execute = self._database.execute
+        self.acquire = partial(execute, "INSERT INTO locks VALUES (?, ?)", (name, "me"))
+        self.release = partial(execute, "DELETE FROM locks WHERE name = ?", (name,))
+
+    def try_acquire(self) -> bool:
+        try:
+            self.acquire()
+        except sqlite3.IntegrityError:
+            return False
+        return True
+
+    def hold_many(self, count: int, ttl_seconds: float) -> None:
+        rows = ((f"held-{number}", "me") for number in range(count))
+        self._database.execute("BEGIN")
+        self._database.executemany("INSERT INTO locks VALUES (?, ?)", rows)
+        self._database.execute("COMMIT")
+
+    def held(self) -> int:
+        number: int = self._database.execute(
+            "SELECT count(*) FROM locks WHERE name LIKE 'held-%'"
+        ).fetchone()[0]
+        return number
+
+    def close(self) -> None:
+        self._database.close()
+
+
+CONTESTANTS = (
+    Contestant(
+        "holdfast-sqlite",
+        "Holdfast, embedded engine",
+        "subject",
+        partial(open_threads, URL),
+        frozenset({"processes", "many", "renews"}),
+        "holdfast",
+    ),
+    Contestant(
+        "holdfast-sqlite-asyncio",
+        "Holdfast, embedded engine, asyncio",
+        "subject",
+        partial(open_asyncio, URL),
+        frozenset({"transactions"}),
+        "holdfast",
+    ),
+    Contestant(
+        "sqlite-bare",
+        "two bare SQLite transactions",
+        "raw",
+        BareTransactions,
+        frozenset({"transactions", "many"}),
+    ),
+)
