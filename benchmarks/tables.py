@@ -1,0 +1,119 @@
+"""Results as Markdown for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .results import Metric, Result, Row, Unit
+from .statistics import Summary
+from .targets import Outcome
+
+__all__ = ["report", "shown"]
+
+NOTHING = "–"
+
+INTRODUCTION = """
+# Benchmarks of Holdfast
+
+All contestants take turns in short slices within one run. Values are medians, with quartiles in parentheses;
+a ratio compares slices of the same round. Absolute values belong to the machine they were measured on: the
+ratios are what to compare.
+"""
+
+
+def shown(value: float, unit: Unit) -> str:
+    """With three digits and a unit that fits."""
+    if unit == "seconds":
+        for size, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+            if value >= size:
+                return f"{three_digits(value / size)} {name}"
+        return f"{three_digits(value / 1e-9)} ns"
+    if unit in ("share of a core", "share"):
+        return f"{three_digits(value * 100)} %"
+    return three_digits(value)
+
+
+def three_digits(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def with_spread(summary: Summary | None, unit: Unit) -> str:
+    if summary is None:
+        return NOTHING
+    text = shown(summary.value, unit)
+    if summary.low is None or summary.high is None or summary.count < 3:
+        return text
+    return f"{text} ({shown(summary.low, unit)} – {shown(summary.high, unit)})"
+
+
+def ratio_cell(result: Result, row: Row, metric: Metric) -> str:
+    if row.base == row.key:
+        return "1"
+    ratio = result.ratio(row, metric)
+    return NOTHING if ratio is None else with_spread(ratio, "factor")
+
+
+def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    marks = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, marks, *lines))
+
+
+def result_section(result: Result) -> str:
+    header = [""]
+    for metric in result.metrics:
+        header += [metric.title] + ["× base"] * metric.compared
+    lines = []
+    for row in result.rows:
+        cells = [f"**{row.label}**" if row.role == "subject" else row.label]
+        for metric in result.metrics:
+            cells.append(with_spread(result.summary(row, metric), metric.unit))
+            cells += [ratio_cell(result, row, metric)] * metric.compared
+        lines.append(cells)
+    parts = [f"## {result.title}", result.how.strip(), *bases_line(result), table(header, lines)]
+    return "\n\n".join([*parts, f"![{result.title}]({result.key}.svg)"])
+
+
+def bases_line(result: Result) -> list[str]:
+    """Which rows the ratios refer to."""
+    if not any(metric.compared for metric in result.metrics):
+        return []
+    bases = dict.fromkeys(row.base for row in result.rows)
+    labels = [row.label for key in bases if (row := result.row(key)) is not None]
+    return [f"Base of the ratios: {'; '.join(labels)}."] if labels else []
+
+
+def targets_section(outcomes: Sequence[Outcome]) -> str:
+    lines = [
+        (
+            outcome.target.text,
+            f"{outcome.target.direction} {shown(outcome.target.bound, outcome.target.unit)}",
+            NOTHING if outcome.value is None else shown(outcome.value, outcome.target.unit),
+            f"**{outcome.verdict}**" if outcome.verdict == "not reached" else outcome.verdict,
+        )
+        for outcome in outcomes
+    ]
+    return "## Figures to reach\n\n" + table(("", "wanted", "measured", ""), lines)
+
+
+def machine_section(machine: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"Measured {machine['date']} at commit {machine['commit']}: {machine['python']}, SQLite "
+        f"{machine['sqlite']}, {machine['kernel']}, {machine['cpus']} × {machine['processor']}, files on "
+        f"{machine['file_system']}, load before the run {machine['load_before']}. {versions}."
+    )
+
+
+def report(
+    machine: Mapping[str, Any],
+    results: Mapping[str, Result],
+    failures: Mapping[str, str],
+    outcomes: Sequence[Outcome],
+) -> str:
+    failed = [f"## {name}: failed\n\n```\n{text.strip()}\n```" for name, text in failures.items()]
+    sections = [result_section(result) for result in results.values()]
+    parts = [INTRODUCTION.strip(), machine_section(machine), targets_section(outcomes), *sections, *failed]
+    return "\n\n".join(parts) + "\n"
