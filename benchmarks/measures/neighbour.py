@@ -1,0 +1,107 @@
+"""A hot process hammers one name: what a pair on another name costs beside it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..contestant import Contestant, check
+from ..counter import Counter
+from ..interleaving import Bench, begin_soon, wait_for
+from ..results import Metric, Result, Row
+from ..worker import Desk, Team
+
+__all__ = ["measure"]
+
+METRICS = (
+    Metric("p50", "p50", "seconds", 0.5, "pair"),
+    Metric("p99", "p99", "seconds", 0.99, "pair"),
+    Metric("longest", "longest", "seconds", 1.0, "pair"),
+    Metric("hot", "pairs per second of the hot process", "per second", compared=False),
+)
+
+HOW = """
+One process makes a pair every millisecond on a name that nobody else wants; another, where there is one,
+acquires and releases another name of the same engine as fast as it can. Files of the peers have nothing in
+common; bare SQLite transactions share one writer lock, as Holdfast's do. Ratios to the same pair alone;
+lower is better.
+"""
+
+PAUSE_SECONDS = 0.001
+
+
+def hammer(desk: Desk, begins: float, seconds: float) -> int:
+    wait_for(begins)
+    return desk.handle.pairs_until(begins + seconds)
+
+
+def timed_pairs(desk: Desk, counter_path: Path, begins: float, seconds: float) -> list[float]:
+    acquire, release, clock, sleep = desk.handle.acquire, desk.handle.release, time.monotonic, time.sleep
+    times: list[float] = []
+    with Counter(counter_path) as counter:
+        wait_for(begins)
+        while (before := clock()) < begins + seconds or not times:
+            acquire()
+            counter.value += 1
+            release()
+            times.append(clock() - before)
+            sleep(PAUSE_SECONDS)
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    contestant: Contestant
+    beside: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.contestant.key}/{'beside' if self.beside else 'alone'}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.contestant.label}, {'beside a hot process' if self.beside else 'alone'}"
+
+
+def measure(bench: Bench) -> Result:
+    slice_seconds = bench.pick(0.5, 0.05)
+    contestants = [
+        each
+        for each in bench.able("processes", "transactions")
+        if each.role != "subject" or "many" in each.abilities
+    ]
+    entries = [Entry(each, beside) for each in contestants for beside in (False, True)]
+    rows = {
+        entry.key: Row(entry.key, entry.label, entry.contestant.role, f"{entry.contestant.key}/alone")
+        for entry in entries
+    }
+    with Team() as team:
+        hot = {each.key: team.hire(each, bench.folder / each.key, "hot") for each in contestants}
+        calm = {each.key: team.hire(each, bench.folder / each.key, "calm") for each in contestants}
+        team.ready()
+
+        def one_slice(entry: Entry) -> None:
+            key, row = entry.contestant.key, rows[entry.key]
+            begins = begin_soon()
+            hammering = hot[key].start(hammer, begins, slice_seconds) if entry.beside else None
+            row.extend(
+                "pair", calm[key].call(timed_pairs, bench.folder / key / "counter", begins, slice_seconds)
+            )
+            if hammering is not None:
+                row.add(hot=hammering.result() / slice_seconds)
+
+        rounds = bench.rounds(entries, one_slice, lambda entry: entry.label)
+    for each in contestants:
+        made = sum(len(rows[f"{each.key}/{where}"].samples["pair"]) for where in ("alone", "beside"))
+        with Counter(bench.folder / each.key / "counter") as counter:
+            check(counter.value == made, f"{each.label} lost increments")
+    return Result(
+        "neighbour",
+        "A pair on one name beside a hot process on another",
+        HOW,
+        METRICS,
+        list(rows.values()),
+        ("p50", "p99"),
+        rounds=rounds,
+    )

@@ -1,0 +1,70 @@
+"""Uncontended: how many acquire + release pairs a process makes in a second, and their CPU time."""
+
+from __future__ import annotations
+
+import time
+
+from ..contestant import Contestant, check
+from ..interleaving import Bench
+from ..results import Metric, Result, Row
+from ..worker import Desk, Team
+from .exclusion import prove_exclusion
+
+__all__ = ["measure", "run_pairs"]
+
+METRICS = (
+    Metric("rate", "pairs per second", "per second"),
+    Metric("time", "time per pair", "seconds", compared=False),
+    Metric("cpu", "CPU time per pair", "seconds"),
+)
+
+HOW = """
+One process per contestant, slices of {slice_seconds:g} s in turn. Holdfast with its defaults: a token on
+every grant, the keeper running. CPU time is that of the process and all its threads. Two bare SQLite
+transactions are a row inserted and a row deleted (WAL, synchronous NORMAL).
+"""
+
+
+def run_pairs(desk: Desk, seconds: float) -> tuple[int, float, float]:
+    """How many pairs, in how many seconds, with how much CPU time of the process and all its threads."""
+    cpu, began = time.process_time(), time.monotonic()
+    pairs = desk.handle.pairs_until(began + seconds)
+    return pairs, time.monotonic() - began, time.process_time() - cpu
+
+
+def new_token(desk: Desk) -> int | None:
+    return desk.handle.token()
+
+
+def measure(bench: Bench) -> Result:
+    slice_seconds = bench.pick(0.1, 0.02)
+    rows = {
+        each.key: Row(each.key, each.label, each.role, bench.base("pairs", each))
+        for each in bench.contestants
+    }
+    tokens: dict[str, int] = {}
+    with Team() as team:
+        workers = {each.key: team.hire(each, bench.folder / each.key) for each in bench.contestants}
+        for each in bench.contestants:
+            prove_exclusion(workers[each.key], each, bench.folder / each.key)
+            workers[each.key].call(run_pairs, slice_seconds / 2)  # caches warm, files created
+
+        def one_slice(contestant: Contestant) -> None:
+            worker, row = workers[contestant.key], rows[contestant.key]
+            pairs, seconds, cpu_seconds = worker.call(run_pairs, slice_seconds)
+            row.add(rate=pairs / seconds, time=seconds / pairs, cpu=cpu_seconds / pairs)
+            token = worker.call(new_token)
+            if token is not None:
+                check(token > tokens.get(contestant.key, 0), f"{contestant.label}: a token did not increase")
+                tokens[contestant.key] = token
+
+        rounds = bench.rounds(bench.contestants, one_slice, lambda each: each.label)
+    return Result(
+        "pairs",
+        "Uncontended: acquire + release in one process",
+        HOW.format(slice_seconds=slice_seconds),
+        METRICS,
+        list(rows.values()),
+        ("rate", "cpu"),
+        rounds=rounds,
+    )
