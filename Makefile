@@ -68,6 +68,23 @@ test-on-%: .venv-%/.stamp
 	@printf '== %s: %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)"
 	@.venv-$*/bin/python -m pytest -n $(JOBS) -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
 
+# What Holdfast is compared with lives in an environment of its own, away from the development tools.
+# A run that leaves something out does not replace the results of a full one.
+ENGINES ?=
+MEASURES ?=
+SECONDS ?=
+RESULTS ?= $(if $(ENGINES)$(MEASURES)$(SECONDS),build/bench,benchmarks/results)
+
+.venv-bench/.stamp: $(SETUP) benchmarks/requirements.txt
+	@tools/setup-venv "$(PYTHON)" .venv-bench
+	@.venv-bench/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@
+
+.PHONY: bench
+bench: .venv-bench/.stamp ## Measure beside peers and the raw limit (ENGINES=, MEASURES=, SECONDS= each, RESULTS=)
+	@.venv-bench/bin/python -m benchmarks --results "$(RESULTS)" $(if $(ENGINES),--engines $(ENGINES)) \
+	    $(if $(MEASURES),--measures $(MEASURES)) $(if $(SECONDS),--seconds $(SECONDS))
+
 .PHONY: check
 check: $(STAMP) ## Lint, formatting, types (ruff, ruff format, mypy strict)
 	@$(BIN)/ruff check .
