@@ -26,6 +26,8 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+import pytest
+
 import holdfast
 import holdfast.aio
 from contract.engines import Driver
@@ -33,7 +35,7 @@ from holdfast import Client, Lease, Lock, LockInfo
 from holdfast.aio import AsyncLease
 from support import async_wait_until
 
-__all__ = ["Actor", "World", "held"]
+__all__ = ["Actor", "World", "held", "run_in_its_world"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -188,10 +190,13 @@ class World:
 
     def client(self, namespace: str = "holdfast", **options: Any) -> Client:
         """A client for the actors, closed at the end."""
-        connect = holdfast.connect if self.driver == "threads" else holdfast.aio.connect
-        client = cast(Client, connect(self.url, namespace=namespace, **options))
+        client = self._connect(namespace, **options)
         self._clients.append(client)
         return client
+
+    def _connect(self, namespace: str, **options: Any) -> Client:
+        connect = holdfast.connect if self.driver == "threads" else holdfast.aio.connect
+        return cast(Client, connect(self.url, namespace=namespace, **options))
 
     def actor(self, name: str = "") -> Actor:
         name = name or f"actor-{len(self._actors) + 1}"
@@ -237,3 +242,20 @@ class World:
             self._observer.close()
         for actor in reversed(self._actors):
             await actor.stop()
+
+
+def run_in_its_world(item: pytest.Function) -> bool | None:
+    """For ``pytest_pyfunc_call``: run a coroutine function in a loop of its own, inside its ``world``."""
+    test = item.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: item.funcargs[name] for name in inspect.signature(test).parameters}
+    world = arguments["world"]
+    assert isinstance(world, World)
+
+    async def run() -> None:
+        async with world:
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
