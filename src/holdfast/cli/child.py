@@ -6,10 +6,12 @@ import contextlib
 import math
 import os
 import signal
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .channel import Channel
+from .exits import complain
 from .processes import clock, signal_group
 from .signals import PASSED_ON
 from .supervisor import Supervisor
@@ -39,6 +41,8 @@ class Child:
                 ours.close()
                 Supervisor(theirs, command).run(mask)
                 status = 0
+            except Exception:  # noqa: BLE001 - said here, because the wrapper only sees that it is gone
+                complain(f"internal error in the supervisor\n{traceback.format_exc()}")
             finally:
                 # Never back into the caller's frames, and none of its clean-up.
                 os._exit(status)
@@ -70,7 +74,7 @@ class Child:
         for kind, *details in messages:
             if kind == "started":
                 self.group = details[0]
-            elif kind == "ended":
+            elif kind in {"ended", "failed"}:
                 self.group = None
         if self._channel.closed:
             if self.group is not None:

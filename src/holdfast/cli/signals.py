@@ -45,6 +45,7 @@ class Inbox:
         os.set_blocking(self._writable, False)
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
+        self._seen: set[int] = set()
         self._raises = False
         self._raised_at = -SWALLOWED_SECONDS
 
@@ -58,7 +59,8 @@ class Inbox:
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+            # Who presses Ctrl-C once will do so twice; the second one must not hit the way out.
+            signal.signal(signum, signal.SIG_IGN if signum in self._seen else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._readable)
         os.close(self._writable)
@@ -97,7 +99,10 @@ class Inbox:
                 signal.signal(signum, self._on_signal)
 
     def _on_signal(self, signum: int, _: FrameType | None) -> None:
-        if not self._raises or signum not in STOPS_WAITING:
+        if signum not in STOPS_WAITING:
+            return
+        self._seen.add(signum)
+        if not self._raises:
             return
         # Once is enough: a second one would interrupt the withdrawal that the first one set off.
         if time.monotonic() - self._raised_at > SWALLOWED_SECONDS:

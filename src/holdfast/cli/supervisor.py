@@ -26,7 +26,7 @@ import selectors
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .channel import Channel
@@ -80,11 +80,27 @@ class Supervisor:
             self._channel.send("late")
             return
         try:
-            self._pid = spawn(self._command, {**os.environ, **environment}, foreground)
+            self._pid = self._spawn({**os.environ, **environment}, foreground)
         except OSError as error:
             self._channel.send("failed", error.errno)
-        else:
-            self._channel.send("started", self._pid)
+
+    def _spawn(self, environment: Mapping[str, str], foreground: bool) -> int:
+        def prepare() -> None:
+            """Between fork and exec: whatever happens to us from here on, the wrapper knows the group."""
+            self._channel.send("started", os.getpid())
+            die_with_parent(supervisor)
+            if foreground:
+                _come_to_the_front()
+
+        supervisor = os.getpid()
+        try:
+            return spawn(self._command, environment, prepare)
+        except OSError as error:
+            found = shutil.which(self._command[0], path=environment.get("PATH"))
+            if error.errno != errno.ENOEXEC or found is None:
+                raise
+            # A script without a first line that names its interpreter: as execvp does.
+            return spawn(["/bin/sh", found, *self._command[1:]], environment, prepare)
 
     def _signal(self, signum: int) -> None:
         if self._pid is not None:
@@ -112,38 +128,21 @@ class Supervisor:
                 self._channel.send("ended", status)
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str], foreground: bool) -> int:
+def spawn(command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> int:
     """Start the command in a process group of its own; return its pid. OSError: it could not be.
 
     Descriptors that the wrapper's caller passed on reach the command (process substitution needs
     them); our own are closed by exec.
     """
-    supervisor = os.getpid()
-
-    def prepare() -> None:
-        die_with_parent(supervisor)
-        if foreground:
-            _come_to_the_front()
-
-    def start(arguments: Sequence[str]) -> int:
-        child = subprocess.Popen(
-            arguments,
-            env=environment,
-            close_fds=False,
-            process_group=0,
-            preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
-        )
-        child.returncode = 0  # We wait for it ourselves; this one must neither wait nor complain.
-        return child.pid
-
-    try:
-        return start(command)
-    except OSError as error:
-        found = shutil.which(command[0], path=environment.get("PATH"))
-        if error.errno != errno.ENOEXEC or found is None:
-            raise
-        # A script without a first line that names its interpreter: as execvp does.
-        return start(["/bin/sh", found, *command[1:]])
+    child = subprocess.Popen(
+        command,
+        env=environment,
+        close_fds=False,
+        process_group=0,
+        preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
+    )
+    child.returncode = 0  # We wait for it ourselves; this one must neither wait nor complain.
+    return child.pid
 
 
 def _come_to_the_front() -> None:
