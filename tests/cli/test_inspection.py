@@ -104,7 +104,8 @@ def test_a_reader_that_leaves_early_is_no_error(command_line: CommandLine, locks
         print("status", ls.wait())
     """
     for arguments in (["ls"], ["ls", "--json"]):
-        process = command_line.script(code, *arguments)
+        # Unbuffered, Python itself passes over a write that was cut short.
+        process = command_line.script(code, *arguments, env={"PYTHONUNBUFFERED": None})
         assert process.expect("status") == "141"
         assert process.wait() == 0
         assert process.stderr == ""

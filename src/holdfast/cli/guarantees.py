@@ -48,7 +48,7 @@ def guarantees(url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, json: 
             "when a holder dies": promised.crash_release,
             "a holder learns of loss": promised.loss_signal,
             "primitives": ", ".join(promised.primitives),
-            "needs": "\n".join(promised.needs),
+            "needs": promised.needs,
         }
     )
     if promised.faults:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
 __all__ = ["age", "print_json", "print_lines", "print_pairs", "print_table", "printable"]
 
@@ -47,8 +47,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     _print(table)
 
 
-def print_pairs(pairs: Mapping[str, str]) -> None:
-    """Print names with their values, one below the other."""
+def print_pairs(pairs: Mapping[str, str | Sequence[str]]) -> None:
+    """Print names with their values, one below the other; a sequence has a line for each of its own."""
     from rich.table import Table
     from rich.text import Text
 
@@ -56,7 +56,8 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(Text(name), Text("\n".join(printable(line) for line in value.split("\n"))))
+        lines = [value] if isinstance(value, str) else value
+        table.add_row(Text(name), Text("\n".join(map(printable, lines))))
     _print(table)
 
 
@@ -88,16 +89,15 @@ def age(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _print(table: object) -> None:
-    with _until_the_reader_leaves():
-        _console().print(table)
-        sys.stdout.flush()
-
-
-def _console() -> Console:
+def _print(table: Table) -> None:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+    # Rich has its own idea of what to do when the reader leaves, so it does not write itself.
+    with console.capture() as capture:
+        console.print(table)
+    with _until_the_reader_leaves():
+        print(capture.get(), end="", flush=True)
 
 
 @contextlib.contextmanager
