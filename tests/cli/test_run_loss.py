@@ -78,7 +78,7 @@ def test_a_stopped_command_is_ended_too(command_line: CommandLine) -> None:
 
 
 def test_grace_lets_the_command_tidy_up(command_line: CommandLine, locks: holdfast.Client) -> None:
-    options = ("--ttl", LONG_TTL, "--max-hold", "20", "--grace", "19")
+    options = ("--ttl", LONG_TTL, "--max-hold", "6", "--grace", "3")
     wrapper = command_line.start("run", "x", *options, "--", sys.executable, "-c", TIDY)
     wrapper.expect("tidied up")
     assert wrapper.wait() == 76

@@ -149,3 +149,9 @@ def test_an_engine_that_cannot_be_used_is_69(
         assert process.returncode == 69, process.stderr
         assert len(process.stderr_lines) == 1
         assert str(path.parent) in process.stderr
+
+
+def test_an_engine_of_one_process_is_no_protection_and_says_so(command_line: CommandLine) -> None:
+    process = command_line.finish("run", "x", "--", "true", env={"HOLDFAST_URL": "memory://"})
+    assert process.returncode == 0
+    assert "excludes no other" in process.stderr

@@ -56,8 +56,8 @@ class Plan:
     status_if_not_granted: int
     verbose: bool
 
-    def lock(self, client: holdfast.Client) -> Any:
-        """The lock object: something with ``acquire(blocking)`` that gives a lease or None."""
+    def lock(self, client: holdfast.Client) -> holdfast.Lock:
+        """The lock to take; a semaphore and each side of a reader/writer lock are locks too."""
         settings: dict[str, Any] = {
             "ttl": self.ttl,
             "timeout": self.timeout,
@@ -276,8 +276,10 @@ def _advice(plan: Plan, client: holdfast.Client) -> str:
 
 
 def _tell_scope(plan: Plan, client: holdfast.Client) -> None:
+    promised = client.guarantees
+    if promised.scope == "process":
+        complain(f"{client.url} keeps locks within one process: this run excludes no other")
     if plan.verbose:
-        promised = client.guarantees
         complain(f"{client.url}: engine {promised.engine}, scope {promised.scope}")
         for need in promised.needs:
             complain(f"needs: {need}")
