@@ -144,7 +144,8 @@ class Run:
 
     def measure_one(self, name: str, measure: Measure, progress: Progress, task: TaskID) -> None:
         def report(done_seconds: float, doing: str) -> None:
-            progress.update(task, completed=done_seconds, doing=doing)
+            # A last round may run over the time; the bar is full, and its clock stops, at the end only.
+            progress.update(task, completed=min(done_seconds, 0.99 * seconds), doing=doing)
 
         seconds = self.time_for(measure)
         bench = Bench(
