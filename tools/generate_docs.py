@@ -3,14 +3,20 @@
     python tools/generate_docs.py            write them
     python tools/generate_docs.py --check    say whether they are current
 
-docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``.
+docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``;
+docs/command-line.md is what ``--help`` says.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
+import typer.main
+
+from holdfast.cli.app import app
 from holdfast.engines import SCHEMES, open_engine
 from holdfast.model import Guarantees
 
@@ -41,6 +47,7 @@ def documents() -> dict[Path, str]:
     return {
         readme: f"{before}{BEGIN}\n{table()}{END}{after}",
         ROOT / "docs" / "guarantees.md": guarantees_page(),
+        ROOT / "docs" / "command-line.md": command_line_page(),
     }
 
 
@@ -71,8 +78,7 @@ def table() -> str:
 def guarantees_page() -> str:
     parts = [
         "# Guarantees\n",
-        "What each engine promises, and when it can fail. This page is made from the program's own data "
-        "(`client.guarantees`, `holdfast guarantees`).\n",
+        "What each engine promises, and when it can fail, from the program's own data (`client.guarantees`).\n",
         table(),
     ]
     for name, g in engines():
@@ -86,6 +92,39 @@ def guarantees_page() -> str:
         parts.append("| fault | what happens |\n| --- | --- |")
         parts.append("".join(f"| {fault} | {outcome} |\n" for fault, outcome in g.faults.items()))
     return "\n".join(parts).rstrip() + "\n"
+
+
+def command_line_page() -> str:
+    """Every command with its arguments and options. Not the text of ``--help`` itself: its layout is not ours."""
+    root: Any = typer.main.get_command(app)
+    parts = ["# Command line\n", "What `holdfast --help` says, command by command.\n", paragraphs(root.help)]
+    parts += [f"```text\n{plain(root.epilog)}\n```\n"]
+    for name, command in root.commands.items():
+        parts.append(f"## holdfast {name}\n\n{paragraphs(command.help)}\n| | |\n| --- | --- |")
+        parts += [row(each) for each in command.params if each.name != "help"]
+        parts.append(f"\n```text\n{plain(command.epilog)}\n```\n" if command.epilog else "")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def row(parameter: Any) -> str:
+    """One argument or option."""
+    names = [*parameter.opts, *parameter.secondary_opts]
+    shown = (
+        ", ".join(sorted((n for n in names if n.startswith("-")), key=len))
+        or (parameter.metavar or "").upper()
+    )
+    if names[0].startswith("-") and not getattr(parameter, "is_flag", False):
+        shown += f" {parameter.metavar or parameter.type.name.upper()}"
+    return f"| `{shown or parameter.name.upper()}` | {' '.join((parameter.help or '').split())} |"
+
+
+def plain(text: str | None) -> str:
+    return textwrap.dedent((text or "").replace("\b\n", "")).strip()
+
+
+def paragraphs(text: str | None) -> str:
+    """Help as prose: one line a paragraph."""
+    return "\n\n".join(" ".join(part.split()) for part in plain(text).split("\n\n")) + "\n"
 
 
 if __name__ == "__main__":
