@@ -11,7 +11,7 @@ from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..local import LocalAsyncio, LocalThreads
-from .place import Place, default_path, path_of
+from .place import Place, default_path, is_default, path_of
 from .store import SqliteStore
 
 __all__ = ["default_url", "open_engine"]
@@ -73,8 +73,7 @@ def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> SqliteE
     if options:
         raise InvalidArgument(f"sqlite:// has no option {next(iter(options))!r}: it has none")
     path = path_of(url)
-    # Only a path that nobody chose is made on the way: a mistyped one shall be noticed.
-    return SqliteEngine(path, namespace, makes_folder=url.path == "" or path == default_path())
+    return SqliteEngine(path, namespace, makes_folder=is_default(path))
 
 
 def default_url() -> str:

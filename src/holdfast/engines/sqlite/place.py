@@ -16,7 +16,7 @@ from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 from ..local import Busy
 
-__all__ = ["Place", "Side", "default_path", "file_system_of", "path_of"]
+__all__ = ["Place", "Side", "default_path", "file_system_of", "is_default", "path_of"]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -64,6 +64,14 @@ def default_path() -> str:
     return os.path.join(home, ".local", "share", "holdfast", "locks.db")
 
 
+def is_default(path: str) -> bool:
+    """Whether a path is one that nobody chose; only then its folders are made: a mistyped one is noticed."""
+    try:
+        return path == default_path()
+    except EngineUnavailable:
+        return False
+
+
 def path_of(url: URL) -> str:
     """The file a URL names, made absolute now: a later chdir does not move it."""
     if url.username is not None or url.password is not None or url.hosts:
@@ -107,6 +115,21 @@ def _unescaped(text: str) -> str:
 
 def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
+
+
+def _make_folder(path: str) -> None:
+    """A private folder, whatever the umask; one that is there stays as it is."""
+    try:
+        os.mkdir(path, PRIVATE_FOLDER)
+    except FileExistsError:
+        return
+    os.chmod(path, PRIVATE_FOLDER)
+
+
+def _make_folders(path: str) -> None:
+    if not os.path.isdir(path):
+        _make_folders(os.path.dirname(path))
+        _make_folder(path)
 
 
 class Side:
@@ -212,10 +235,8 @@ class Place:
 
     def _check_folder(self) -> None:
         folder = os.path.dirname(self.path)
-        if self.makes_folder and not os.path.isdir(folder):
-            os.makedirs(os.path.dirname(folder), mode=PRIVATE_FOLDER, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, PRIVATE_FOLDER)
+        if self.makes_folder:
+            _make_folders(folder)
         if not os.path.isdir(folder):
             raise self.unavailable("has no folder", f"create {folder}")
         kind = file_system_of(os.path.realpath(folder))
@@ -228,12 +249,7 @@ class Place:
     def open_side(self) -> Side:
         """The side folder; made if it is missing."""
         path = self.side_path
-        try:
-            os.mkdir(path, PRIVATE_FOLDER)
-        except FileExistsError:
-            pass
-        else:
-            os.chmod(path, PRIVATE_FOLDER)
+        _make_folder(path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         return Side(path, fd, None)
 

@@ -1,0 +1,100 @@
+"""Stores of the embedded engine without a driver, and the children that the tests here start."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from holdfast.drivers.adapter import Hooks
+from holdfast.engines.local import Busy
+from holdfast.engines.sqlite.place import Place
+from holdfast.engines.sqlite.store import SqliteStore
+from holdfast.rules.record import Record
+from holdfast.rules.requests import Acquire, Granted, Inspect, Release, Reply, Request, Snapshot
+
+__all__ = ["HOLDER", "One", "query", "record_of", "side_files", "update"]
+
+HOLDER = """
+    import sys, holdfast
+
+    locks = holdfast.connect(sys.argv[1])
+    lease = locks.lock(sys.argv[2], ttl=float(sys.argv[3])).acquire()
+    print("held", lease.token)
+    for line in sys.stdin:
+        if line.strip() == "release":
+            lease.release()
+            print("released")
+        else:
+            exec(line)
+            print("done")
+"""
+"""A process that holds a lock: HOLDER, url, name, ttl. Other lines than ``release`` are run as code."""
+
+
+class One:
+    """One client: its store, and what was posted to it."""
+
+    def __init__(self, path: Path, namespace: str = "holdfast") -> None:
+        self.id = secrets.token_hex(8)
+        self.posted: list[str] = []
+        self.store = SqliteStore(Place(str(path), False), namespace, Hooks(self.id, self.posted.append, 5.0))
+        self._count = itertools.count(1)
+
+    def __enter__(self) -> One:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def ask(self, name: str, request: Request) -> Reply:
+        """As an adapter does it: busy is tried again."""
+        while True:
+            try:
+                return self.store.apply(name, request)
+            except Busy:
+                continue
+
+    def tend(self, *steps: tuple[str, Request]) -> list[Reply]:
+        while True:
+            try:
+                return self.store.tend(steps)
+            except Busy:
+                continue
+
+    def attempt(self, ttl: float = 30.0, wait: bool = False, **more: Any) -> Acquire:
+        nonce = f"{self.id}-{next(self._count):x}"
+        return Acquire(nonce, self.id, f"test/1/{self.id}", "lock", "exclusive", ttl, wait, **more)
+
+    def hold(self, name: str, ttl: float = 30.0, **more: Any) -> tuple[Acquire, Granted]:
+        attempt = self.attempt(ttl, **more)
+        reply = self.ask(name, attempt)
+        assert isinstance(reply, Granted), reply
+        return attempt, reply
+
+    def release(self, name: str, attempt: Acquire) -> Reply:
+        return self.ask(name, Release(attempt.nonce))
+
+
+def record_of(client: One, name: str) -> Record:
+    told = client.ask(name, Inspect())
+    assert isinstance(told, Snapshot)
+    return told.record
+
+
+def query(path: Path, statement: str, *values: Any) -> list[Any]:
+    with closing(sqlite3.connect(path, timeout=10)) as database:
+        return database.execute(statement, values).fetchall()
+
+
+def update(path: Path, statement: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path, timeout=10)) as database, database:
+        database.execute(statement, values)
+
+
+def side_files(path: Path) -> Iterator[Path]:
+    return (path.parent / f"{path.name}.clients").iterdir()

@@ -1,0 +1,318 @@
+"""The liveness lock decides: locked is alive, free dead, missing unknown. A boot id alone decides nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from engines.sqlite.stores import HOLDER, One, query, record_of, side_files, update
+from holdfast.engines.sqlite import liveness
+from holdfast.engines.sqlite.liveness import Identity, Status, identify, probe
+from holdfast.engines.sqlite.place import Side
+from holdfast.rules.requests import Busy, Gone, Granted, Queued, Renew
+from support import Process, run_python, stays_true, wait_until
+
+AT_ONCE = 2.0
+"""Seconds, on a loaded machine. Far from the ttl of a minute."""
+
+FORKS_BEHIND_PYTHON = "import ctypes; pid = ctypes.CDLL(None).fork(); pid or __import__('signal').pause()"
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[Process]:
+    with run_python(HOLDER, url, "x", "60") as child:
+        child.expect("held")
+        yield child
+
+
+def seconds_to_acquire(url: str, child: Process, end: Callable[[], None]) -> float:
+    """How long one who waits already goes on waiting once the holder is ended."""
+    with run_python(HOLDER, url, "x", "60") as waiter:
+        with holdfast.connect(url) as locks:
+            wait_until(lambda: locks.inspect("x").waiters)
+        began = time.monotonic()
+        end()
+        waiter.expect("held")
+        return time.monotonic() - began
+
+
+# --- a holder that is killed ----------------------------------------------------------------------
+
+
+def test_a_killed_holder_is_noticed_at_once(url: str, holder: Process) -> None:
+    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+
+
+def test_also_when_it_had_forked(url: str, holder: Process) -> None:
+    holder.send("import os; os.fork() or __import__('signal').pause()")
+    holder.expect("done")
+    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+
+
+def test_also_when_it_had_forked_behind_the_back_of_python(url: str, holder: Process) -> None:
+    holder.send(FORKS_BEHIND_PYTHON)
+    holder.expect("done")
+    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+
+
+def test_also_while_nobody_has_fetched_its_exit_status(url: str, holder: Process) -> None:
+    """A zombie holds nothing."""
+    assert seconds_to_acquire(url, holder, lambda: os.kill(holder.pid, signal.SIGKILL)) < AT_ONCE
+
+
+def test_also_where_processes_cannot_be_watched(
+    url: str, holder: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then their liveness is probed, a few times a second."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with holdfast.connect(url) as locks:
+        lock = locks.lock("x")
+        wait_until(lambda: locks.inspect("x").holders)
+        holder.kill()
+        began = time.monotonic()
+        with lock:
+            assert time.monotonic() - began < AT_ONCE
+
+
+def test_a_try_finds_a_killed_holder_gone(url: str, holder: Process) -> None:
+    holder.kill()
+    with holdfast.connect(url) as locks, locks.lock("x", timeout=0):
+        pass
+
+
+def test_a_killed_holder_is_neither_listed_nor_shown(url: str, holder: Process) -> None:
+    with holdfast.connect(url) as locks:
+        assert [info.name for info in locks.list()] == ["x"]
+        holder.kill()
+        assert locks.inspect("x").holders == ()
+        assert list(locks.list()) == []
+
+
+def test_one_that_exited_without_releasing_is_gone_too(url: str, holder: Process) -> None:
+    holder.close_stdin()
+    assert holder.wait() == 0
+    with holdfast.connect(url) as locks, locks.lock("x", timeout=0):
+        pass
+
+
+def test_a_dead_client_is_noted_and_its_files_are_removed(url: str, path: Path, holder: Process) -> None:
+    holder.kill()
+    with holdfast.connect(url) as locks:
+        assert locks.inspect("x").holders == ()
+        assert query(path, "SELECT count(*) FROM clients WHERE dead > 0") == [(1,)]
+        assert query(path, "SELECT count(*) FROM clients WHERE dead = 0") == [(1,)]
+        assert len(list(side_files(path))) == 2
+
+
+def test_a_paused_holder_keeps_its_lease_until_it_expires(url: str) -> None:
+    with run_python(HOLDER, url, "x", "1.5") as holder, holdfast.connect(url) as locks:
+        holder.expect("held")
+        holder.stop()
+        lock = locks.lock("x")
+        stays_true(lambda: lock.acquire(blocking=False) is None, 0.5)
+        assert lock.acquire(timeout=10) is not None
+        lock.release()
+        holder.cont()
+
+
+def test_a_killed_waiter_gives_its_place_to_the_next(url: str, holder: Process) -> None:
+    with (
+        run_python(HOLDER, url, "x", "60") as first,
+        run_python(HOLDER, url, "x", "60") as second,
+        holdfast.connect(url) as locks,
+    ):
+        wait_until(lambda: len(locks.inspect("x").waiters) == 2)
+        order = [waiter.pid for waiter in locks.inspect("x").waiters]
+        head, next_one = (first, second) if order[0] == first.pid else (second, first)
+        head.kill()
+        began = time.monotonic()
+        holder.send("release")
+        next_one.expect("held")
+        # A turn that its owner missed would have cost two seconds.
+        assert time.monotonic() - began < 1.5
+
+
+# --- probing --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def side(path: Path, client: Callable[[], One]) -> Iterator[Side]:
+    """The side folder of a database with one client, as ``probe`` wants it."""
+    one = client()
+    one.hold("x")
+    side = Side(f"{path}.clients", os.open(f"{path}.clients", os.O_RDONLY), None)
+    yield side
+    side.close()
+
+
+def client_in(path: Path) -> str:
+    return next(file.stem for file in side_files(path) if file.suffix == ".alive")
+
+
+def test_locked_is_alive(side: Side, path: Path) -> None:
+    assert probe(side, client_in(path), identify(), identify()) is Status.ALIVE
+    assert probe(side, client_in(path), None, identify()) is Status.ALIVE
+
+
+def test_free_is_dead(side: Side, path: Path) -> None:
+    (path.parent / "locks.db.clients" / "0123.alive").touch()
+    assert probe(side, "0123", None, identify()) is Status.DEAD
+
+
+def test_missing_is_unknown(side: Side) -> None:
+    assert probe(side, "0123", None, identify()) is Status.UNKNOWN
+    assert probe(side, "0123", identify(), identify()) is Status.UNKNOWN
+
+
+def test_locked_by_a_child_of_a_process_that_is_gone_is_dead(side: Side, path: Path) -> None:
+    us = identify()
+    with run_python("pass") as child:
+        child.wait()
+        gone = us._replace(pid=child.pid, started=1)
+    assert probe(side, client_in(path), gone, us) is Status.DEAD
+
+
+def test_a_process_number_in_use_again_is_not_its_former_owner(side: Side, path: Path) -> None:
+    us = identify()
+    assert probe(side, client_in(path), us._replace(started=us.started - 1), us) is Status.DEAD
+
+
+@pytest.mark.parametrize("change", [{"pid_namespace": 1}, {"pid_namespace": 0}, {"boot": "another"}])
+def test_process_numbers_of_elsewhere_say_nothing(
+    side: Side, path: Path, change: dict[str, int | str]
+) -> None:
+    us = identify()
+    elsewhere = Identity(**{**us._replace(pid=2**22 + 1, started=1)._asdict(), **change})
+    assert probe(side, client_in(path), elsewhere, us) is Status.ALIVE
+
+
+def test_a_liveness_file_is_made_anew_where_a_sweep_took_it(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making and the locking of the file somebody may take it for forsaken."""
+    flock = fcntl.flock
+    taken: list[int] = []
+
+    def sweep_first(fd: int, operation: int) -> None:
+        if not taken and operation & fcntl.LOCK_EX and path.exists():
+            for file in side_files(path):
+                if file.suffix == ".alive":
+                    file.unlink()
+                    taken.append(fd)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    one = client()
+    one.hold("x")
+    assert taken
+    assert client_in(path) == one.id
+    with One(path) as other:
+        assert isinstance(other.ask("x", other.attempt()), Busy)
+
+
+# --- boots ----------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A client that tells times under another boot id: after a reboot, or in another container."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Callable[[], One]) -> None:
+        self._monkeypatch = monkeypatch
+        self._client = client
+
+    def __call__(self, boot: str = "another boot") -> One:
+        one = self._client()
+        with self._monkeypatch.context() as patch:
+            patch.setattr(liveness, "boot_id", lambda: boot)
+            one.ask("warm up", one.attempt(0.001))
+        # As if it were another process: one's own are alive without a look.
+        self._monkeypatch.setattr("holdfast.engines.sqlite.membership.HERE", {})
+        self._monkeypatch.setattr("holdfast.engines.sqlite.store.HERE", {})
+        return one
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, client: Callable[[], One]) -> Elsewhere:
+    return Elsewhere(monkeypatch, client)
+
+
+def test_after_a_reboot_what_was_held_is_free_at_once(
+    url: str, path: Path, elsewhere: Elsewhere, holder: Process
+) -> None:
+    """Nobody holds the old client's liveness lock; its process number is somebody else's by now."""
+    holder.kill()
+    update(path, "UPDATE clients SET pid = ?, dead = 0", os.getpid())
+    assert isinstance(elsewhere().ask("x", elsewhere().attempt()), Granted)
+
+
+def test_another_boot_id_does_not_void_a_live_holder(client: Callable[[], One], elsewhere: Elsewhere) -> None:
+    here = client()
+    attempt, _ = here.hold("x", ttl=1000)
+    there = elsewhere()
+    assert isinstance(there.ask("x", there.attempt()), Busy)
+    assert isinstance(there.ask("x", there.attempt()), Busy)
+    assert here.tend(("x", Renew(attempt.nonce, 1000))) == [()]
+    assert [holder.nonce for holder in record_of(there, "x").holders] == [attempt.nonce]
+
+
+def test_what_cannot_be_known_waits_for_the_ttl_under_another_boot_id(
+    path: Path, client: Callable[[], One], elsewhere: Elsewhere
+) -> None:
+    here = client()
+    here.hold("x", ttl=0.5)
+    for file in side_files(path):
+        file.unlink()
+    there = elsewhere()
+    assert isinstance(there.ask("x", there.attempt()), Busy)
+    # The time is told anew once, not with every look: else a dead holder would block for ever.
+    wait_until(lambda: isinstance(there.ask("x", there.attempt()), Granted), timeout=5)
+
+
+def test_renewals_under_another_boot_id_are_seen(client: Callable[[], One], elsewhere: Elsewhere) -> None:
+    here = client()
+    attempt, _ = here.hold("x", ttl=0.6)
+    there = elsewhere()
+
+    def renewed_and_respected() -> bool:
+        assert here.tend(("x", Renew(attempt.nonce, 0.6))) == [()]
+        return isinstance(there.ask("x", there.attempt()), Busy)
+
+    stays_true(renewed_and_respected, 1.5)
+    wait_until(lambda: isinstance(there.ask("x", there.attempt()), Granted), timeout=5)
+    assert isinstance(here.tend(("x", Renew(attempt.nonce, 0.6)))[0], Gone)
+
+
+def test_a_queue_may_have_waiters_of_two_boots(client: Callable[[], One], elsewhere: Elsewhere) -> None:
+    here = client()
+    attempt, _ = here.hold("x")
+    there = elsewhere()
+    first, second = there.attempt(wait=True), here.attempt(wait=True)
+    assert isinstance(there.ask("x", first), Queued)
+    assert isinstance(here.ask("x", second), Queued)
+    here.release("x", attempt)
+    assert isinstance(here.ask("x", second), Queued)
+    assert isinstance(there.ask("x", first), Granted)
+
+
+def test_a_boot_id_tells_of_this_boot_and_this_clock() -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        pytest.skip("no boot id here")
+    assert liveness.boot_id().startswith(boot.read_text().strip())
+    assert liveness.boot_id() == liveness.boot_id()
+
+
+def test_a_missing_liveness_file_of_a_live_holder_is_not_its_end(
+    path: Path, url: str, holder: Process
+) -> None:
+    for file in side_files(path):
+        file.unlink()
+    with holdfast.connect(url) as locks:
+        assert locks.lock("x").acquire(blocking=False) is None

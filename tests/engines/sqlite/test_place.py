@@ -1,0 +1,410 @@
+"""Where the database may be, who may read it, and what is said where it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import holdfast
+from engines.sqlite.stores import One, query, side_files, update
+from holdfast.core.urls import parse_url
+from holdfast.engines.sqlite import default_url, open_engine, place
+from holdfast.engines.sqlite.place import Place, default_path, file_system_of, path_of
+from holdfast.errors import EngineUnavailable, InvalidArgument
+from support import run_python
+
+TRY = """
+    import os, sys, holdfast, holdfast.engines.sqlite
+    # The super-user may write everything: what permissions refuse shows to others only.
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+    try:
+        with holdfast.connect(sys.argv[1], io_timeout=1) as locks, locks.lock("x"):
+            print("granted")
+    except holdfast.EngineUnavailable as error:
+        print("refused", error)
+"""
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def refusal(path: Path) -> str:
+    locks = holdfast.connect(f"sqlite:///{quote(str(path))}", io_timeout=1)
+    with locks, pytest.raises(EngineUnavailable) as caught:
+        locks.lock("x").acquire()
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+# --- the path -------------------------------------------------------------------------------------
+
+
+def test_four_slashes_are_absolute_and_three_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_of(parse_url("sqlite:////var/lib/app/locks.db")) == "/var/lib/app/locks.db"
+    assert path_of(parse_url("sqlite:///locks.db")) == str(tmp_path / "locks.db")
+    assert path_of(parse_url("sqlite:///a%20b/%23.db")) == str(tmp_path / "a b" / "#.db")
+
+
+def test_a_relative_path_stays_where_it_was_when_connecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.connect("sqlite:///locks.db") as locks:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        with locks.lock("x"):
+            assert (tmp_path / "locks.db").exists()
+
+
+def test_opening_an_engine_touches_nothing(tmp_path: Path) -> None:
+    engine = open_engine(parse_url(f"sqlite:///{tmp_path}/a/b.db"), "n", {})
+    assert list(tmp_path.iterdir()) == []
+    assert engine.url == f"sqlite:///{tmp_path}/a/b.db"
+
+
+def test_the_url_of_an_engine_names_the_same_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "a b#?%.db"
+    engine = open_engine(parse_url(f"sqlite:///{quote(str(path))}"), "n", {})
+    assert path_of(parse_url(engine.url)) == str(path)
+    with holdfast.connect(engine.url) as locks, locks.lock("x"):
+        assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://locks.db",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite:///folder/",
+        "sqlite:///:memory:",
+        "sqlite:///a%00b",
+        "sqlite:///x.db?mode=ro",
+        "sqlite://user:secret@/x.db",
+    ],
+)
+def test_urls_that_make_no_sense_are_refused_before_any_io(url: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        holdfast.connect(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_default_comes_from_the_passwd_entry_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere/else")
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/else")
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    assert default_path() == f"{home}/.local/share/holdfast/locks.db"
+    assert path_of(parse_url(default_url())) == default_path()
+    assert path_of(parse_url("sqlite://")) == default_path()
+
+
+def test_a_user_without_a_passwd_entry_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(EngineUnavailable, match="HOLDFAST_URL"):
+        default_url()
+    with holdfast.connect("sqlite:////var/lib/app/locks.db"):
+        pass  # A path of one's own needs no passwd entry.
+
+
+def test_the_default_makes_its_folders_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "home" / ".local" / "share" / "holdfast" / "locks.db"
+    monkeypatch.setattr(place, "default_path", lambda: str(path))
+    monkeypatch.setenv("HOLDFAST_URL", "")
+    before = os.umask(0)
+    try:
+        with holdfast.connect("sqlite://") as locks, locks.lock("x"):
+            assert mode_of(path) == 0o600
+            assert mode_of(path.parent) == 0o700
+            assert mode_of(tmp_path / "home" / ".local") == 0o700
+    finally:
+        os.umask(before)
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o277])
+def test_everything_is_private_whatever_the_umask(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with One(path) as one:
+            one.hold("x")
+            os.umask(before)
+            assert mode_of(path) == 0o600
+            assert mode_of(path.parent / "locks.db.clients") == 0o700
+            files = list(side_files(path))
+            assert {file.suffix for file in files} == {".alive", ".sock"}
+            assert {mode_of(file) for file in files} == {0o600}
+            assert {mode_of(file) for file in path.parent.glob("locks.db-*")} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_a_database_that_others_could_read_is_made_private(path: Path) -> None:
+    path.touch()
+    path.chmod(0o666)
+    with One(path) as one:
+        one.hold("x")
+        assert mode_of(path) == 0o600
+
+
+def test_a_client_that_closed_leaves_nothing_behind(path: Path) -> None:
+    with One(path) as one:
+        attempt, _ = one.hold("x")
+        one.release("x", attempt)
+    assert list(side_files(path)) == []
+    assert query(path, "SELECT count(*) FROM clients") == [(0,)]
+    assert not list(path.parent.glob("locks.db-*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the super-user works on the files of another")
+def test_the_super_user_leaves_files_that_the_owner_can_use(path: Path) -> None:
+    path.touch()
+    os.chown(path, 65534, 65534)
+    with One(path) as one:
+        one.hold("x")
+        assert {file.stat().st_uid for file in side_files(path)} == {65534}
+        assert (path.parent / "locks.db.clients").stat().st_uid == 65534
+
+
+def test_the_database_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "locks.db"
+    path.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert "belongs to user" in refusal(path)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    assert f"create {tmp_path}/no" in refusal(tmp_path / "no" / "locks.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "locks.db").mkdir()
+    assert "is not a file" in refusal(tmp_path / "locks.db")
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    assert "shorter path" in refusal(tmp_path / ("x" * 250))
+
+
+def test_not_a_database(path: Path) -> None:
+    path.write_bytes(b"This is a letter to my aunt. " * 100)
+    assert "is not a database" in refusal(path)
+    assert path.read_bytes().startswith(b"This is a letter")
+
+
+def test_a_damaged_database(path: Path) -> None:
+    with One(path) as one:
+        for number in range(200):
+            one.hold(f"name-{number}")
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+    assert "is damaged" in refusal(path)
+
+
+def test_a_damaged_record(path: Path) -> None:
+    with One(path) as one:
+        attempt, _ = one.hold("x")
+        one.release("x", attempt)
+    update(path, "UPDATE locks SET record = '[1, 2'")
+    assert "damaged record of 'x'" in refusal(path)
+
+
+def test_a_record_of_a_newer_holdfast(path: Path) -> None:
+    with One(path) as one:
+        attempt, _ = one.hold("x")
+        one.release("x", attempt)
+    update(path, "UPDATE locks SET record = '[99, []]'")
+    assert "upgrade holdfast" in refusal(path)
+
+
+def test_a_newer_schema(path: Path) -> None:
+    with One(path) as one:
+        one.hold("x")
+    update(path, "PRAGMA user_version = 99")
+    assert "made by a newer Holdfast" in refusal(path)
+
+
+def test_the_database_of_another_program(path: Path) -> None:
+    update(path, "CREATE TABLE invoices (number INTEGER)")
+    assert "belongs to another program" in refusal(path)
+    assert query(path, "PRAGMA journal_mode") == [("delete",)]
+
+
+def test_a_read_only_file(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "locks.db").touch()
+    (folder / "locks.db").chmod(0o400)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        os.chown(folder / "locks.db", 65534, 65534)
+        _let_through(tmp_path)
+    with run_python(TRY, f"sqlite:///{folder}/locks.db") as child:
+        assert "is read-only: let this user write it" in child.expect("refused")
+
+
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o555)
+    _let_through(tmp_path)
+    with run_python(TRY, f"sqlite:///{folder}/locks.db") as child:
+        assert "let this user write the file and its folder" in child.expect("refused")
+
+
+def _let_through(folder: Path) -> None:
+    """The temporary folders of pytest are private to who runs it; the child is somebody else."""
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path(parent.anchor):
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def test_a_full_disk_changes_nothing_and_says_so(url: str, path: Path) -> None:
+    code = """
+        import resource, signal, sys, holdfast
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        locks = holdfast.connect(sys.argv[1], io_timeout=1)
+        held = locks.lock("held").acquire()
+        # No file may grow beyond this any more, which is what a full disk is like.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+        try:
+            for number in range(100):
+                locks.lock(f"name-{number}").acquire()
+        except holdfast.EngineUnavailable as error:
+            print("refused", error)
+        print("number", number)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    """
+    with run_python(code, url) as child:
+        assert "full" in child.expect("refused")
+        number = int(child.expect("number"))
+        child.succeed()
+    locks = holdfast.connect(url)
+    with locks, locks.lock(f"name-{number}", timeout=0), locks.lock("held", timeout=0):
+        pass
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "9p",
+        "fuse",
+        "fuse.sshfs",
+        "fuseblk",
+        "virtiofs",
+        "afs",
+        "ceph",
+        "lustre",
+    ],
+)
+def test_mounts_where_locks_cannot_be_trusted(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(place, "file_system_of", lambda path: kind)
+    told = refusal(path)
+    assert f"is on a {kind} mount" in told
+    assert "local disk" in told
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", ""])
+def test_mounts_where_they_can(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(place, "file_system_of", lambda path: kind)
+    with One(path) as one:
+        one.hold("x")
+
+
+MOUNTS = r"""
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 27 0:40 / /srv rw,relatime - nfs4 server:/srv rw
+31 30 0:41 / /srv/local\040disk rw,relatime - xfs /dev/vdb rw
+32 27 0:42 / /mnt rw - ext4 /dev/vdc rw
+33 32 0:43 / /mnt rw - fuse.sshfs host: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/var/lib", "ext4"),
+        ("/srv", "nfs4"),
+        ("/srv/app", "nfs4"),
+        ("/srv2", "ext4"),
+        ("/srv/local disk/app", "xfs"),
+        ("/mnt/app", "fuse.sshfs"),
+    ],
+)
+def test_the_mount_of_a_path_is_the_last_of_the_longest(
+    monkeypatch: pytest.MonkeyPatch, folder: str, kind: str
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: MOUNTS.strip())
+    assert file_system_of(folder) == kind
+
+
+def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert "has no file locks" in refusal(path)
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+
+def test_a_path_longer_than_a_socket_may_have_is_woken_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 120) / ("b" * 120)
+    folder.mkdir(parents=True)
+    with One(folder / "locks.db") as one:
+        one.hold("x")
+        assert {file.suffix for file in side_files(folder / "locks.db")} == {".alive", ".sock"}
+
+
+def test_leftovers_of_a_deleted_database_do_not_harm_the_next(path: Path) -> None:
+    with One(path) as old:
+        old.hold("x")
+        path.unlink()
+        with One(path) as new:
+            new.hold("x")
+            assert query(path, "PRAGMA integrity_check") == [("ok",)]
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_namespaces_do_not_meet(path: Path) -> None:
+    with One(path, "one") as one, One(path, "two") as two:
+        one.hold("x")
+        two.hold("x")
+        assert one.store.source != two.store.source
+        assert [name for name, _ in one.store.list_names("")] == ["x"]
+
+
+def test_the_place_does_no_io(tmp_path: Path) -> None:
+    Place(str(tmp_path / "no" / "locks.db"), True)
+    assert list(tmp_path.iterdir()) == []
