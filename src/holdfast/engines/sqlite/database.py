@@ -130,8 +130,14 @@ def _configure(place: Place, connection: sqlite3.Connection) -> None:
 
 
 def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    # One moment for all three: somebody else may be creating the tables right now.
+    connection.execute("BEGIN")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    finally:
+        connection.execute("ROLLBACK")
     if application == APPLICATION:
         if version > SCHEMA:
             raise place.unavailable(
@@ -139,7 +145,6 @@ def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
                 "upgrade holdfast here",
             )
         return
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application or version or tables:
         raise place.unavailable("belongs to another program", "give the locks a file of their own")
 
