@@ -34,7 +34,7 @@ def test_everyone_may_be_the_first(tmp_path: Path) -> None:
 
 
 class Meddled:
-    """A connection beside which another one creates the tables as soon as the first question was answered."""
+    """A connection beside which another one creates the tables as soon as it has said whose the file is."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -43,7 +43,7 @@ class Meddled:
 
     def execute(self, statement: str) -> sqlite3.Cursor:
         cursor = self._connection.execute(statement)
-        if statement.startswith("PRAGMA") and not self._asked:
+        if "application_id" in statement and not self._asked:
             self._asked = True
             with contextlib.suppress(sqlite3.OperationalError):  # waits for the first to have looked
                 database._create_tables(self._other)
