@@ -224,8 +224,8 @@ class _Attempt:
 
     async def not_yet(self, reply: Reply) -> NotGranted | None:
         """Wait for the turn; returns when it is time to ask again, or with the end of the attempt."""
-        self.trouble_since, self.failures = None, 0
         if isinstance(reply, Queued):
+            self.trouble_since, self.failures = None, 0
             self.queued = True
             now = await Now()
             if self.ends_at is not None and now >= self.ends_at:
@@ -242,7 +242,12 @@ class _Attempt:
                 return NotGranted(reply.holders, reply.now)
             # Listen first, then ask again, this time for a place in the queue: no wake-up can be missed.
             self.listening = True
-            await Listen(self.nonce)
+            try:
+                await Listen(self.nonce)
+            except Troubled as trouble:
+                await self.outlast(trouble)
+                return None
+            self.trouble_since, self.failures = None, 0
             self.book.wait(self.nonce, self.spec.name, now)
             self.request = self._ask(wait=True)
             return None
@@ -421,7 +426,11 @@ async def _clean_up(book: Book, name: str, ttl: float, request: Release | Withdr
     if not wait:
         book.hand_over(job)
         return
-    await Listen(job.nonce)
+    try:
+        await Listen(job.nonce)
+    except Troubled:
+        book.hand_over(job)  # nobody could tell us when it is done
+        return
     try:
         book.hand_over(job)
         await Wait(job.nonce, now + HAND_OVER_SECONDS)
@@ -571,8 +580,8 @@ async def resize(book: Book, spec: Spec, limit: int) -> None:
 async def subscribe(book: Book, name: str) -> tuple[str, Snapshot]:
     """From now on every change of the name wakes ``next_change``."""
     nonce = await Nonce()
-    await Listen(nonce)
     try:
+        await _listen(book, name, nonce)
         return nonce, await _look(book, name, nonce)
     except BaseException:
         await Unlisten(nonce)
@@ -601,6 +610,16 @@ async def unsubscribe(book: Book, name: str, nonce: str) -> None:
     book.waiting.pop(nonce, None)
     await Unlisten(nonce)
     await _insist(book, name, Unwatch(nonce))
+
+
+async def _listen(book: Book, name: str, nonce: str) -> None:
+    ends_at = (await Now()) + book.io_timeout
+    failures = 0
+    while True:
+        try:
+            return await Listen(nonce)
+        except Troubled as trouble:
+            failures = await _pause_or_give_up(repr(name), trouble, ends_at, failures)
 
 
 async def _look(book: Book, name: str, nonce: str) -> Snapshot:
