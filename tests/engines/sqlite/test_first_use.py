@@ -42,12 +42,12 @@ class Meddled:
         self._asked = False
 
     def execute(self, statement: str) -> sqlite3.Cursor:
-        cursor = self._connection.execute(statement)
-        if "application_id" in statement and not self._asked:
-            self._asked = True
+        if self._asked:
+            self._asked = False
             with contextlib.suppress(sqlite3.OperationalError):  # waits for the first to have looked
                 database._create_tables(self._other)
-        return cursor
+        self._asked = "application_id" in statement
+        return self._connection.execute(statement)
 
     def close(self) -> None:
         self._connection.close()
