@@ -26,3 +26,17 @@ def client(path: Path) -> Iterator[Callable[[], One]]:
     """Makes clients of the test's database."""
     with ExitStack() as clients:
         yield lambda: clients.enter_context(One(path))
+
+
+class Nowhere(dict[str, object]):
+    """Knows of no client, whoever registers."""
+
+    def __setitem__(self, client: str, membership: object) -> None:
+        pass
+
+
+@pytest.fixture
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients of this test see one another as those of other processes do: by their rows and files."""
+    for module in ("membership", "store"):
+        monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.HERE", Nowhere())

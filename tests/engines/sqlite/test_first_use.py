@@ -49,6 +49,10 @@ class Meddled:
         self._asked = "application_id" in statement
         return self._connection.execute(statement)
 
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
     def close(self) -> None:
         self._connection.close()
         self._other.close()

@@ -221,7 +221,7 @@ def test_a_liveness_file_is_made_anew_where_a_sweep_took_it(
 
 
 class Elsewhere:
-    """A client that tells times under another boot id: after a reboot, or in another container."""
+    """Makes clients that tell times under another boot id: after a reboot, or in another container."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, client: Callable[[], One]) -> None:
         self._monkeypatch = monkeypatch
@@ -231,15 +231,12 @@ class Elsewhere:
         one = self._client()
         with self._monkeypatch.context() as patch:
             patch.setattr(liveness, "boot_id", lambda: boot)
-            one.ask("warm up", one.attempt(0.001))
-        # As if it were another process: one's own are alive without a look.
-        self._monkeypatch.setattr("holdfast.engines.sqlite.membership.HERE", {})
-        self._monkeypatch.setattr("holdfast.engines.sqlite.store.HERE", {})
+            one.ask("first use", one.attempt(0.001))
         return one
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, client: Callable[[], One]) -> Elsewhere:
+def elsewhere(monkeypatch: pytest.MonkeyPatch, client: Callable[[], One], strangers: None) -> Elsewhere:
     return Elsewhere(monkeypatch, client)
 
 

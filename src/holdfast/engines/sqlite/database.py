@@ -19,7 +19,7 @@ import weakref
 from typing import Final
 from urllib.parse import quote
 
-from ...drivers.clock import wall_us
+from ...drivers.clock import boottime, wall_us
 from ..local import Busy
 from .place import Place, Side
 
@@ -43,7 +43,7 @@ TABLES: Final = (
     f"PRAGMA user_version = {SCHEMA}",
 )
 
-FORK_PATIENCE_SECONDS: Final = 1.0
+FORK_PATIENCE_SECONDS: Final = 5.0
 """How long a fork waits for a call under way, so that no connection is open when it happens."""
 
 NO_CHECKPOINT_ON_CLOSE: Final = 1006
@@ -137,7 +137,8 @@ def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application == APPLICATION:
         if version > SCHEMA:
             raise place.unavailable(
@@ -234,13 +235,18 @@ _held_for_fork: list[threading.Lock] = []
 
 
 def _before_fork() -> None:
-    """Close every connection, and keep everyone out until the fork is over."""
-    for database in list(_databases):
-        if database.mutex.acquire(timeout=FORK_PATIENCE_SECONDS):
+    """Close every connection, and keep everyone from opening another until the fork is over."""
+    ends_at = boottime() + FORK_PATIENCE_SECONDS
+    while (left := ends_at - boottime()) > 0 and opening.acquire(timeout=left):
+        database = next((one for one in list(_databases) if one.connection is not None), None)
+        if database is None:
+            _held_for_fork.append(opening)
+            return
+        # A call may be under way, and may want to open, too: let it end before anything is closed.
+        opening.release()
+        if database.mutex.acquire(timeout=max(ends_at - boottime(), 0.0)):
             _held_for_fork.append(database.mutex)
             _close_quickly(database)
-    if opening.acquire(timeout=FORK_PATIENCE_SECONDS):
-        _held_for_fork.append(opening)
 
 
 def _close_quickly(database: Database) -> None:

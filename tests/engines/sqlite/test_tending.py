@@ -1,0 +1,357 @@
+"""Renewals: one row for all a client holds, and never a lease that two believe in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.sqlite.stores import One, query, record_of, update
+from holdfast.drivers.clock import boottime
+from holdfast.rules.requests import (
+    Absent,
+    Acquire,
+    Busy,
+    Done,
+    Gone,
+    Granted,
+    Queued,
+    Refresh,
+    Renew,
+    Reply,
+    Stop,
+    Watch,
+)
+from support import wait_until
+
+pytestmark = pytest.mark.usefixtures("strangers")
+
+
+def until(moment: float) -> None:
+    wait_until(lambda: boottime() > moment)
+
+
+def version_of(path: Path, name: str) -> int:
+    return int(query(path, "SELECT version FROM locks WHERE name = ?", name.encode())[0][0])
+
+
+# --- what is renewed ------------------------------------------------------------------------------
+
+
+def test_a_renewal_writes_one_row_whatever_is_held(path: Path, client: Callable[[], One]) -> None:
+    one = client()
+    held = [(f"name-{n}", one.hold(f"name-{n}")[0]) for n in range(20)]
+    versions = query(path, "SELECT sum(version) FROM locks")
+    before = query(path, "SELECT renewed_at FROM clients")
+    assert one.tend(*((name, Renew(a.nonce, 30.0)) for name, a in held)) == [Done()] * 20
+    assert query(path, "SELECT sum(version) FROM locks") == versions
+    assert query(path, "SELECT renewed_at FROM clients") > before
+
+
+def test_a_renewed_lease_outlasts_its_ttl_for_everyone(client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x", ttl=0.5)
+    began = boottime()
+    while boottime() < began + 1.5:
+        assert holder.tend(("x", Renew(attempt.nonce, 0.5))) == [Done()]
+        assert isinstance(other.ask("x", other.attempt()), Busy)
+    until(boottime() + 0.5)
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+
+
+def test_max_hold_is_a_limit_to_renewals(client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x", ttl=0.5, max_hold=0.7)
+    ends_at = boottime() + 0.8
+    replies: list[Reply] = []
+    while boottime() < ends_at:
+        replies = holder.tend(("x", Renew(attempt.nonce, 0.5)))
+    assert replies == [Gone("expired")]
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+
+
+def test_a_lease_that_is_let_run_out_is_not_renewed_by_the_others_of_its_client(
+    client: Callable[[], One],
+) -> None:
+    holder, other = client(), client()
+    running_out, _ = holder.hold("x", ttl=0.5)
+    kept, _ = holder.hold("y", ttl=0.5)
+    holder.ask("x", Stop(running_out.nonce))
+    began = boottime()
+    while boottime() < began + 0.8:
+        assert holder.tend(("y", Renew(kept.nonce, 0.5))) == [Done()]
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+    assert isinstance(other.ask("y", other.attempt()), Busy)
+
+
+def test_another_ttl_is_stored_with_the_lease(path: Path, client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x", ttl=0.3)
+    assert holder.tend(("x", Renew(attempt.nonce, 60.0))) == [Done()]
+    version = version_of(path, "x")
+    assert holder.tend(("x", Renew(attempt.nonce, 60.0))) == [Done()]
+    assert version_of(path, "x") == version
+    until(boottime() + 0.4)
+    assert isinstance(other.ask("x", other.attempt()), Busy)
+
+
+def test_places_in_the_queue_are_kept_by_the_same_row(client: Callable[[], One]) -> None:
+    holder, waiter, other = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    assert isinstance(waiter.ask("x", waiting), Queued)
+    began = boottime()
+    while boottime() < began + 5.5:
+        reply = waiter.tend(("x", Refresh(waiting.nonce)))[0]
+        assert isinstance(reply, Queued)
+        assert reply.position == 0
+        assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Done()]
+        time_passes()
+    last = other.ask("x", other.attempt(wait=True))
+    assert isinstance(last, Queued)
+    assert last.position == 1
+    assert waiter.tend(("x", Refresh("nobody-1"))) == [Absent()]
+
+
+def time_passes() -> None:
+    until(boottime() + 0.2)
+
+
+def test_who_watches_is_refreshed_in_good_time(client: Callable[[], One]) -> None:
+    watcher, holder = client(), client()
+    watcher.ask("x", Watch(f"{watcher.id}-w", watcher.id))
+    began = boottime()
+    while boottime() < began + 5.5:
+        assert watcher.tend(("x", Refresh(f"{watcher.id}-w"))) == [Done()]
+        time_passes()
+    watcher.store.listen_in_thread()
+    holder.hold("x")
+    wait_until(lambda: f"{watcher.id}-w" in watcher.posted)
+
+
+# --- what is not ----------------------------------------------------------------------------------
+
+
+def test_a_renewal_never_brings_back_what_had_expired(client: Callable[[], One]) -> None:
+    """Even where nobody has taken it yet."""
+    holder, other = client(), client()
+    short, _ = holder.hold("x", ttl=0.2)
+    long, _ = holder.hold("y", ttl=30)
+    until(boottime() + 0.3)
+    assert holder.tend(("x", Renew(short.nonce, 0.2)), ("y", Renew(long.nonce, 30.0))) == [
+        Gone("expired"),
+        Done(),
+    ]
+    assert record_of(other, "x").holders == ()
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+    assert isinstance(other.ask("y", other.attempt()), Busy)
+
+
+def test_what_somebody_else_holds_now_is_told_as_stolen(client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x", ttl=0.2)
+    until(boottime() + 0.3)
+    other.hold("x")
+    assert holder.tend(("x", Renew(attempt.nonce, 0.2))) == [Gone("stolen")]
+    assert [h.client for h in record_of(holder, "x").holders] == [other.id]
+
+
+def test_a_name_that_is_not_there_at_all_is_gone(path: Path, client: Callable[[], One]) -> None:
+    holder = client()
+    attempt, _ = holder.hold("x")
+    update(path, "DELETE FROM locks")
+    assert holder.tend(("x", Renew(attempt.nonce, 30.0)), ("y", Refresh("n-1"))) == [
+        Gone("expired"),
+        Absent(),
+    ]
+
+
+# --- a renewal and a take-over at the same moment ---------------------------------------------------
+
+
+class Race:
+    """A holder whose renewal has begun while another, for whom the lease has expired, is about to take it.
+
+    The renewal took its time just before the lease ended, and was then held up (SIGSTOP, a slow disk).
+    """
+
+    def __init__(self, holder: One, taker: One) -> None:
+        self.holder, self.taker = holder, taker
+        self.attempt, _ = holder.hold("x", ttl=1.0)
+        self.ends_at = boottime() + 1.0
+        self.renewed: list[bool] = []
+        self.taken: list[Reply] = []
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[], None]], None]) -> Reply:
+        """``between`` is called with the renewal's write, after its time was taken."""
+        membership = self.holder.store._membership
+        assert membership is not None
+        renew = membership.renew
+
+        def held_up(execute: Any, now: float) -> bool:
+            assert now < self.ends_at
+            until(self.ends_at)
+            between(lambda: self.renewed.append(renew(execute, now)))
+            return self.renewed[0]
+
+        monkeypatch.setattr(membership, "renew", held_up)
+        until(self.ends_at - 0.4)
+        return self.holder.tend(("x", Renew(self.attempt.nonce, 1.0)))[0]
+
+    def take(self) -> None:
+        self.taken.append(self.taker.ask("x", self.taker.attempt()))
+
+
+def test_the_renewal_comes_between_the_decision_to_take_over_and_its_storing(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = Race(client(), client())
+    table = race.taker.store._table
+    store = table.store
+
+    def between(renewal: Callable[[], None]) -> None:
+        def renewal_first(*arguments: Any) -> bool:
+            if not race.renewed:
+                renewal()
+            return store(*arguments)
+
+        monkeypatch.setattr(table, "store", renewal_first)
+        race.take()
+
+    assert race.run(monkeypatch, between) == Done()
+    assert isinstance(race.taken[0], Busy), "both would believe to hold it"
+
+
+def test_the_take_over_comes_before_the_renewal_is_written(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = Race(client(), client())
+
+    def between(renewal: Callable[[], None]) -> None:
+        race.take()
+        renewal()
+
+    assert race.run(monkeypatch, between) == Gone("stolen")
+    assert isinstance(race.taken[0], Granted)
+
+
+def test_the_renewal_is_written_before_anyone_decides(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = Race(client(), client())
+
+    def between(renewal: Callable[[], None]) -> None:
+        renewal()
+        race.take()
+
+    assert race.run(monkeypatch, between) == Done()
+    assert isinstance(race.taken[0], Busy)
+
+
+def test_a_release_and_a_take_over_at_the_same_moment(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, taker = client(), client()
+    attempt, granted = holder.hold("x", ttl=0.2)
+    until(boottime() + 0.3)
+    table = taker.store._table
+    store = table.store
+    released: list[Reply] = []
+
+    def release_first(*arguments: Any) -> bool:
+        if not released:
+            released.append(holder.release("x", attempt))
+        return store(*arguments)
+
+    monkeypatch.setattr(table, "store", release_first)
+    _, taken = taker.hold("x")
+    assert released == [Gone("expired")]
+    assert taken.token > granted.token
+
+
+# --- no longer there ------------------------------------------------------------------------------
+
+
+def test_one_whom_others_took_for_dead_is_told_so_and_begins_anew(
+    path: Path, client: Callable[[], One]
+) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x")
+    unseen, _ = holder.hold("y")
+    update(path, "UPDATE clients SET dead = 1 WHERE id = ?", holder.id)
+    assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+    assert isinstance(other.ask("y", other.attempt()), Granted)
+    assert holder.tend(("y", Renew(unseen.nonce, 30.0))) == [Gone("stolen")]
+    again, _ = holder.hold("z")
+    assert isinstance(other.ask("z", other.attempt()), Busy)
+    assert holder.tend(("z", Renew(again.nonce, 30.0))) == [Done()]
+
+
+def test_one_whom_others_took_for_dead_is_granted_nothing_that_is_void(
+    path: Path, client: Callable[[], One]
+) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x")
+    holder.release("x", attempt)
+    update(path, "UPDATE clients SET dead = 1 WHERE id = ?", holder.id)
+    holder.hold("x")
+    assert query(path, "SELECT dead FROM clients WHERE id = ?", holder.id) == [(0,)]
+    assert isinstance(other.ask("x", other.attempt()), Busy)
+
+
+def test_the_same_where_the_row_is_gone(path: Path, client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x")
+    update(path, "DELETE FROM clients WHERE id = ?", holder.id)
+    assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
+    holder.hold("y")
+    assert isinstance(other.ask("y", other.attempt()), Busy)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_was_deleted_under_its_holder(
+    path: Path, client: Callable[[], One], replaced: bool
+) -> None:
+    holder, other = client(), client()
+    attempt, granted = holder.hold("x")
+    waiting = holder.attempt(wait=True)
+    holder.ask("x", waiting)
+    path.unlink()
+    if replaced:
+        _, later = other.hold("x")
+        assert later.token > granted.token
+    replies = holder.tend(("x", Renew(attempt.nonce, 30.0)), ("x", Refresh(waiting.nonce)))
+    assert replies == [Gone("expired", "the database file was deleted or replaced"), Absent()]
+    # It goes on with the file that is there now.
+    assert isinstance(holder.ask("x", holder.attempt()), Busy if replaced else Granted)
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_an_acquire_notices_a_deleted_database_by_itself(path: Path, client: Callable[[], One]) -> None:
+    first, second = client(), client()
+    first.hold("x")
+    path.unlink()
+    until(boottime() + 0.2)
+    second.hold("y")
+    first.hold("z")
+    assert isinstance(second.ask("z", second.attempt()), Busy)
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_leases_are_looked_after_in_a_moment(path: Path, client: Callable[[], One]) -> None:
+    one = client()
+    attempts: list[tuple[str, Acquire]] = [(f"name-{n}", one.attempt()) for n in range(10_000)]
+    for start in range(0, len(attempts), 500):
+        replies = one.store.apply_in_order(tuple(attempts[start : start + 500]), True)
+        assert all(isinstance(reply, Granted) for reply in replies)
+    steps = [(name, Renew(attempt.nonce, 30.0)) for name, attempt in attempts]
+    began = time.monotonic()
+    assert one.tend(*steps) == [Done()] * 10_000
+    # A tenth of a second on an idle machine; the limit leaves room for a busy one.
+    assert time.monotonic() - began < 1.5

@@ -1,0 +1,242 @@
+"""Who waits is woken: across processes, in order, whoever dies on the way. Messages are only ever hints."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from engines.sqlite.stores import HOLDER, One, record_of
+from holdfast.engines.sqlite import wakeups
+from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
+from holdfast.engines.sqlite.liveness import Status
+from holdfast.rules.requests import Break, Done, Granted, Queued, Release
+from support import run_python, stays_true, wait_until
+
+SOON = 0.9
+"""Seconds: sooner than anybody looks by itself."""
+
+
+def test_waiters_of_many_processes_are_served_in_order(url: str) -> None:
+    with holdfast.connect(url) as locks, ExitStack() as children:
+        lock = locks.lock("x", ttl=60)
+        lock.acquire()
+        waiters = []
+        for _ in range(5):
+            waiters.append(children.enter_context(run_python(HOLDER, url, "x", "60")))
+            wait_until(lambda: len(locks.inspect("x").waiters) == len(waiters))
+        began = time.monotonic()
+        lock.release()
+        tokens = []
+        for waiter in waiters:
+            tokens.append(int(waiter.expect("held")))
+            waiter.send("release")
+        assert tokens == sorted(tokens)
+        # Five hand-overs, none of which waited for anybody to look by itself.
+        assert time.monotonic() - began < 5 * SOON
+
+
+async def until_waiting(locks: holdfast.aio.AsyncClient) -> None:
+    async with asyncio.timeout(10):
+        while not (await locks.inspect("x")).waiters:
+            await asyncio.sleep(0.001)
+
+
+def test_a_release_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
+    async def wait_for_it() -> float:
+        async with holdfast.aio.connect(url) as locks:
+            waiting = asyncio.ensure_future(locks.lock("x").acquire())
+            await until_waiting(locks)
+            began = time.monotonic()
+            holder.send("release")
+            lease = await waiting
+            assert lease is not None
+            await lease.release()
+            return time.monotonic() - began
+
+    with run_python(HOLDER, url, "x", "60") as holder:
+        holder.expect("held")
+        assert asyncio.run(wait_for_it()) < SOON
+
+
+def test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
+    async def wait_for_it() -> float:
+        async with holdfast.aio.connect(url) as locks:
+            waiting = asyncio.ensure_future(locks.lock("x").acquire())
+            await until_waiting(locks)
+            began = time.monotonic()
+            holder.kill()
+            lease = await waiting
+            assert lease is not None
+            await lease.release()
+            return time.monotonic() - began
+
+    with run_python(HOLDER, url, "x", "60") as holder:
+        holder.expect("held")
+        assert asyncio.run(wait_for_it()) < 2.0
+
+
+@pytest.mark.parametrize("where", ["without a descriptor", "with one"])
+def test_a_loop_watches_others_either_way(url: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "without a descriptor":
+        monkeypatch.delattr("os.pidfd_open")
+    test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url)
+
+
+def test_one_who_breaks_a_lock_tells_its_holder(url: str) -> None:
+    with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
+        holder.expect("held")
+        locks.break_lock("x", reason="maintenance")
+        holder.send("assert lease.wait_lost(5), 'not told'")
+        holder.expect("done")
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("strangers")
+def test_only_what_looks_like_a_nonce_is_posted(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = client()
+    one.hold("x")
+    one.store.listen_in_thread()
+    monkeypatch.chdir(f"{path}.clients")
+    address = f"{one.id}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        for garbage in (b"", b"\0", b"\xff" * 40, b"a" * 5000, b"two words", b"new\nline", "schön".encode()):
+            stranger.sendto(garbage, address)
+        stranger.sendto(b"0123456789abcdef-1", address)
+        wait_until(lambda: one.posted)
+    assert one.posted == ["0123456789abcdef-1"]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
+    """It is not emptied here: nobody listens."""
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiter.ask("x", waiter.attempt(wait=True))
+    inbox = holder.store._membership
+    assert inbox is not None
+    while inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.DELIVERED:
+        pass
+    assert inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.FULL
+    assert holder.release("x", attempt) == Done()
+    assert len(record_of(holder, "x").queue) == 1
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_waiter_that_cannot_be_told_but_lives_keeps_its_turn(path: Path, client: Callable[[], One]) -> None:
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    (path.parent / "locks.db.clients" / f"{waiter.id}.sock").unlink()
+    holder.release("x", attempt)
+    assert [w.nonce for w in record_of(holder, "x").queue] == [waiting.nonce]
+    assert isinstance(waiter.ask("x", waiting), Granted)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_dead_waiters_places_are_dropped_and_the_next_is_told(client: Callable[[], One]) -> None:
+    holder, dead, next_one = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    for _ in range(3):
+        assert isinstance(dead.ask("x", dead.attempt(wait=True)), Queued)
+    waiting = next_one.attempt(wait=True)
+    next_one.ask("x", waiting)
+    next_one.store.listen_in_thread()
+    _die(dead)
+    holder.ask("x", Release(attempt.nonce))
+    wait_until(lambda: next_one.posted == [waiting.nonce])
+    assert [w.client for w in record_of(holder, "x").queue] == [next_one.id]
+
+
+def _die(client: One) -> None:
+    """What the kernel does when a process is killed: close its files, no more."""
+    membership = client.store._membership
+    assert membership is not None
+    membership.close()
+
+
+@pytest.mark.usefixtures("strangers")
+def test_who_cannot_bind_a_socket_still_gets_its_turn(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups.Inbox, "_address", lambda self, name: None)
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    assert holder.release("x", attempt) == Done()
+    assert isinstance(waiter.ask("x", waiting), Granted)
+
+
+def test_without_sockets_a_waiter_looks_by_itself(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups.Inbox, "_address", lambda self, name: None)
+    with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
+        holder.expect("held")
+        holder.send("import threading; threading.Timer(0.3, lease.release).start()")
+        with locks.lock("x", timeout=10):
+            pass
+
+
+# --- watching -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("strangers")
+def test_no_more_processes_are_watched_than_descriptors_allow(client: Callable[[], One]) -> None:
+    one, other = client(), client()
+    one.hold("x")
+    other.hold("y")
+    other.ask("x", other.attempt(wait=True))  # Looks at who ``one`` is.
+    membership = other.store._membership
+    assert membership is not None
+    us = membership.census.known(one.id)
+    assert us is not None
+    listener = membership.listener
+    membership.census._known.update({f"{n:016x}": membership.census._known[one.id] for n in range(200)})
+    monitored = [f"{n:016x}" for n in range(200)]
+    listener._probe = lambda client, them: Status.ALIVE
+    for number, client_id in enumerate(monitored):
+        other.store.watch_clients(f"n-{number}", (client_id,))
+    descriptors = [watch.fd for watch in listener._watches.values() if watch.fd >= 0]
+    assert len(descriptors) == MOST_DESCRIPTORS
+    for number in range(200):
+        other.store.unwatch_clients(f"n-{number}")
+    assert listener._watches == {}
+
+
+@pytest.mark.usefixtures("strangers")
+def test_watching_the_dead_again_and_again_does_not_spin(client: Callable[[], One]) -> None:
+    holder, waiter = client(), client()
+    holder.hold("x")
+    waiter.ask("x", waiter.attempt(wait=True))
+    waiter.store.listen_in_thread()
+    _die(holder)
+    for _ in range(3):
+        waiter.posted.clear()
+        began = time.monotonic()
+        waiter.store.watch_clients("n-1", (holder.id,))
+        wait_until(lambda: waiter.posted)
+        assert time.monotonic() - began > 0.1
+    waiter.store.unwatch_clients("n-1")
+    waiter.posted.clear()
+    stays_true(lambda: not waiter.posted, 0.5)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_breaking_wakes_the_holder(client: Callable[[], One]) -> None:
+    holder, other = client(), client()
+    attempt, _ = holder.hold("x")
+    holder.store.listen_in_thread()
+    other.ask("x", Break(None, "because"))
+    wait_until(lambda: attempt.nonce in holder.posted)
