@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from holdfast.core.arguments import Spec
-from holdfast.core.ops import Apply, Listen, Nonce, Now, Op, Pause, Refused, Script, Unlisten
+from holdfast.core.ops import (
+    Apply,
+    Doze,
+    Listen,
+    Nonce,
+    Now,
+    Op,
+    Pause,
+    Refused,
+    Script,
+    Signal,
+    Tend,
+    Unknown,
+    Unlisten,
+)
+from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
-from holdfast.protocols.book import Book
+from holdfast.protocols.book import Book, LeaseState
+from holdfast.protocols.keeper import keep, watch_deadlines
 from holdfast.rules.record import EMPTY
-from holdfast.rules.requests import Busy, Snapshot
+from holdfast.rules.requests import Busy, Done, Gone, Granted, Snapshot
 
 SPEC = Spec(
     name="x",
@@ -104,3 +123,65 @@ def test_cleaning_up_does_not_depend_on_hearing_of_its_end() -> None:
         assert [job.name for job in book.jobs] == ["x"]
     else:
         raise AssertionError("the interrupt was swallowed")
+
+
+def granted(book: Book, **changes: Any) -> LeaseState:
+    acquire = Driven(records.acquire(book, replace(SPEC, **changes), "me", None))
+    acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, None, {}))
+    assert isinstance(acquire.result, LeaseState)
+    return acquire.result
+
+
+def test_a_renewal_overtaken_by_the_release_is_no_loss() -> None:
+    """It finds the lock gone, because we gave it back."""
+    book = a_book()
+    state = granted(book)
+    keeper = Driven(keep(book))
+    state.renew_at = 0.0
+    assert isinstance(keeper.reply(), Tend)
+    release = Driven(records.release(book, state, 5.0))
+    assert isinstance(keeper.reply([Gone("expired")]), Doze)
+    release.reply(Done())
+    assert (state.ended, state.reason, state.signalled) == ("released", None, False)
+    keeper.abandon()
+
+
+def test_a_release_begun_in_time_is_no_loss_however_long_it_takes() -> None:
+    book = a_book()
+    state = granted(book)
+    timer = Driven(watch_deadlines(book))
+    release = Driven(records.release(book, state, 5.0))
+    timer.now += 20.0
+    assert timer.reply() == Doze("timer", None)
+    release.reply(Done())
+    assert (state.ended, state.reason, state.signalled) == ("released", None, False)
+    timer.abandon()
+
+
+def test_after_a_failed_release_the_loss_is_told_in_time() -> None:
+    book = a_book()
+    state = granted(book)
+    timer = Driven(watch_deadlines(book))
+    release = Driven(records.release(book, state, 0.0))
+    timer.reply()
+    with pytest.raises(EngineUnavailable):
+        release.fail(Refused("no"))
+    assert timer.reply() == Doze("timer", state.deadline)
+    timer.now = state.deadline
+    assert timer.reply() == Signal(state)
+    timer.abandon()
+
+
+@pytest.mark.parametrize(("first", "lost"), [(Unknown("no answer"), False), (Refused("no"), True)])
+def test_a_second_release_tells_a_loss_only_if_the_first_cannot_have_happened(
+    first: Exception, lost: bool
+) -> None:
+    book = a_book()
+    state = granted(book)
+    with pytest.raises(EngineUnavailable):
+        Driven(records.release(book, state, 0.0)).fail(first)
+    again = Driven(records.release(book, state, 5.0))
+    again.reply(Gone("expired"))
+    assert (state.reason is not None) == lost
+    if again.op is not None:
+        again.reply()

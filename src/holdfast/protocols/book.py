@@ -46,6 +46,7 @@ class LeaseState:
         "grace",
         "held_until",
         "kind",
+        "leaving",
         "listeners",
         "metadata",
         "mode",
@@ -54,6 +55,7 @@ class LeaseState:
         "note",
         "onlookers",
         "owner",
+        "parted",
         "peers",
         "reason",
         "renew_at",
@@ -101,6 +103,10 @@ class LeaseState:
         self.note = ""
         self.ended: str | None = None
         """How it ended on purpose: released, downgraded, exported, forked."""
+        self.leaving = False
+        """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
+        self.parted = False
+        """An earlier release may have reached the engine: that the next finds it gone is no loss."""
         self.successor: LeaseState | None = None
         self.trouble = False
         """The last renewal did not get through."""

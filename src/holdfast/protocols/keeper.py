@@ -59,7 +59,7 @@ async def _tend(book: Book) -> None:
 
 
 def _is_due(state: LeaseState, now: float) -> bool:
-    if state.reason is not None or state.ended is not None:
+    if state.reason is not None or state.ended is not None or state.leaving:
         return False
     return state.renew_at == 0.0 or (state.renews and state.renew_at <= now + state.ttl * BATCH_AHEAD)
 
@@ -70,7 +70,7 @@ async def _renewed(book: Book, state: LeaseState, reply: Reply, sent: float, now
         state.trouble = False
         if state.renews:
             state.extended(relied_until(sent, state.ttl), now)
-    elif isinstance(reply, Gone) and state.ended is None:
+    elif isinstance(reply, Gone) and state.ended is None and not state.leaving:
         reason: LossReason = "expired"
         if reply.reason == "stolen":
             reason = "stolen"
@@ -103,7 +103,7 @@ def _next_duty(book: Book) -> float | None:
     due = book.keeper_horizon
     book.keeper_horizon = inf
     for state in list(book.leases.values()):
-        if state.renews and state.reason is None and state.renew_at < due:
+        if state.renews and state.reason is None and not state.leaving and state.renew_at < due:
             due = state.renew_at
     for waiting in list(book.waiting.values()):
         due = min(due, waiting.refresh_at)
@@ -118,6 +118,8 @@ async def watch_deadlines(book: Book) -> None:
         book.timer_wakes_at = inf
         now = await Now()
         for state in list(book.leases.values()):
+            if state.leaving:
+                continue
             if state.reason is None and now >= state.signal_at:
                 state.foresee_loss()
             if state.reason is not None:
@@ -142,5 +144,6 @@ def _next_deadline(book: Book) -> float | None:
     book.timer_horizon = inf
     for state in list(book.leases.values()):
         at = state.deadline if state.signalled else state.signal_at
-        due = min(due, at)
+        if not state.leaving and at < due:
+            due = at
     return None if due == inf else due

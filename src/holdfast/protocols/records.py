@@ -382,23 +382,26 @@ async def _give_all_back(book: Book, held: list[LeaseState]) -> None:
 async def release(book: Book, state: LeaseState, patience: float) -> None:
     """Give it back. Where it was gone already the state says so; after a failure it can be called again."""
     request = Release(state.nonce, book.linger if state.uncertain else 0.0)
-    uncertain = False
+    state.leaving = True
     try:
         try:
             reply = await Apply(state.name, request)
         except Troubled as trouble:
+            state.parted = state.parted or isinstance(trouble, Unknown)
             if not patience:
                 raise unavailable(repr(state.name), trouble) from trouble
             reply, uncertain = await _insist(book, state.name, request, patience)
-            uncertain = uncertain or isinstance(trouble, Unknown)
-    except HoldfastError:
-        state.renews = False
+            state.parted = state.parted or uncertain
+    except HoldfastError as error:
+        state.parted = state.parted or isinstance(error.__cause__, Unknown)
+        state.renews = state.leaving = False
+        book.ring("timer")
         raise
     except BaseException:
         await abandon(book, state, wait=True)
         raise
     book.drop(state)
-    if isinstance(reply, Gone) and not uncertain:
+    if isinstance(reply, Gone) and not state.parted:
         state.lose(_loss_reason(reply), reply.note)
         await tell_of_loss(state)
     else:
@@ -476,7 +479,12 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     """A read lease in place of the write lease, without a moment in between."""
     nonce = await Nonce()
     sent = await Now()
-    reply, _ = await _insist(book, state.name, Downgrade(state.nonce, nonce))
+    state.leaving = True
+    try:
+        reply, _ = await _insist(book, state.name, Downgrade(state.nonce, nonce))
+    finally:
+        state.leaving = False
+        book.ring("timer")
     if not isinstance(reply, Granted):
         _must_be_held(book, state, reply, await Now())
         raise _unexpected_reply(state.name, reply)
@@ -669,20 +677,21 @@ async def _insist(
 ) -> tuple[Reply, bool]:
     """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
 
-    Tells whether an earlier try may have happened.
+    Tells whether an earlier try may have happened; so does the cause of the error, if there was no answer.
     """
-    uncertain = False
+    worst: Troubled | None = None
     failures = 0
     since: float | None = None
     while True:
         try:
-            return await Apply(name, request), uncertain
+            return await Apply(name, request), isinstance(worst, Unknown)
         except Troubled as trouble:
-            uncertain = uncertain or isinstance(trouble, Unknown)
+            if not isinstance(worst, Unknown):
+                worst = trouble
             if since is None:
                 since = await Now()
             ends_at = since + (book.io_timeout if patience is None else patience)
-            failures = await _pause_or_give_up(repr(name), trouble, ends_at, failures)
+            failures = await _pause_or_give_up(repr(name), worst, ends_at, failures)
 
 
 async def _pause_or_give_up(name: str, trouble: Troubled, ends_at: float, failures: int) -> int:
