@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,28 @@ def test_everything_the_command_started_ends_with_it(command_line: CommandLine) 
     assert command_line.finish("break", "x", "--reason", "test").returncode == 0
     assert wrapper.wait() == 76
     wait_until_dead(*pids)
+
+
+def test_what_a_shell_ran_may_tidy_up_although_the_shell_is_gone(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    """A shell dies of SIGTERM at once; the work is done by what it ran."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(TIDY)
+    options = ("--ttl", LONG_TTL, "--max-hold", "6", "--grace", "3")
+    wrapper = command_line.start("run", "x", *options, "--", "sh", "-c", f"{sys.executable} {worker} & wait")
+    wrapper.expect("tidied up")
+    assert wrapper.wait() == 76
+
+
+def test_what_left_the_group_is_not_asked_but_ends_at_the_deadline(command_line: CommandLine) -> None:
+    script = 'setsid sleep 1000 & echo "pid $!"; wait'
+    options = ("--ttl", LONG_TTL, "--max-hold", "2", "--grace", "1")
+    wrapper = command_line.start("run", "x", *options, "--", "sh", "-c", script)
+    pid = int(wrapper.expect("pid"))
+    assert wrapper.wait() == 76
+    assert not is_alive(pid)
+    assert "status 143" in wrapper.stderr
 
 
 def test_a_stopped_command_is_ended_too(command_line: CommandLine) -> None:

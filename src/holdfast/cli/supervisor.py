@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .channel import Channel
-from .processes import adopt_orphans, clock, die_with_parent, kill_everything, signal_group
+from .processes import adopt_orphans, clock, descendants, die_with_parent, kill_everything, signal_group
 from .signals import PASSED_ON
 
 __all__ = ["Supervisor"]
@@ -42,9 +42,13 @@ class Supervisor:
     def __init__(self, channel: Channel, command: Sequence[str]) -> None:
         self._channel = channel
         self._command = list(command)
-        self._pid: int | None = None
-        """The command, while it runs; also its process group."""
+        self._group: int | None = None
+        """The command, which leads its process group; until its end is reported."""
+        self._status: int | None = None
+        """How the command ended, if it did."""
         self._until: float | None = None
+        self._lost = False
+        self._killed = False
 
     def run(self, mask: Iterable[int]) -> None:
         """Serve the wrapper. Signals are blocked so far; ``mask`` is what the command should start with."""
@@ -57,8 +61,9 @@ class Supervisor:
                 for key, _ in selector.select(self._seconds_left()):
                     key.data()
                 # After the messages: the newest of them may have moved the deadline.
-                if self._pid is not None and self._seconds_left() == 0:
+                if self._seconds_left() == 0:
                     self._kill()
+                    self._report_end()
         self._kill()
 
     def _on_message(self) -> None:
@@ -71,6 +76,7 @@ class Supervisor:
                 case "signal":
                     self._signal(details[0])
                 case "lost":
+                    self._lost = True
                     self._signal(signal.SIGTERM)
                     self._signal(signal.SIGCONT)  # A stopped process gets the other one only then.
 
@@ -80,7 +86,7 @@ class Supervisor:
             self._channel.send("late")
             return
         try:
-            self._pid = self._spawn({**os.environ, **environment}, foreground)
+            self._group = self._spawn({**os.environ, **environment}, foreground)
         except OSError as error:
             self._channel.send("failed", error.errno)
 
@@ -103,13 +109,14 @@ class Supervisor:
             return spawn(["/bin/sh", found, *self._command[1:]], environment, prepare)
 
     def _signal(self, signum: int) -> None:
-        if self._pid is not None:
-            signal_group(self._pid, signum)
+        if self._group is not None:
+            signal_group(self._group, signum)
 
     def _kill(self) -> None:
-        if self._pid is not None:
-            kill_everything(self._pid)
-            self._until = None
+        self._until = None
+        self._killed = True
+        if self._group is not None:
+            kill_everything(self._group)
 
     def _seconds_left(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - clock())
@@ -118,14 +125,28 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             os.read(endings, 4096)
         for pid, status in _changes_of_children():
-            if pid != self._pid:
+            if pid != self._group:
                 continue  # An orphan of the command's, adopted and now buried.
             if os.WIFSTOPPED(status):
                 self._channel.send("stopped", os.WSTOPSIG(status))
             else:
-                self._pid = None
-                self._until = None
-                self._channel.send("ended", status)
+                self._status = status
+        self._report_end()
+
+    def _report_end(self) -> None:
+        """Tell the wrapper that the command has ended; after a loss, only when all it started has too.
+
+        A shell dies of the first SIGTERM; what it ran may still be tidying up, and has until the
+        deadline for it. Without a loss, what the command left running is its own affair.
+        """
+        if self._group is None or self._status is None:
+            return
+        if self._lost and not self._killed:
+            if descendants(os.getpid()):
+                return  # The end of the last one wakes us: they are our children by then.
+            signal_group(self._group, signal.SIGKILL)  # Where descendants cannot be listed.
+        self._channel.send("ended", self._status)
+        self._group = self._until = None
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> int:
