@@ -87,9 +87,10 @@ def test_ctrl_c_reaches_the_command_once(command_line: CommandLine) -> None:
 
 
 def test_ctrl_c_ends_a_command_that_does_not_mind(command_line: CommandLine) -> None:
-    session = at_a_terminal(
-        command_line, sys.executable, "-m", "holdfast", "run", "x", "--", "sh", "-c", "echo up; sleep 1000"
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); print('up', flush=True); signal.pause()"
     )
+    session = run_at_a_terminal(command_line, code)
     session.expect("up")
     session.send("^C")
     assert session.expect("status") == "130"
@@ -153,12 +154,16 @@ def test_a_suspended_run_ends_with_its_lease(command_line: CommandLine, locks: h
 
 
 @needs_bash
-def test_a_run_in_the_background_gets_the_terminal_when_brought_forward(command_line: CommandLine) -> None:
+def test_a_run_in_the_background_gets_the_terminal_when_brought_forward(
+    command_line: CommandLine, locks: holdfast.Client
+) -> None:
     shell = shell_session(command_line)
     shell.send(wrapped(ECHO.replace('"', "'")) + " &")
     pid = int(shell.expect("pid").split()[0])
-    wait_until(lambda: state_of(pid) == "T", message="it wanted to read, and was in the background")
-    shell.send("fg")
+    wrapper = locks.inspect("x").holders[0].pid
+    # It wanted to read, and was in the background: the whole job stops, as the shell expects.
+    wait_until(lambda: (state_of(pid), state_of(wrapper)) == ("T", "T"))
+    shell.send('while [ -z "$(jobs -s)" ]; do :; done; fg')  # It continues only what it knows to be stopped.
     wait_until(lambda: state_of(pid) != "T")
     shell.send("hello")
     assert shell.expect("got") == "hello"
