@@ -140,7 +140,9 @@ class BaseLease:
         raise TypeError("a lease cannot be pickled: hand it over with lease.export() and client.adopt(text)")
 
     def __del__(self) -> None:
-        state = self._state
+        state: LeaseState | None = getattr(self, "_state", None)
+        if state is None:
+            return  # interrupted while it was made
         if state.ended is None and state.reason is None and not self._client._driver.closed:
             warnings.warn(
                 f"the lease of {state.name!r} (token {state.token}) was dropped without release: "

@@ -140,16 +140,17 @@ class ThreadsDriver:
         reply: Any = None
         while True:
             try:
-                op: Op
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    reply = perform[op.__class__](op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
+                while True:
+                    op: Op
+                    if trouble is None:
+                        op = send(reply)
+                    else:
+                        error, trouble = trouble, None
+                        op = throw(error)
+                    try:
+                        reply = perform[op.__class__](op)
+                    except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                        trouble = failure
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             except BaseException as stray:

@@ -212,7 +212,6 @@ class Job:
 class Hold:
     """A reentrant lock held by one thread or task."""
 
-    who: weakref.ref[Any]
     state: LeaseState
     lease: weakref.ref[Any]
     depth: int = 1
@@ -230,7 +229,9 @@ class Book:
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     jobs: deque[Job] = field(default_factory=deque)
-    holds: dict[str, list[Hold]] = field(default_factory=dict)
+    holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
+    """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
+    so that a new one in its place never passes for it."""
     closed: bool = False
     """Nothing new is granted to this client."""
     closing: bool = False

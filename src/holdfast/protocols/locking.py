@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.ops import Now
-from ..errors import EngineUnavailable, InvalidArgument, LockTimeout, NotHeld
+from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from . import records
 from .book import Book, Hold, LeaseState
 from .describe import describe_holders
@@ -41,6 +41,9 @@ __all__ = [
 
 log = logging.getLogger("holdfast")
 
+HOLDS_KEPT = 64
+"""So many reentrant holds that are over may be remembered before they are swept."""
+
 
 class HasState(Protocol):
     """A lease of either facade."""
@@ -61,8 +64,11 @@ class Entry(Generic[L]):
     lease: L
     entered: bool
     """Taken by ``with``."""
-    gives_back: bool = True
-    """Leaving it gives the lease back; False: an inner entry of a reentrant lock."""
+    claims: list[object] = field(default_factory=list)
+    """Those who set out to leave it; the first one does. One append decides, so neither another thread nor
+    an interrupt can come in between."""
+    last: bool | None = None
+    """Whether leaving it gives the lease back: inner entries of a reentrant lock do not. None: not left."""
 
 
 class LockCore(Generic[L]):
@@ -76,53 +82,67 @@ class LockCore(Generic[L]):
         self.spec = spec
         self.wrap = wrap
         self.entries: list[Entry[L]] = []
+        """Changed in place, one append or removal at a time: threads share it."""
 
     def reenter(self, who: Who, now: float, entered: bool) -> L | None:
         """The lease this caller has already, where that means anything."""
         return None
 
     def enter(self, who: Who, lease: L, entered: bool) -> None:
-        if self.entries:
-            self.entries = [e for e in self.entries if e.lease._state.ended is None]
+        for entry in self.entries[:]:
+            if entry.lease._state.ended is not None:
+                self._remove(entry)
         self.entries.append(Entry(who, lease, entered))
 
     def current(self) -> L | None:
         """The latest lease taken through this object and not given back."""
         for entry in reversed(self.entries):
-            if entry.lease._state.ended is None:
+            if entry.lease._state.ended is None and not entry.claims:
                 return entry.lease
         return None
 
-    def surrender(self, who: Who, entered: bool = False) -> Entry[L]:
-        """Take out the entry that a release by this caller concerns.
+    def claim(self, who: Who, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
+        """The entry that a release by this caller concerns, for this caller alone; it is in ``mine`` too."""
+        while True:
+            entry = self.find(who, entered)
+            mine.append(entry)
+            entry.claims.append(mine)
+            if entry.claims[0] is mine:
+                return entry
 
-        First its own, even a lost one; one who has none releases the object's current lease.
-        """
+    def find(self, who: Who, entered: bool) -> Entry[L]:
+        """First the caller's own, even a lost one; one who has none releases the object's current lease."""
         caller = who()
         fallback = None
         for entry in reversed(self.entries):
+            if entry.claims:
+                continue
             if entered:
                 if entry.entered and entry.who() is caller:
-                    return self._take_out(entry)
+                    return entry
             elif entry.lease._state.ended in (None, "forked"):
                 if entry.who() is caller:
-                    return self._take_out(entry)
+                    return entry
                 if fallback is None:
                     fallback = entry
         if fallback is None:
             raise self.not_held()
-        return self._take_out(fallback)
+        return fallback
 
-    def _take_out(self, entry: Entry[L]) -> Entry[L]:
-        try:
-            self.entries.remove(entry)
-        except ValueError:
-            raise self.not_held() from None
-        return entry
+    def leave(self, entry: Entry[L]) -> bool:
+        """The claimed entry is over; True: its lease is to be given back. May be called again."""
+        self._remove(entry)
+        return True
 
     def restore(self, entry: Entry[L]) -> None:
         """The release did not get through: it can be called again."""
-        self.entries.append(entry)
+        self.entries.append(Entry(entry.who, entry.lease, entry.entered))
+
+    def _remove(self, entry: Entry[L]) -> None:
+        try:
+            self.entries.remove(entry)
+        except ValueError:
+            return  # somebody tidied up already
 
     def not_held(self) -> NotHeld:
         error = NotHeld(
@@ -139,64 +159,60 @@ class ReentrantCore(LockCore[L]):
     __slots__ = ()
     reentrant = True
 
-    def _hold(self, who: Who) -> Hold | None:
-        caller = who()
-        for hold in self.book.holds.get(self.spec.name, ()):
-            if hold.who() is caller and hold.state.ended is None:
-                return hold
-        return None
-
     def reenter(self, who: Who, now: float, entered: bool) -> L | None:
-        hold = self._hold(who)
-        if hold is None:
+        hold = self.book.holds.get((self.spec.name, who))
+        if hold is None or hold.state.ended is not None or not hold.depth:
             return None
         if hold.state.loss(now) is not None:
             raise hold.state.lost_error()
         lease: L | None = hold.lease()
         if lease is None:
             return None
-        hold.depth += 1
-        self.entries.append(Entry(who, lease, entered, gives_back=False))
+        entry = Entry(who, lease, entered)
+        try:
+            self.entries.append(entry)
+            hold.depth += 1  # nothing can interrupt from here to the end
+        except BaseException:
+            self._remove(entry)
+            raise
         return lease
 
     def enter(self, who: Who, lease: L, entered: bool) -> None:
         super().enter(who, lease, entered)
-        holds = [h for h in self.book.holds.get(self.spec.name, ()) if h.state.ended is None]
-        self.book.holds[self.spec.name] = [*holds, Hold(who, lease._state, weakref.ref(lease))]
+        self._hold(who, lease)
 
-    def surrender(self, who: Who, entered: bool = False) -> Entry[L]:
+    def _hold(self, who: Who, lease: L) -> None:
+        holds = self.book.holds
+        if len(holds) > HOLDS_KEPT + 2 * len(self.book.leases):
+            for key, hold in list(holds.items()):
+                if hold.state.ended is not None:
+                    holds.pop(key, None)
+        holds[self.spec.name, who] = Hold(lease._state, weakref.ref(lease))
+
+    def find(self, who: Who, entered: bool) -> Entry[L]:
+        """Only the caller's own."""
         caller = who()
         for entry in reversed(self.entries):
-            if entry.who() is caller and (not entered or entry.entered):
-                self._take_out(entry)
-                entry.gives_back = self._leave_hold(entry.lease._state)
+            if entry.who() is caller and (not entered or entry.entered) and not entry.claims:
                 return entry
         raise self.not_held()
 
-    def _leave_hold(self, state: LeaseState) -> bool:
-        """One entry less; True: it was the last."""
-        for hold in self.book.holds.get(self.spec.name, ()):
-            if hold.state is state:
-                hold.depth -= 1
-                if hold.depth:
-                    return False
-                self._forget(hold)
-        return True
-
-    def _forget(self, hold: Hold) -> None:
-        rest = [h for h in self.book.holds.get(self.spec.name, ()) if h is not hold and h.state.ended is None]
-        if rest:
-            self.book.holds[self.spec.name] = rest
-        else:
-            self.book.holds.pop(self.spec.name, None)
+    def leave(self, entry: Entry[L]) -> bool:
+        hold = self.book.holds.get((self.spec.name, entry.who))
+        if entry.last is None:
+            if hold is None or hold.state is not entry.lease._state:
+                entry.last = True
+            else:
+                hold.depth -= 1  # nothing can interrupt between this and the next line
+                entry.last = hold.depth == 0
+        if hold is not None and not hold.depth:
+            self.book.holds.pop((self.spec.name, entry.who), None)
+        self._remove(entry)
+        return entry.last
 
     def restore(self, entry: Entry[L]) -> None:
         super().restore(entry)
-        holds = self.book.holds.get(self.spec.name, [])
-        self.book.holds[self.spec.name] = [
-            *holds,
-            Hold(entry.who, entry.lease._state, weakref.ref(entry.lease)),
-        ]
+        self._hold(entry.who, entry.lease)
 
 
 async def acquire(
@@ -207,29 +223,39 @@ async def acquire(
         again = core.reenter(who, await Now(), entered)
         if again is not None:
             return again
-    state = await records.acquire(core.book, core.spec, owner, timeout)
-    if isinstance(state, records.NotGranted):
-        return state
+    state: LeaseState | records.NotGranted | None = None
     try:
+        state = await records.acquire(core.book, core.spec, owner, timeout)
+        if isinstance(state, records.NotGranted):
+            return state
         lease = core.wrap(state)
         core.enter(who, lease, entered)
+        return lease
     except BaseException:
-        await records.abandon(core.book, state)
+        if isinstance(state, LeaseState):
+            await records.abandon(core.book, state, wait=True)
         raise
-    return lease
+
+
+# Between a grant and the caller's next instruction nothing is called any more: there an interrupt could come
+# in, and nobody would have the lease. That is why the next two compare classes.
 
 
 async def acquire_or_none(core: LockCore[L], who: Who, owner: str, timeout: float | None) -> L | None:
     lease = await acquire(core, who, owner, timeout)
-    return None if isinstance(lease, records.NotGranted) else lease
+    return None if lease.__class__ is records.NotGranted else lease  # type: ignore[return-value]  # as said
 
 
 async def enter(core: LockCore[L], who: Who, owner: str) -> L:
     """``with``: granted, or LockTimeout; the body never runs without the lock."""
+    lease = await acquire(core, who, owner, core.spec.timeout, entered=True)
+    if lease.__class__ is not records.NotGranted:
+        return lease  # type: ignore[return-value]  # as said
+    raise _timed_out(core, lease)
+
+
+def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
     timeout = core.spec.timeout
-    lease = await acquire(core, who, owner, timeout, entered=True)
-    if not isinstance(lease, records.NotGranted):
-        return lease
     holders = describe_holders(lease.holders, lease.now)
     told = (
         ", ".join(f"{h.owner} (token {h.token})" for h in holders[:3])
@@ -239,19 +265,42 @@ async def enter(core: LockCore[L], who: Who, owner: str) -> L:
         f"the {core.spec.kind} {core.spec.name!r} was not granted in {timeout:g} s: held by {told}"
     )
     error.name, error.holders = core.spec.name, holders
-    raise error
+    return error
 
 
 async def release(core: LockCore[L], who: Who) -> None:
     """``release()``: the caller's own lease first, else the object's current one."""
-    entry = core.surrender(who)
-    if not entry.gives_back:
-        return
+    mine: list[Entry[L]] = []
     try:
-        await give_back(core.book, entry.lease._state)
+        entry = core.claim(who, mine)
+        if core.leave(entry):
+            await give_back(core.book, entry.lease._state)
     except EngineUnavailable:
         core.restore(entry)
         raise
+    except HoldfastError:
+        raise
+    except BaseException:
+        await _finish_leaving(core, mine)
+        raise
+    finally:
+        mine.clear()
+
+
+async def _finish_leaving(core: LockCore[L], mine: list[Entry[L]]) -> None:
+    """Interrupted on the way out: what was claimed is given back behind the caller's back."""
+    for entry in list(mine):
+        if entry.claims and entry.claims[0] is mine and core.leave(entry):
+            state = _latest(entry.lease._state)
+            if state.ended is None:
+                await records.abandon(core.book, state, wait=True)
+
+
+def _latest(state: LeaseState) -> LeaseState:
+    """What a lease was downgraded to."""
+    while state.successor is not None:
+        state = state.successor
+    return state
 
 
 async def release_many(core: LockCore[L], who: Who, count: int) -> None:
@@ -337,25 +386,33 @@ def not_held(state: LeaseState) -> NotHeld:
 
 async def leave(core: LockCore[L], who: Who, error: BaseException | None) -> None:
     """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
+    mine: list[Entry[L]] = []
     try:
-        entry = core.surrender(who, entered=True)
+        entry = core.claim(who, mine, entered=True)
+        await _leave(core, entry, error)
     except NotHeld:
         if error is None:
-            raise
-        return  # given back inside the body, whose own error is what the caller must see
+            raise  # otherwise it was given back inside the body, whose own error is what the caller must see
+    except HoldfastError:
+        raise
+    except BaseException:
+        await _finish_leaving(core, mine)
+        raise
+    finally:
+        mine.clear()
+
+
+async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:
     state = entry.lease._state
-    if not entry.gives_back:
+    if not core.leave(entry):
         if state.ended is None and state.loss(await Now()) is not None:
             _tell_loss(core.spec, state, error)
         return
-    while state.successor is not None:
-        state = state.successor
+    state = _latest(state)
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:
-        if error is None:
-            raise not_held(state)
-        return
+        raise not_held(state)
     if state.loss(await Now()) is None:
         try:
             await records.release(core.book, state, 0.0)

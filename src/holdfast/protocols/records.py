@@ -114,37 +114,14 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
     """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
     attempt = _Attempt(book, spec, owner, await Nonce())
     try:
-        now = await Now()
-        attempt.ends_at = None if timeout is None else now + timeout
-        while True:
-            if attempt.sent is None:
-                attempt.sent = now
-            attempt.traces = True
-            try:
-                reply = await Apply(spec.name, attempt.request)
-            except Troubled as trouble:
-                await attempt.outlast(trouble)
-                now = await Now()
-                continue
-            if reply.__class__ is Granted:
-                state = attempt.granted(reply)
-                if (await Now()) < state.deadline and not book.closed:
-                    return state
-                await attempt.granted_too_late(state)
-            else:
-                done = await attempt.not_yet(reply)
-                if done is not None:
-                    return done
-            if book.closed:
-                await attempt.client_closed()
-            attempt.sent = None
-            now = await Now()
+        try:
+            return await attempt.until_granted(timeout)
+        finally:
+            if attempt.listening:
+                await attempt.stop_listening()
     except BaseException:
-        await attempt.interrupted()
+        await attempt.interrupted()  # also when it came after the grant, while we stopped listening
         raise
-    finally:
-        if attempt.listening:
-            await attempt.stop_listening()
 
 
 class _Attempt:
@@ -164,6 +141,7 @@ class _Attempt:
         "traces",
         "trouble_since",
         "uncertain",
+        "undated",
     )
 
     def __init__(self, book: Book, spec: Spec, owner: str, nonce: str) -> None:
@@ -175,6 +153,8 @@ class _Attempt:
         """Something of it may be in the engine."""
         self.uncertain = False
         """A copy of it may still be under way."""
+        self.undated = False
+        """Such a copy may have been granted since, before the request that we count from."""
         self.queued = False
         self.listening = False
         self.trouble_since: float | None = None
@@ -197,6 +177,55 @@ class _Attempt:
             spec.limit,
             spec.metadata,
         )
+
+    async def until_granted(self, timeout: float | None) -> LeaseState | NotGranted:
+        now = await Now()
+        self.ends_at = None if timeout is None else now + timeout
+        while True:
+            if self.sent is None:
+                self.sent = now
+            self.traces = True
+            try:
+                reply = await Apply(self.spec.name, self.request)
+            except Troubled as trouble:
+                await self.outlast(trouble)
+                now = await Now()
+                continue
+            if self.undated and isinstance(reply, Granted):
+                dated = await self.dated(reply)
+                if dated is None:
+                    now = await Now()
+                    continue
+                reply = dated
+            if reply.__class__ is Granted:
+                state = self.granted(reply)
+                if (await Now()) < state.deadline and not self.book.closed:
+                    return state
+                await self.granted_too_late(state)
+            else:
+                done = await self.not_yet(reply)
+                if done is not None:
+                    return done
+            if self.book.closed:
+                await self.client_closed()
+            self.sent = None
+            self.undated = self.uncertain
+            now = await Now()
+
+    async def dated(self, reply: Granted) -> Granted | None:
+        """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
+        sent = await Now()
+        try:
+            renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
+        except Troubled as trouble:
+            await self.outlast(trouble)
+            return None
+        if not isinstance(renewed, Done):
+            self.sent = None
+            return None
+        passed = 0.0 if self.sent is None else sent - self.sent
+        self.sent = sent
+        return reply if reply.lasts is None else reply._replace(lasts=reply.lasts - passed)
 
     def granted(self, reply: Granted) -> LeaseState:
         state = _lease(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)
@@ -289,6 +318,7 @@ class _Attempt:
     async def interrupted(self) -> None:
         """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
         self.book.leases.pop(self.nonce, None)
+        self.book.waiting.pop(self.nonce, None)
         if self.traces:
             self.traces = False
             await clean_up(self.book, self.spec, Withdraw(self.nonce, self.book.linger), wait=True)

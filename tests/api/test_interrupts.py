@@ -1,0 +1,276 @@
+"""Ctrl-C, wherever it comes: nothing stays behind, and the lock can be used again.
+
+An interrupt is raised between two bytecodes of the main thread, where the interpreter looks for signals: when
+a function begins, when a generator goes on, when a call to C returns. Those points are swept one by one, by a
+profiler that raises there; and real signals come at many moments besides.
+
+One window no lock written in Python can close: an interrupt before ``release`` has begun its work. Then the
+object still knows what it holds (``lock.lease``), and can be told again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import secrets
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Client, Lock, LockTimeout
+from support import wait_until
+
+RESUME = dis.opmap["RESUME"]
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the n-th point at which the interpreter would."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.seen = 0
+        self.where = ""
+        self.fired = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not _looks_for_signals(frame, event) or not _is_ours(frame):
+            return
+        self.seen += 1
+        if self.seen == self._at:
+            sys.setprofile(None)
+            self.fired = True
+            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno} after {event} {argument!r}"
+            raise KeyboardInterrupt(self.where)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+def _looks_for_signals(frame: FrameType, event: str) -> bool:
+    if event == "c_return":
+        return True
+    if event != "call":
+        return False
+    code, at = frame.f_code.co_code, frame.f_lasti
+    # A coroutine that goes on after an await (RESUME 3, 2 for `yield from`) does not look.
+    return code[at] != RESUME or code[at + 1] & 3 < 2
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """In the library, or in what it called; not in this file's own doings."""
+    at: FrameType | None = frame
+    called = ""
+    while at is not None:
+        name = at.f_globals.get("__name__", "")
+        if at.f_code.co_name == "__del__":
+            return False  # what is raised there goes nowhere
+        if name == __name__:
+            return called.startswith("holdfast.")
+        called = name
+        at = at.f_back
+    return False
+
+
+# A script that was interrupted before its first step was never awaited, and Python says so.
+# One that falls into a finalizer is thrown away by Python, with a warning.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with holdfast.connect(f"memory://{secrets.token_hex(8)}") as client:
+        yield client
+
+
+def acquire(lock: Lock) -> None:
+    lock.acquire()
+
+
+def acquire_in_vain(lock: Lock) -> None:
+    lock.acquire(timeout=0.01)
+
+
+def enter(lock: Lock) -> None:
+    lock.__enter__()
+
+
+def enter_in_vain(lock: Lock) -> None:
+    with contextlib.suppress(LockTimeout):
+        lock.__enter__()
+
+
+def sweep(
+    client: Client,
+    lock: Lock,
+    act: Callable[[Lock], None],
+    prepare: Callable[[], Callable[[], None]] | None = None,
+    releasing: bool = False,
+) -> int:
+    """Interrupt ``act`` at every point in turn; after each, nothing may be left. Tells how many there are."""
+    at = not_begun = swallowed = 0
+    while True:
+        at += 1
+        undo = prepare() if prepare is not None else None
+        interrupter = Interrupter(at)
+        interrupted = interrupted_by(interrupter, act, lock)
+        if undo is not None:
+            undo()
+        if not interrupted and not releasing and lock.lease is not None:
+            lock.release()
+        if not interrupter.fired:
+            assert not_begun < 25, "a release that has begun is finished"
+            assert swallowed < 5, "interrupts are for the caller"
+            return at - 1
+        swallowed += not interrupted
+        if releasing and lock.lease is not None:
+            not_begun += 1
+            lock.release()
+        nothing_is_left(client, lock, interrupter.where)
+
+
+def interrupted_by(interrupter: Interrupter, act: Callable[[Lock], None], lock: Lock) -> bool:
+    """Whether the interrupt reached us. One that falls into a callback of the collector's does not."""
+    try:
+        with interrupter.at_work():
+            act(lock)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def nothing_is_left(client: Client, lock: Lock, where: str) -> None:
+    def free() -> bool:
+        info = client.inspect(lock.name)
+        return not info.holders and not info.waiters
+
+    wait_until(free, timeout=5, message=f"something stayed behind: interrupted in {where}")
+    assert lock.lease is None, f"the object thinks it holds what it does not: interrupted in {where}"
+    lease = lock.acquire(timeout=0)
+    assert lease is not None, where
+    lease.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock", "semaphore"])
+@pytest.mark.parametrize("act", [acquire, enter])
+def test_interrupted_while_acquiring(client: Client, kind: str, act: Callable[[Lock], None]) -> None:
+    lock = client.semaphore("x", 2) if kind == "semaphore" else getattr(client, kind)("x")
+    assert sweep(client, lock, act) > 10
+
+
+@pytest.mark.parametrize("act", [acquire_in_vain, enter_in_vain])
+def test_interrupted_while_waiting_in_vain(client: Client, act: Callable[[Lock], None]) -> None:
+    lock = client.lock("x", timeout=0.01)
+
+    def hold() -> Callable[[], None]:
+        lease = client.lock("x").acquire(timeout=5)
+        assert lease is not None
+        return lease.release
+
+    assert sweep(client, lock, act, hold) > 20
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock", "semaphore"])
+def test_interrupted_while_releasing(client: Client, kind: str) -> None:
+    """It was released, or it is released behind our back: it does not stay held."""
+    lock = client.semaphore("x", 2) if kind == "semaphore" else getattr(client, kind)("x")
+
+    def hold() -> Callable[[], None]:
+        assert lock.acquire(timeout=5) is not None
+        return lambda: None
+
+    def release(lock: Lock) -> None:
+        lock.release()
+
+    assert sweep(client, lock, release, hold, releasing=True) > 10
+
+
+def test_interrupted_while_leaving_with(client: Client) -> None:
+    lock = client.lock("x")
+
+    def hold() -> Callable[[], None]:
+        lock.__enter__()
+        return lambda: None
+
+    def leave(lock: Lock) -> None:
+        lock.__exit__(None, None, None)
+
+    assert sweep(client, lock, leave, hold, releasing=True) > 10
+
+
+# --- real signals -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """SIGALRM as Ctrl-C, after so long."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        # The handler stays until the timer is off: a signal that comes now must not kill the test.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+in_the_main_thread = pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
+)
+
+
+@in_the_main_thread
+def test_a_real_signal_while_waiting(client: Client) -> None:
+    holder = client.lock("x").acquire()
+    assert holder is not None
+    lock = client.lock("x")
+    for number in range(10):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.001 + number * 0.004):
+            lock.acquire()
+        wait_until(lambda: not client.inspect("x").waiters, timeout=5)
+        assert lock.lease is None
+    holder.release()
+    nothing_is_left(client, lock, "waiting")
+
+
+@in_the_main_thread
+def test_real_signals_while_taking_and_giving_back(client: Client) -> None:
+    """Again and again, at moments spread over the whole of it."""
+    lock = client.lock("x")
+    interrupted = 0
+    where = ""
+    for number in range(200):
+        try:
+            with interrupted_after(0.00002 + (number % 50) * 0.00001):
+                for _ in range(20):
+                    with lock:
+                        pass
+        except KeyboardInterrupt as interrupt:
+            interrupted += 1
+            where = "".join(traceback.format_tb(interrupt.__traceback__))
+        current = lock.lease
+        if current is not None:
+            # It came between the grant and the body, or before the end of the body and the release: windows
+            # that every lock written in Python has. The object knows what it holds.
+            lock.release()
+        nothing_is_left(client, lock, where)
+    assert interrupted > 20
