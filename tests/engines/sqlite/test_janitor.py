@@ -250,5 +250,5 @@ def test_tidying_what_cannot_be_tidied_is_put_off(path: Path, client: Callable[[
     one = client()
     one.hold("x")
     path.unlink()
-    one.store._janitor.start()
+    one.store._presence.janitor.start()
     wait_until(lambda: not janitor._at_work)

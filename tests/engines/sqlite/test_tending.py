@@ -187,7 +187,7 @@ class Race:
 
     def run(self, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[], None]], None]) -> Reply:
         """``between`` is called with the renewal's write, after its time was taken."""
-        membership = self.holder.store._membership
+        membership = self.holder.store._presence.membership
         assert membership is not None
         renew = membership.renew
 

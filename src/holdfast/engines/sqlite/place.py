@@ -117,6 +117,10 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
 
 
+def _may(path: str, what: int) -> bool:
+    return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
+
+
 def _make_folder(path: str) -> None:
     """A private folder, whatever the umask; one that is there stays as it is."""
     try:
@@ -289,10 +293,10 @@ class Place:
                 "give each user a database of their own, or use a server engine (redis://, postgresql://)",
             )
         # SQLite itself would open it read-only without a word.
-        if not os.access(self.path, os.R_OK | os.W_OK):
+        if not _may(self.path, os.R_OK | os.W_OK):
             raise self.unavailable("is read-only", "let this user write it (chmod u+rw)")
         folder = os.path.dirname(self.path)
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not _may(folder, os.W_OK | os.X_OK):
             raise self.unavailable("is in a read-only folder", f"let this user write {folder} (chmod u+rwx)")
 
     def _make_private(self, found: os.stat_result, side: Side) -> None:
