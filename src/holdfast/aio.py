@@ -286,11 +286,11 @@ class AsyncLock:
         task = _current_task()
         driver = self._driver()
         owner = driver.owner_prefix + task.get_name()
-        return driver.run(locking.acquire_or_none(self._core, weakref.ref(task), owner, seconds))
+        return driver.call(locking.acquire_or_none, self._core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Give back this task's lease, or, called by a task without one, the object's current lease."""
-        return self._driver().run(locking.release(self._core, weakref.ref(_current_task())))
+        return self._driver().call(locking.release, self._core, weakref.ref(_current_task()))
 
     async def locked(self) -> bool:
         """Whether anyone holds it."""
@@ -359,7 +359,7 @@ class AsyncSemaphore(AsyncLock):
     def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
         """Give back permits taken through this object, this task's own first."""
         arguments.check_limit(n, "n")
-        return self._driver().run(locking.release_many(self._core, weakref.ref(_current_task()), n))
+        return self._driver().call(locking.release_many, self._core, weakref.ref(_current_task()), n)
 
     async def resize(self, n: int) -> None:
         """Change the current limit. Below what is held: no new grants, nobody is revoked."""

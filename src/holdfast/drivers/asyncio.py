@@ -10,7 +10,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..core.ops import (
     Apply,
@@ -40,6 +40,7 @@ from .identity import attempt_names, new_client_id, owner_prefix
 
 __all__ = ["AsyncioDriver", "Box", "LossCancellation"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
@@ -140,6 +141,11 @@ class AsyncioDriver:
             script.close()
             raise
         return await self._run(script)
+
+    async def call(self, script: Callable[P, Script[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same, with the script made only when it is run: the caller may be cancelled before that."""
+        self.bind()
+        return await self._run(script(*args, **kwargs))
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """The loop this client belongs to: the one it is first used in."""

@@ -512,6 +512,10 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     state.leaving = True
     try:
         reply, _ = await _insist(book, state.name, Downgrade(state.nonce, nonce))
+    except BaseException:
+        # It may have happened all the same, and nobody will have the read lease.
+        await _clean_up(book, state.name, state.ttl, Release(nonce, book.linger), wait=True)
+        raise
     finally:
         state.leaving = False
         book.ring("timer")
