@@ -32,7 +32,25 @@ def encode(record: Record) -> str:
 
 
 def decode(text: str) -> Record:
-    _, kind, token, holders, queue, limit, declared, value, ended, watchers = _fields(_loads(text))
+    """The record; a ValueError if it is none."""
+    try:
+        return _record(*_fields(_loads(text)))
+    except (TypeError, IndexError, KeyError, RecursionError) as error:
+        raise ValueError("not a record of Holdfast") from error
+
+
+def _record(
+    _: int,
+    kind: str | None,
+    token: int,
+    holders: list[Any],
+    queue: list[Any],
+    limit: int,
+    declared: int,
+    value: list[Any] | None,
+    ended: list[Any],
+    watchers: list[Any],
+) -> Record:
     return Record(
         kind,
         token,

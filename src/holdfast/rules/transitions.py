@@ -97,7 +97,10 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
     Where the returned record is the one passed in, nothing needs to be stored.
     """
     admits = ADMITS[request.kind if isinstance(request, Acquire) and record.kind is None else record.kind]
-    settled = settle(drop_clients(record, dead, now, admits) if dead else record, now, admits)
+    settled = settle(record, now, admits)
+    if dead:
+        # Only now: a turn that a dead head kept from the next one begins with the news of its death.
+        settled = drop_clients(settled, dead, now, admits)
     after, reply = _HANDLERS[request.__class__](settled, request, now, wall_us, admits)
     if after is settled:
         # Time alone changed it, if anything did: whoever looks next computes the same.
@@ -143,15 +146,17 @@ def _wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
             break
         if waiter.nonce not in had_turn:
             wake.append(Wake(waiter.client, waiter.nonce))
-    if after.watchers and (before.holders, before.queue, before.value) != (
-        after.holders,
-        after.queue,
-        after.value,
-    ):
+    if after.watchers and _told(before) != _told(after):
         wake += [Wake(watcher.client, watcher.nonce) for watcher in after.watchers]
     if isinstance(reply, Broken):
         wake += [Wake(victim.client, victim.nonce) for victim in reply.victims if victim.client]
     return tuple(wake)
+
+
+def _told(record: Record) -> tuple[Any, ...]:
+    """What watchers want to hear of. Renewals and refreshes are no news: they come every second."""
+    holders = [(holder.token, holder.owner) for holder in record.holders]
+    return holders, [waiter.nonce for waiter in record.queue], record.value, record.limit
 
 
 # --- acquiring ----------------------------------------------------------------------------------
@@ -304,9 +309,15 @@ def _without(record: Record, nonce: str, linger: float, now: float, admits: Admi
 
 def _remembering(record: Record, nonce: str, linger: float, now: float) -> Record:
     """Refuse this attempt should a copy of it still arrive."""
-    if linger <= 0 or any(e.nonce == nonce for e in record.ended):
+    if linger <= 0:
         return record
-    return record._replace(ended=(*record.ended, Ended(nonce, "withdrawn", "", now + linger)))
+    ended = Ended(nonce, "withdrawn", "", now + linger)
+    for known in record.ended:
+        if known.nonce == nonce:
+            if known.forget_at >= ended.forget_at:
+                return record
+            ended = known._replace(forget_at=ended.forget_at)
+    return record._replace(ended=(*(e for e in record.ended if e.nonce != nonce), ended))
 
 
 def _gone(record: Record, nonce: str) -> Gone:
@@ -359,9 +370,7 @@ def _adopt(record: Record, ask: Adopt, now: float, wall_us: int, admits: Admits)
     holder = find_holder(record, ask.nonce)
     if holder is None:
         return record, _gone(record, ask.nonce)
-    if holder.client == ask.client:
-        return record, _granted(record, holder, now)
-    if holder.client:
+    if holder.client not in ("", ask.client):
         return record, Gone("stolen", "it was not exported, or somebody else adopted it")
     expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
     adopted = holder._replace(client=ask.client, owner=ask.owner, renews=ask.renews, expires_at=expires_at)
@@ -397,6 +406,8 @@ def _downgrade(
     reader = find_holder(record, ask.reader_nonce)
     if reader is not None:
         return record, _granted(record, reader, now)
+    if any(e.nonce == ask.reader_nonce for e in record.ended):
+        return record, _gone(record, ask.reader_nonce)
     writer = find_holder(record, ask.nonce)
     if writer is None or writer.mode != "write":
         return record, _gone(record, ask.nonce)
