@@ -39,6 +39,7 @@ async def _tend(book: Book) -> None:
     refreshes = [(n, w) for n, w in list(book.waiting.items()) if w.refresh_at <= sent]
     if not leases and not refreshes:
         return
+    ttls = [state.ttl for state in leases]
     steps: list[tuple[str, Request]] = [(s.name, Renew(s.nonce, s.ttl)) for s in leases]
     steps += [(waiting.name, Refresh(nonce)) for nonce, waiting in refreshes]
     for _, waiting in refreshes:
@@ -51,8 +52,8 @@ async def _tend(book: Book) -> None:
             state.renew_at = sent + min(state.ttl / 10, RETRY_SECONDS_MAX)
         return
     now = await Now()
-    for state, reply in zip(leases, replies, strict=False):
-        await _renewed(book, state, reply, sent, now)
+    for state, ttl, reply in zip(leases, ttls, replies, strict=False):
+        await _renewed(book, state, ttl, reply, sent, now)
     for (nonce, _), reply in zip(refreshes, replies[len(leases) :], strict=False):
         if isinstance(reply, Absent) or (isinstance(reply, Queued) and reply.look_in <= 0):
             await Post(nonce)
@@ -64,12 +65,13 @@ def _is_due(state: LeaseState, now: float) -> bool:
     return state.renew_at == 0.0 or (state.renews and state.renew_at <= now + state.ttl * BATCH_AHEAD)
 
 
-async def _renewed(book: Book, state: LeaseState, reply: Reply, sent: float, now: float) -> None:
+async def _renewed(book: Book, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float) -> None:
+    """``ttl`` is what was asked for: meanwhile the lease may have been given another."""
     state.renew_at = sent + state.ttl * RENEW_AFTER
     if isinstance(reply, Done):
         state.trouble = False
         if state.renews:
-            state.extended(relied_until(sent, state.ttl), now)
+            state.extended(relied_until(sent, ttl), now)
     elif isinstance(reply, Gone) and state.ended is None and not state.leaving:
         reason: LossReason = "expired"
         if reply.reason == "stolen":
