@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.arguments import Spec
+from holdfast.core.deadlines import relied_until
 from holdfast.core.ops import (
     Apply,
     Doze,
@@ -28,7 +29,7 @@ from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.keeper import keep, watch_deadlines
 from holdfast.rules.record import EMPTY
-from holdfast.rules.requests import Busy, Done, Gone, Granted, Snapshot
+from holdfast.rules.requests import Busy, Done, Gone, Granted, Renew, Snapshot
 
 SPEC = Spec(
     name="x",
@@ -185,3 +186,41 @@ def test_a_second_release_tells_a_loss_only_if_the_first_cannot_have_happened(
     assert (state.reason is not None) == lost
     if again.op is not None:
         again.reply()
+
+
+def test_a_grant_that_an_earlier_copy_may_have_got_is_counted_from_a_renewal() -> None:
+    """The first request is under way when the second is told to wait: it may arrive before the third."""
+    book = a_book()
+    acquire = Driven(records.acquire(book, SPEC, "me", None))
+    acquire.fail(Unknown("no answer"))
+    acquire.reply()
+    acquire.reply(Busy((), 0.0))
+    assert isinstance(acquire.reply(), Apply)
+    acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, 3.0, {}))
+    assert acquire.op == Apply("x", Renew("n1", 10.0))
+    acquire.now += 1.0
+    acquire.fail(Refused("no"))
+    acquire.reply()
+    acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, 3.0, {}))
+    asked_at = acquire.now
+    acquire.now += 1.0
+    assert acquire.op == Apply("x", Renew("n1", 10.0))
+    acquire.reply(Done())
+    state = acquire.result
+    assert isinstance(state, LeaseState)
+    assert state.held_until is not None
+    assert state.deadline == state.held_until <= relied_until(asked_at, 3.0)
+
+
+def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
+    """Not by the one that the lease was given while the renewal was under way."""
+    book = a_book()
+    state = granted(book)
+    keeper = Driven(keep(book))
+    state.renew_at = 0.0
+    keeper.now += 5.0
+    assert keeper.reply() == Tend((("x", Renew(state.nonce, 10.0)),))
+    state.ttl = 1000.0
+    keeper.reply([Done()])
+    assert state.deadline == relied_until(keeper.now, 10.0)
+    keeper.abandon()
