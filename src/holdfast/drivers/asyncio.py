@@ -223,9 +223,7 @@ class AsyncioDriver:
         self._bells[bell].post()
         if bell not in self._tasks and not self.closed and self._loop is not None:
             script = keep if bell == "keeper" else watch_deadlines
-            self._tasks[bell] = self._loop.create_task(
-                self._serve(script(self.book)), name=f"holdfast-{bell}"
-            )
+            self._tasks[bell] = self._loop.create_task(self._serve(script), name=f"holdfast-{bell}")
 
     def _in_loop(self, call: Callable[[Any], None], argument: Any) -> None:
         """Boxes belong to the loop: from another thread, or from nowhere, go through it."""
@@ -237,10 +235,10 @@ class AsyncioDriver:
             except RuntimeError:
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 
-    async def _serve(self, script: Script[None]) -> None:
+    async def _serve(self, script: Callable[[Book], Script[None]]) -> None:
         try:
             await self.adapter.listen()
-            await self._run(script)
+            await self._run(script(self.book))
         except Exception:
             log.exception("holdfast: the background task of a client ended; leases will not be renewed")
             raise
