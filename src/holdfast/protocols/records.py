@@ -8,6 +8,7 @@ withdrawn, by the keeper if need be, and a copy of it that arrives late is refus
 from __future__ import annotations
 
 import contextlib
+from math import inf
 from typing import cast
 
 from ..core.arguments import Spec
@@ -201,11 +202,11 @@ class _Attempt:
                 state = self.granted(reply)
                 if (await Now()) < state.deadline and not self.book.closed:
                     return state
-                await self.granted_too_late(state)
+                done = await self.granted_too_late(state)
             else:
                 done = await self.not_yet(reply)
-                if done is not None:
-                    return done
+            if done is not None:
+                return done
             if self.book.closed:
                 await self.client_closed()
             self.sent = None
@@ -233,16 +234,17 @@ class _Attempt:
         self.book.add(state)
         return state
 
-    async def granted_too_late(self, state: LeaseState) -> None:
+    async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
         """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
         if self.book.closed:
-            return
+            return None
         await abandon(self.book, state)
         if self.listening:
             await self.stop_listening()
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
         self.request = self._ask(wait=False)
+        return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def client_closed(self) -> None:
         """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
@@ -268,7 +270,7 @@ class _Attempt:
         if isinstance(reply, Busy):
             now = await Now()
             if self.ends_at is not None and now >= self.ends_at:
-                return NotGranted(reply.holders, reply.now)
+                return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
             # Listen first, then ask again, this time for a place in the queue: no wake-up can be missed.
             self.listening = True
             try:
@@ -454,21 +456,22 @@ async def clean_up(book: Book, spec: Spec, request: Release | Withdraw, wait: bo
 
 async def _clean_up(book: Book, name: str, ttl: float, request: Release | Withdraw, wait: bool) -> None:
     """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
-    now = await Now()
-    job = Job(name, request, f"{request.nonce}/job", give_up_at=now + ttl + JOB_SECONDS)
-    if not wait:
-        book.hand_over(job)
-        return
+    job = Job(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
-        await Listen(job.nonce)
-    except Troubled:
-        book.hand_over(job)  # nobody could tell us when it is done
-        return
-    try:
-        book.hand_over(job)
-        await Wait(job.nonce, now + HAND_OVER_SECONDS)
+        try:
+            now = await Now()
+            job.give_up_at = now + ttl + JOB_SECONDS
+            if wait:
+                await Listen(job.nonce)
+        except Troubled:
+            return  # nobody could tell us when it is done
+        finally:
+            book.hand_over(job)  # also if a second interrupt came just now
+        if wait:
+            await Wait(job.nonce, now + HAND_OVER_SECONDS)
     finally:
-        await Unlisten(job.nonce)
+        if wait:
+            await Unlisten(job.nonce)
 
 
 async def tell_of_loss(state: LeaseState) -> None:
