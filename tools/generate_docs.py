@@ -78,7 +78,7 @@ def table() -> str:
 def guarantees_page() -> str:
     parts = [
         "# Guarantees\n",
-        "What each engine promises, and when it can fail, from the program's own data (`client.guarantees`).\n",
+        "What each engine promises and when it can fail, from the program's own data (`client.guarantees`).\n",
         table(),
     ]
     for name, g in engines():
@@ -95,7 +95,7 @@ def guarantees_page() -> str:
 
 
 def command_line_page() -> str:
-    """Every command with its arguments and options. Not the text of ``--help`` itself: its layout is not ours."""
+    """Every command with its arguments and options; not the text of ``--help``, whose layout is not ours."""
     root: Any = typer.main.get_command(app)
     parts = ["# Command line\n", "What `holdfast --help` says, command by command.\n", paragraphs(root.help)]
     parts += [f"```text\n{plain(root.epilog)}\n```\n"]

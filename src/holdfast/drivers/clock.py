@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 __all__ = ["boottime", "wall_seconds", "wall_us"]
 
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def boottime() -> float:
-    """Seconds that also pass while the machine sleeps, and that nobody can set."""
-    return time.clock_gettime(_CLOCK)
+boottime: Final[Callable[[], float]] = partial(
+    time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+)
+"""Seconds that also pass while the machine sleeps, and that nobody can set."""
 
 
 def wall_us() -> int:
