@@ -8,36 +8,9 @@ import sys
 import pytest
 
 import holdfast
-from cli.tools import LONG_TTL, CommandLine, is_alive, state_of
+from cli.tools import LONG_TTL, CommandLine, at_a_terminal, is_alive, state_of
 from support import Process, wait_until
 
-TERMINAL = """
-import os, pty, select, sys, termios
-pid, terminal = pty.fork()
-if pid == 0:
-    # Without echo, what comes out is what programs print.
-    settings = termios.tcgetattr(0)
-    settings[3] &= ~termios.ECHO
-    termios.tcsetattr(0, termios.TCSANOW, settings)
-    os.execvp(sys.argv[1], sys.argv[1:])
-print("leader", pid, flush=True)
-inputs = [0, terminal]
-while terminal in inputs:
-    for ready in select.select(inputs, [], [])[0]:
-        try:
-            data = os.read(ready, 4096)
-        except OSError:
-            data = b""
-        if not data:
-            inputs.remove(ready)
-        elif ready == 0:
-            # A line with a caret is a key: ^C, ^Z. Other lines are typed as they are.
-            os.write(terminal, bytes([ord(data[1:2]) & 31]) if data[:1] == b"^" else data)
-        else:
-            os.write(1, data.replace(b"\\r", b""))
-print()
-print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
 ECHO = """
 import os, signal, sys
 print("pid", os.getpid(), os.getpgrp() == os.tcgetpgrp(0), flush=True)
@@ -51,13 +24,6 @@ print("up", flush=True)
 for line in sys.stdin:
     print("got", line.strip(), flush=True)
 """
-
-
-def at_a_terminal(command_line: CommandLine, *command: str) -> Process:
-    """Start a program as the leader of a session with a terminal of its own; ``send`` types."""
-    process = command_line.script(TERMINAL, *command)
-    process.expect("leader")
-    return process
 
 
 def run_at_a_terminal(command_line: CommandLine, code: str, *options: str) -> Process:

@@ -12,6 +12,34 @@ from support import Process, run_python, wait_until
 LONG_TTL = "60"
 """Far longer than any test: what happens sooner did not happen because a lease ran out."""
 
+TERMINAL = """
+import os, pty, select, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    # Without echo, what comes out is what programs print.
+    settings = termios.tcgetattr(0)
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(0, termios.TCSANOW, settings)
+    os.execvp(sys.argv[1], sys.argv[1:])
+print("leader", pid, flush=True)
+inputs = [0, terminal]
+while terminal in inputs:
+    for ready in select.select(inputs, [], [])[0]:
+        try:
+            data = os.read(ready, 4096)
+        except OSError:
+            data = b""
+        if not data:
+            inputs.remove(ready)
+        elif ready == 0:
+            # A line with a caret is a key: ^C, ^Z. Other lines are typed as they are.
+            os.write(terminal, bytes([ord(data[1:2]) & 31]) if data[:1] == b"^" else data)
+        else:
+            os.write(1, data.replace(b"\\r", b""))
+print()
+print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
 
 class CommandLine:
     """Starts ``holdfast`` on one engine; whatever it started is gone at the end of the test."""
@@ -43,6 +71,13 @@ class CommandLine:
         """Start any program, with the engine in its environment."""
         environment = {**os.environ, "HOLDFAST_URL": self.url}
         return self._stack.enter_context(Process(arguments, env=environment))
+
+
+def at_a_terminal(command_line: CommandLine, *command: str) -> Process:
+    """Start a program as the leader of a session with a terminal of its own; ``send`` types."""
+    process = command_line.script(TERMINAL, *command)
+    process.expect("leader")
+    return process
 
 
 def state_of(pid: int) -> str:
