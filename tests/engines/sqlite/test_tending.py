@@ -150,6 +150,20 @@ def test_a_renewal_never_brings_back_what_had_expired(client: Callable[[], One])
     assert isinstance(other.ask("y", other.attempt()), Busy)
 
 
+def test_a_late_renewal_brings_back_nothing_that_was_given_up_meanwhile(client: Callable[[], One]) -> None:
+    """Nobody asks to renew it any more, so only the client's row could keep it: and must not."""
+    holder, other = client(), client()
+    for number in range(3):
+        holder.hold(f"given up {number}", ttl=0.2)
+    kept, _ = holder.hold("kept", ttl=30)
+    until(boottime() + 0.3)
+    for _ in range(2):
+        assert holder.tend(("kept", Renew(kept.nonce, 30.0))) == [Done()]
+    for number in range(3):
+        assert isinstance(other.ask(f"given up {number}", other.attempt()), Granted)
+    assert isinstance(other.ask("kept", other.attempt()), Busy)
+
+
 def test_what_somebody_else_holds_now_is_told_as_stolen(client: Callable[[], One]) -> None:
     holder, other = client(), client()
     attempt, _ = holder.hold("x", ttl=0.2)

@@ -17,7 +17,7 @@ from engines.sqlite.stores import HOLDER, One, record_of
 from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
-from holdfast.rules.requests import Break, Done, Granted, Queued, Release
+from holdfast.rules.requests import Acquire, Break, Done, Granted, Queued, Release, Renew
 from support import run_python, stays_true, wait_until
 
 SOON = 0.9
@@ -158,6 +158,29 @@ def test_a_dead_waiters_places_are_dropped_and_the_next_is_told(client: Callable
     holder.ask("x", Release(attempt.nonce))
     wait_until(lambda: next_one.posted == [waiting.nonce])
     assert [w.client for w in record_of(holder, "x").queue] == [next_one.id]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(client: Callable[[], One]) -> None:
+    """What the record says of their leases is long past; what their rows say is not."""
+    holder, leaving, dead, other = client(), client(), client(), client()
+
+    def permit(one: One, ttl: float, wait: bool = False) -> Acquire:
+        return one.attempt(ttl, wait)._replace(kind="semaphore", mode="permit", limit=2)
+
+    kept = permit(holder, 0.5)
+    given = permit(leaving, 30.0)
+    assert isinstance(holder.ask("s", kept), Granted)
+    assert isinstance(leaving.ask("s", given), Granted)
+    assert isinstance(dead.ask("s", permit(dead, 30.0, wait=True)), Queued)
+    began = time.monotonic()
+    while time.monotonic() < began + 1.0:
+        assert holder.tend(("s", Renew(kept.nonce, 0.5))) == [Done()]
+    _die(dead)
+    assert leaving.ask("s", Release(given.nonce)) == Done()
+    record = record_of(other, "s")
+    assert [h.nonce for h in record.holders] == [kept.nonce]
+    assert record.queue == ()
 
 
 def _die(client: One) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...rules.queueing import blockers, drop_clients, look_in
 from ...rules.record import PATIENCE_SECONDS, Holder, Record, capped
-from ...rules.requests import Release, Request, Unwatch, Withdraw
-from ...rules.transitions import Step, apply_in_order
+from ...rules.requests import Absent, Done, Inspect, Queued, Reply, Snapshot, Wake
+from ...rules.transitions import ADMITS, apply
 from .census import View
 from .table import Guard
 
-__all__ = ["ends_at", "expired", "holder_of", "watches_not_much_longer", "without"]
+__all__ = [
+    "Standing",
+    "ends_at",
+    "expired",
+    "holder_of",
+    "is_same_place",
+    "watches_not_much_longer",
+    "without",
+]
 
 
 def holder_of(record: Record, nonce: str) -> Holder | None:
@@ -44,9 +53,52 @@ def watches_not_much_longer(record: Record, nonce: str, now: float) -> bool:
     return any(w.nonce == nonce and w.expires_at < now + PATIENCE_SECONDS / 2 for w in record.watchers)
 
 
-def without(record: Record, client: str, now: float, wall: int) -> list[Step]:
-    """The steps that take out of a record all that a client claims; none: it claims nothing."""
-    ends: list[Request] = [Release(h.nonce) for h in record.holders if h.client == client]
-    ends += [Withdraw(w.nonce) for w in record.queue if w.client == client]
-    ends += [Unwatch(w.nonce) for w in record.watchers if w.client == client]
-    return apply_in_order({"": record}, [("", end) for end in ends], now, wall, False)
+def is_same_place(before: Record, after: Record, nonce: str, now: float) -> bool:
+    """Whether an attempt that waits already would change nothing but how long its place is kept.
+
+    That its client's renewals see to, so that looking again needs no writing: not with a long queue,
+    where everybody looks now and then and each would write all of it.
+    """
+    if before.holders != after.holders or len(before.queue) != len(after.queue):
+        return False
+    for old, new in zip(before.queue, after.queue, strict=True):
+        if old is not new and (
+            old.nonce != nonce or new.turn_at != old.turn_at or old.expires_at < now + PATIENCE_SECONDS / 2
+        ):
+            return False
+    return before.ended == after.ended
+
+
+class Standing:
+    """Where all those stand who wait for one name: what the rule tells each, without asking it for each."""
+
+    __slots__ = ("_now", "_places", "_record")
+
+    def __init__(self, view: View, now: float) -> None:
+        told = apply(view.record, Inspect(), now, 0, view.dead).reply
+        self._record = told.record if isinstance(told, Snapshot) else view.record
+        self._places = {waiter.nonce: place for place, waiter in enumerate(self._record.queue)}
+        self._now = now
+
+    def of(self, nonce: str) -> Reply:
+        place = self._places.get(nonce)
+        if place is not None:
+            return Queued(place, look_in(self._record, place, self._now), blockers(self._record, place))
+        return Done() if any(w.nonce == nonce for w in self._record.watchers) else Absent()
+
+
+def without(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
+    """The record without all that a dead client claims, and who is to be told of it.
+
+    Time is left out of it: whether others' leases have run out only their own rows could tell.
+    """
+    after = drop_clients(record, {client}, now, ADMITS[record.kind])
+    if after is record:
+        return record, ()
+    had_turn = {waiter.nonce for waiter in record.queue if waiter.turn_at is not None}
+    wakes = [
+        Wake(waiter.client, waiter.nonce)
+        for waiter in after.queue
+        if waiter.turn_at is not None and waiter.nonce not in had_turn
+    ]
+    return after, (*wakes, *(Wake(watcher.client, watcher.nonce) for watcher in after.watchers))

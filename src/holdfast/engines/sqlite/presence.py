@@ -1,4 +1,4 @@
-"""One client's presence at the database: connected when needed, noticing when it is gone, leaving in the end."""
+"""One client's presence at the database: connected when needed, moved when it moves, left in the end."""
 
 from __future__ import annotations
 
@@ -148,11 +148,10 @@ class Presence:
         self._join(execute, self.place.open_side())
 
     def _take_out(self, execute: Execute, key: bytes, loaded: Loaded) -> None:
-        now, wall = boottime(), wall_us()
+        now = boottime()
         record = loaded.record if loaded.boot == self.table.boot else rebase(loaded.record, now)
-        steps = without(record, self._client, now, wall)
-        if steps:
-            self.table.overwrite(execute, key, loaded, steps[-1].record, wall)
+        after, _ = without(record, self._client, now)
+        self.table.overwrite(execute, key, loaded, after, wall_us())
 
     # --- going ----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from ...drivers.adapter import Hooks, Steps
@@ -32,6 +33,7 @@ from ...rules.requests import (
     Done,
     Gone,
     Inspect,
+    Queued,
     Refresh,
     Release,
     Renew,
@@ -43,7 +45,7 @@ from ...rules.requests import (
 from ...rules.transitions import Step, apply, apply_in_order
 from ..local import Busy
 from .census import View
-from .claims import ends_at, expired, holder_of, watches_not_much_longer, without
+from .claims import Standing, ends_at, expired, holder_of, is_same_place, watches_not_much_longer, without
 from .database import explain
 from .liveness import Status
 from .membership import HERE
@@ -66,7 +68,7 @@ class _Round(NamedTuple):
 
     renewed_before: float
     now: float
-    views: dict[bytes, View]
+    standings: dict[bytes, Standing]
     wakes: list[tuple[bytes, tuple[Wake, ...]]]
 
 
@@ -77,6 +79,9 @@ class SqliteStore:
         self._place = place
         self._presence = Presence(place, namespace, hooks)
         self._table = self._presence.table
+        self._client = hooks.client
+        self._shortest_ttl = inf
+        """No lease of ours has a shorter one."""
         self.close = self._presence.close
         self.forked = self._presence.forked
 
@@ -148,7 +153,7 @@ class SqliteStore:
                 view = self._view(execute, loaded, now, getattr(request, "nonce", ""), fresh=attempt > 0)
                 record, guards = view.record, expired(view, now)
                 step = apply(record, request, now, wall, view.dead)
-            if step.record is record and not self._is_to_be_rebased(loaded, request):
+            if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
                 return step
             if self._store(execute, key, loaded, step.record, wall, guards):
                 return step
@@ -203,10 +208,13 @@ class SqliteStore:
         wall: int,
         guards: Sequence[Guard] = (),
     ) -> bool:
-        stored = self._table.store(execute, key, loaded, after, wall, guards)
-        if stored:
-            self._presence.janitor.count()
-        return stored
+        if not self._table.store(execute, key, loaded, after, wall, guards):
+            return False
+        for holder in after.holders:
+            if holder.ttl < self._shortest_ttl:
+                self._shortest_ttl = holder.ttl
+        self._presence.janitor.count()
+        return True
 
     # --- several at once ------------------------------------------------------------------------
 
@@ -264,6 +272,8 @@ class SqliteStore:
                 this = _Round(presence.joined.renewed_at, boottime(), {}, [])
                 if not presence.joined.renew(execute, this.now):
                     presence.rejoin(execute)
+                elif this.now - this.renewed_before >= self._shortest_ttl:
+                    self._remove_expired(execute, this)
                 replies = self._look_after(execute, steps, this)
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
@@ -271,6 +281,21 @@ class SqliteStore:
             self._wake(key, due)
         presence.janitor.look()
         return replies
+
+    def _remove_expired(self, execute: Execute, this: _Round) -> None:
+        """The renewal came late. What it came too late for is in force again by our row, and must go.
+
+        That is also what nobody here asks to renew any more, because it was given up meanwhile.
+        """
+        self._shortest_ttl = inf
+        for key, loaded in self._table.load_of_client(execute, self._client):
+            for holder in loaded.record.holders:
+                if holder.client != self._client or loaded.boot != self._table.boot:
+                    continue
+                if ends_at(holder, this.renewed_before) <= this.now:
+                    self._changed(execute, key, Release(holder.nonce), this)
+                else:
+                    self._shortest_ttl = min(self._shortest_ttl, holder.ttl)
 
     def _look_after(self, execute: Execute, steps: Steps, this: _Round) -> list[Reply]:
         """Reads after the row was written: what is still there now, nobody can take over as expired."""
@@ -306,10 +331,11 @@ class SqliteStore:
         """Where one stands; the place itself is kept by the client's row."""
         if watches_not_much_longer(loaded.record, request.nonce, this.now):
             return self._changed(execute, key, request, this)
-        view = this.views.get(key)
-        if view is None:
-            view = this.views[key] = self._view(execute, loaded, this.now)
-        return apply(view.record, request, this.now, 0, view.dead).reply
+        standing = this.standings.get(key)
+        if standing is None:
+            standing = Standing(self._view(execute, loaded, this.now), this.now)
+            this.standings[key] = standing
+        return standing.of(request.nonce)
 
     def _changed(self, execute: Execute, key: bytes, request: Request, this: _Round) -> Reply:
         step = self._change(execute, key, request)
@@ -348,11 +374,11 @@ class SqliteStore:
     def _drop(self, execute: Execute, key: bytes, client: str) -> tuple[Wake, ...]:
         for _ in range(TRIES):
             loaded = self._table.load(execute, key)
-            now, wall = boottime(), wall_us()
+            now = boottime()
             record = loaded.record if loaded.boot == self._table.boot else rebase(loaded.record, now)
-            steps = without(record, client, now, wall)
-            if not steps or self._store(execute, key, loaded, steps[-1].record, wall):
-                return tuple(wake for step in steps for wake in step.wake if wake.client != client)
+            after, wakes = without(record, client, now)
+            if after is record or self._store(execute, key, loaded, after, wall_us()):
+                return wakes
         raise Busy
 
     # --- hearing from others --------------------------------------------------------------------
@@ -379,6 +405,15 @@ class SqliteStore:
     def unwatch_clients(self, nonce: str) -> None:
         if self._presence.membership is not None:
             self._presence.membership.listener.unwatch(nonce)
+
+
+def _is_told_already(step: Step, before: Record, request: Request, now: float) -> bool:
+    """Nothing needs to be stored: nothing changed, or nothing that the client's own row does not say."""
+    if step.record is before:
+        return True
+    if step.reply.__class__ is not Queued or not isinstance(request, Acquire):
+        return False
+    return is_same_place(before, step.record, request.nonce, now)
 
 
 def _database_gone(request: Request) -> Reply:
