@@ -9,7 +9,7 @@ import pytest
 from cli.tools import CommandLine
 from holdfast.cli.exits import Status
 
-COMMANDS = ["run", "ls", "show", "break", "guarantees"]
+COMMANDS = ["run", "ls", "show", "watch", "break", "guarantees"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

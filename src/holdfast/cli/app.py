@@ -13,7 +13,7 @@ import typer
 import holdfast
 from holdfast import errors
 
-from . import break_, guarantees, ls, run, show
+from . import break_, guarantees, ls, run, show, watch
 from .exits import Status, complain, status_of
 from .redaction import learn
 
@@ -46,6 +46,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("ls", epilog=ls.EPILOG)(ls.ls)
 app.command("show", epilog=show.EPILOG)(show.show)
+app.command("watch", epilog=watch.EPILOG)(watch.watch)
 app.command("break", epilog=break_.EPILOG)(break_.break_)
 app.command("guarantees", epilog=guarantees.EPILOG)(guarantees.guarantees)
 

@@ -27,10 +27,10 @@ WIDTH_OF_A_FILE = 4096
 """Away from a terminal nothing is wrapped: lines belong to grep and awk there."""
 
 
-def print_json(document: object) -> None:
+def print_json(document: object, indent: int | None = 2) -> None:
     """Print one JSON document. What is not a JSON number (an endless time) becomes null."""
     with _until_the_reader_leaves():
-        print(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+        print(json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

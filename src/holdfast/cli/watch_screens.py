@@ -1,0 +1,168 @@
+"""The three faces of ``holdfast watch``: JSON lines, lines of text, and a table that is kept current."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast import LockInfo
+
+from .describe import as_json, state
+from .output import age, print_json, print_lines, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+__all__ = ["Screen", "screen_for"]
+
+TICK_SECONDS = 1.0
+"""Between two drawings of a table in which only times have changed."""
+PAUSE_SECONDS = 0.1
+"""Between two drawings, however much has changed: nobody reads faster."""
+WIDE_COLUMNS = 100
+"""From this width of the terminal on there is room for tokens and metadata."""
+WAITERS_SHOWN = 3
+LINES_AROUND_THE_TABLE = 6
+Row = tuple[str, ...]
+
+
+class Screen(Protocol):
+    """Where changes are shown."""
+
+    tick_seconds: float | None
+    """Draw again after this long even if nothing changed; None: no need to."""
+    pause_seconds: float
+    """Let changes gather for this long."""
+
+    def tell(self, change: LockInfo) -> None:
+        """One change, in order."""
+
+    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
+        """Everything as it is now, each with the seconds since it was seen so."""
+
+
+@contextlib.contextmanager
+def screen_for(json: bool) -> Iterator[Screen]:
+    if json or not sys.stdout.isatty():
+        yield Lines(json)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if console.is_dumb_terminal:
+        yield Lines(json)  # It cannot go back to draw over what it showed.
+        return
+    # It draws when told to: a drawing thread would wake up for nothing.
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        yield CurrentTable(live)
+
+
+class Lines:
+    """A line for each change, as JSON or for people."""
+
+    tick_seconds: float | None = None
+    pause_seconds = 0.0
+
+    def __init__(self, json: bool) -> None:
+        self._json = json
+
+    def tell(self, change: LockInfo) -> None:
+        if self._json:
+            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            print_json({"at": moment, **as_json(change)}, indent=None)
+        else:
+            print_lines(f"{time.strftime('%H:%M:%S')}  {change.name}: {summary(change)}")
+
+    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
+        """Lines have been written; nothing stands on the screen that could be out of date."""
+
+
+class CurrentTable:
+    """One table at the place where it began. It stays there, as it last was, when watching ends."""
+
+    tick_seconds: float | None = TICK_SECONDS
+    pause_seconds = PAUSE_SECONDS
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def tell(self, change: LockInfo) -> None:
+        """The next drawing shows it."""
+
+    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
+        console = self._live.console
+        self._live.update(_table(known, console.width, console.height), refresh=True)
+
+
+def summary(lock: LockInfo) -> str:
+    """``held by a/1/main (token 7), 2 waiting``."""
+    owners = ", ".join(f"{holder.owner} (token {holder.token})" for holder in lock.holders)
+    parts = [f"{state(lock)} by {owners}" if owners else state(lock)]
+    if lock.waiters:
+        parts.append(f"{len(lock.waiters)} waiting, first {lock.waiters[0].owner}")
+    return ", ".join(parts)
+
+
+def _table(known: Sequence[tuple[LockInfo, float]], width: int, height: int) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = width >= WIDE_COLUMNS
+    columns = ("name", "state", "who", "for", "expires in", *(("token", "what") if wide else ()))
+    table = Table(box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    room = max(1, height - LINES_AROUND_THE_TABLE)
+    # What is in use first: those are the ones looked for when not all can be shown.
+    blocks = [
+        rows_of(lock, seconds)
+        for lock, seconds in sorted(known, key=lambda seen: (not seen[0].locked, seen[0].name))
+    ]
+    shown = 0
+    for block in blocks:
+        if shown and len(block) > room:
+            break
+        for row in block[:room]:
+            style = {"free": "dim", "waits": "yellow"}.get(row[1].partition(" ")[0], "")
+            table.add_row(*(Text(printable(cell)) for cell in row[: len(columns)]), style=style)
+        room -= len(block)
+        shown += 1
+    held = sum(lock.locked for lock, _ in known)
+    waiting = sum(len(lock.waiters) for lock, _ in known)
+    more = f", {len(blocks) - shown} not shown" if shown < len(blocks) else ""
+    if not known:
+        return Text("Nothing is in use. What comes will be shown; Ctrl-C ends.", style="dim")
+    foot = f"{len(known)} watched, {held} held, {waiting} waiting{more}. Ctrl-C ends."
+    return Group(table, Text(foot, style="dim"))
+
+
+def rows_of(lock: LockInfo, seconds: float) -> list[Row]:
+    """Cells for: name, state, who, for how long, how much longer, token, what."""
+    rows: list[Row] = [
+        (
+            holder.owner,
+            age(holder.age + seconds),
+            age(max(0.0, holder.remaining - seconds)),
+            str(holder.token),
+            ", ".join(f"{key}={value}" for key, value in sorted(holder.metadata.items())),
+        )
+        for holder in lock.holders
+    ] or [("", "", "", "", "")]
+    holders = [
+        (lock.name, state(lock), *row) if place == 0 else ("", "", *row) for place, row in enumerate(rows)
+    ]
+    waiters: list[Row] = [
+        ("", f"waits {place}.", waiter.owner, age(waiter.age + seconds), "", "", "")
+        for place, waiter in enumerate(lock.waiters[:WAITERS_SHOWN], 1)
+    ]
+    left = len(lock.waiters) - WAITERS_SHOWN
+    if left > 0:
+        waiters.append(("", "waits", f"and {left} more", "", "", "", ""))
+    return [*holders, *waiters]
