@@ -42,8 +42,8 @@ $(STAMP): $(SETUP)
 	@touch $@
 
 .PHONY: run
-run: $(STAMP) ## Show the main job: several real processes, one lock, the embedded engine
-	@$(BIN)/python examples/one_of_many.py
+run: $(STAMP) ## Show what locks are for, with real processes on the embedded engine
+	@$(BIN)/holdfast demo
 
 .PHONY: test
 test: test-main test-others ## Run all tests; the version-sensitive ones on other Pythons too
