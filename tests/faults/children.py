@@ -1,0 +1,62 @@
+"""Programs for the child processes of these tests. Each prints where it is and waits to be told to go on."""
+
+from __future__ import annotations
+
+from support import Process, run_python
+
+__all__ = ["acting", "holding", "waiting"]
+
+_COMMON = """
+import os, sys, threading, time
+import holdfast
+from holdfast import fencing
+
+locks = holdfast.connect(sys.argv[1])
+options = eval(sys.argv[2])
+"""
+
+_HOLDING = (
+    _COMMON
+    + """
+lock = locks.lock("x", **options)
+lease = lock.acquire()
+lease.on_lost(lambda lost: print("told", lost.lost, flush=True))
+print("held", lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        print("did", eval(line), flush=True)
+    except BaseException as error:
+        print("did", type(error).__name__, getattr(error, "reason", ""), flush=True)
+"""
+)
+
+_WAITING = (
+    _COMMON
+    + """
+lock = locks.lock("x", **options)
+print("asking", flush=True)
+try:
+    lease = lock.acquire()
+    print("granted", lease.token, flush=True)
+    sys.stdin.readline()
+    lock.release()
+    print("released", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", lock.lease, flush=True)
+"""
+)
+
+
+def holding(url: str, **options: object) -> Process:
+    """Holds ``x``: ``held TOKEN``, ``told True`` at a loss; then evaluates each line: ``did RESULT``."""
+    return run_python(_HOLDING, url, repr(options))
+
+
+def waiting(url: str, **options: object) -> Process:
+    """Waits for ``x``: ``asking``, ``granted TOKEN``; releases it when told to go on."""
+    return run_python(_WAITING, url, repr(options))
+
+
+def acting(url: str, code: str, **options: object) -> Process:
+    """Runs ``code`` with ``locks`` (a client) and ``options`` at hand."""
+    return run_python(_COMMON + code, url, repr(options))
