@@ -97,6 +97,7 @@ async def _clean_up(book: Book) -> None:
                 job.due_at = now + pause_seconds(job.attempts)
                 job.attempts += 1
                 book.jobs.append(job)
+            return  # a failure may have taken its time: first see to what is held
         else:
             await Post(job.nonce)
 

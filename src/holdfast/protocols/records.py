@@ -360,21 +360,36 @@ async def acquire_in_order(
     ends_at = None if timeout is None else (await Now()) + timeout
     held: list[LeaseState] = []
     try:
-        while len(held) < len(specs):
-            rest = specs[len(held) :]
-            if len(rest) > 1:
-                held += await _take_free(book, rest, owner)
-            if len(held) < len(specs):
-                left = None if ends_at is None else max(ends_at - await Now(), 0.0)
-                taken = await acquire(book, specs[len(held)], owner, left)
-                if isinstance(taken, NotGranted):
-                    await _give_all_back(book, held)
-                    return taken
-                held.append(taken)
+        while True:
+            taken = await _take_rest(book, specs, owner, ends_at, held)
+            now = await Now()
+            if taken is None and all(state.loss(now) is None for state in held):
+                return tuple(held)
+            # Not granted in time; or one was lost while we waited for another, and all are taken anew.
+            await _give_all_back(book, held)
+            held.clear()
+            if taken is not None or (ends_at is not None and now >= ends_at):
+                return taken or NotGranted()
     except BaseException:
         await _give_all_back(book, held)
         raise
-    return tuple(held)
+
+
+async def _take_rest(
+    book: Book, specs: tuple[Spec, ...], owner: str, ends_at: float | None, held: list[LeaseState]
+) -> NotGranted | None:
+    """Add to ``held`` until all are there; what is returned says why that cannot be."""
+    while len(held) < len(specs):
+        rest = specs[len(held) :]
+        if len(rest) > 1:
+            held += await _take_free(book, rest, owner)
+        if len(held) < len(specs):
+            left = None if ends_at is None else max(ends_at - await Now(), 0.0)
+            taken = await acquire(book, specs[len(held)], owner, left)
+            if isinstance(taken, NotGranted):
+                return taken
+            held.append(taken)
+    return None
 
 
 async def _take_free(book: Book, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
@@ -433,7 +448,8 @@ async def release(book: Book, state: LeaseState, patience: float) -> None:
         await abandon(book, state, wait=True)
         raise
     book.drop(state)
-    if isinstance(reply, Gone) and not state.parted:
+    # Had a release of ours come first, there would have been nothing to break.
+    if isinstance(reply, Gone) and (reply.reason == "broken" or not state.parted):
         state.lose(_loss_reason(reply), reply.note)
         await tell_of_loss(state)
     else:
@@ -610,7 +626,14 @@ async def list_names(book: Book, prefix: str) -> list[tuple[str, Snapshot]]:
 
 
 async def break_lock(book: Book, name: str, token: int | None, reason: str) -> int | None:
-    reply, _ = await _insist(book, name, Break(token, reason))
+    try:
+        reply, _ = await _insist(book, name, Break(token, reason), may_repeat=False)
+    except EngineUnavailable as error:
+        if isinstance(error.__cause__, Unknown):
+            raise EngineUnavailable(
+                f"the engine did not answer: {name!r} may have been broken; look before breaking it again"
+            ) from error.__cause__
+        raise
     if not isinstance(reply, Broken):
         raise _unexpected_reply(name, reply)
     return reply.token
@@ -710,9 +733,11 @@ def closed() -> InvalidArgument:
 
 
 async def _insist(
-    book: Book, name: str, request: Request, patience: float | None = None
+    book: Book, name: str, request: Request, patience: float | None = None, may_repeat: bool = True
 ) -> tuple[Reply, bool]:
     """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
+
+    What must not happen twice (``may_repeat`` is False) is not asked again once it may have happened.
 
     Tells whether an earlier try may have happened; so does the cause of the error, if there was no answer.
     """
@@ -725,6 +750,8 @@ async def _insist(
         except Troubled as trouble:
             if not isinstance(worst, Unknown):
                 worst = trouble
+            if isinstance(worst, Unknown) and not may_repeat:
+                raise unavailable(repr(name), worst) from worst
             if since is None:
                 since = await Now()
             ends_at = since + (book.io_timeout if patience is None else patience)
