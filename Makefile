@@ -85,6 +85,17 @@ bench: .venv-bench/.stamp ## Measure beside peers and the raw limit (ENGINES=, M
 	@.venv-bench/bin/python -m benchmarks --results "$(RESULTS)" $(if $(ENGINES),--engines $(ENGINES)) \
 	    $(if $(MEASURES),--measures $(MEASURES)) $(if $(SECONDS),--seconds $(SECONDS))
 
+# Seeded schedules in virtual time. A failure prints the line that replays it.
+SCHEDULES ?= 2000
+SEED ?=
+SCENARIO ?=
+PLAN ?=
+
+.PHONY: sim
+sim: $(STAMP) ## Run random fault schedules in virtual time: SCHEDULES=… [SEED=…]
+	@PYTHONPATH=tests $(BIN)/python -m simulation --schedules "$(SCHEDULES)" --seed "$(SEED)" \
+	    --scenario "$(SCENARIO)" --plan '$(PLAN)'
+
 .PHONY: check
 check: $(STAMP) ## Lint, formatting, types (ruff, ruff format, mypy strict)
 	@$(BIN)/ruff check .

@@ -29,7 +29,7 @@ from .trace import (
     Stopped,
     Told,
 )
-from .world import Clock, World
+from .world import Clock, Livelock, World
 
 __all__ = [
     "KINDS",
@@ -48,6 +48,7 @@ __all__ = [
     "Interrupted",
     "LetGo",
     "Link",
+    "Livelock",
     "Moved",
     "Node",
     "Noted",

@@ -147,6 +147,7 @@ class SimulatedClient:
         self.boxes: dict[str, Box] = {}
         self.bells: dict[Bell, Box] = {"keeper": Box(), "timer": Box()}
         self._nonces = 0
+        self._states: dict[str, LeaseState] = {}
         self._deadlines: dict[str, float] = {}
         self._acts: dict[type, Callable[[Task, Any], None]] = {
             Apply: self._apply,
@@ -250,9 +251,11 @@ class SimulatedClient:
             self._acts[op.__class__](task, op)
             task.ticket += 1
             task.op = None
+        act = self._at_once.get(op.__class__)
         if task.cleaning and not self.throws_again:
-            act = self._at_once.get(op.__class__)
             return (act(op) if act is not None else None), None
+        if op.__class__ is Unlisten and act is not None:
+            act(op)  # one step of the interpreter: it comes before or after, and before was the step before
         task.cleaning = True
         return None, Interrupted()
 
@@ -386,7 +389,8 @@ class SimulatedClient:
         if not self.alive:
             return
         deadline = self.clock.when(state.deadline)
-        if state.nonce not in self._deadlines:
+        if self._states.get(state.nonce) is not state:
+            self._states[state.nonce] = state
             self._deadlines[state.nonce] = state.deadline
             self.world.trace.append(Began(self.world.now, self.id, state, deadline, state.token))
         else:

@@ -65,7 +65,7 @@ class Server:
         if link.troubled:
             delays, hits = link.fate(False, now)
             for hit in hits:
-                world.cover(hit, client.step(op) + " reply")
+                world.cover(hit + " of the reply", client.step(op))
             arrives = now + delays[0] if delays else inf
         if arrives <= gives_up_at:
             world.at(arrives, client.deliver, task, ticket, reply, None)

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from .servers import Node
     from .trace import Event
 
-__all__ = ["Clock", "World"]
+__all__ = ["Clock", "Livelock", "World"]
 
-EVENTS_MAX: Final = 400_000
+EVENTS_MAX: Final = 60_000
 """A schedule that takes more than this is going round in circles."""
+
+
+class Livelock(Exception):
+    """Things happen again and again, and time does not pass."""
 
 
 class Clock:
@@ -81,9 +85,7 @@ class World:
             call(*arguments)
             events += 1
             if events > EVENTS_MAX:
-                raise RuntimeError(
-                    f"more than {EVENTS_MAX} events by {self.now:.3f} s: going round in circles"
-                )
+                raise Livelock(f"more than {EVENTS_MAX} events by {self.now:.3f} s: going round in circles")
         self.events = events
         self.now = max(self.now, until)
 

@@ -1,0 +1,111 @@
+"""Many schedules on all cores, and what to tell of those that fail."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from holdfast.drivers.simulation import Fault
+from simulation.checkers import check
+from simulation.plans import dump_plan, shrink
+from simulation.schedules import run_schedule, scenario_of
+
+__all__ = ["Outcome", "Report", "describe_failure", "one_schedule", "run_campaign", "shrunk"]
+
+COLLECT_EVERY = 25
+"""Schedules between two garbage collections: a schedule is full of cycles that live until its end."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one schedule found."""
+
+    seed: int
+    scenario: str
+    plan: list[Fault]
+    found: dict[str, list[str]]
+    coverage: Counter[tuple[str, str]]
+    events: int
+    grants: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What all of them found."""
+
+    schedules: int = 0
+    events: int = 0
+    grants: int = 0
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        self.events += outcome.events
+        self.grants += outcome.grants
+        self.coverage.update(outcome.coverage)
+        if outcome.found:
+            self.failures.append(outcome)
+
+
+def one_schedule(seed: int, scenario: str | None = None, plan: list[Fault] | None = None) -> Outcome:
+    run = run_schedule(seed, scenario, plan)
+    found = check(run)
+    grants = sum(1 for event in run.world.trace if event.__class__.__name__ == "Began")
+    return Outcome(seed, run.scenario, run.plan, found, run.world.coverage, run.world.events, grants)
+
+
+def shrunk(outcome: Outcome) -> Outcome:
+    """The same failure with as little going wrong as it needs."""
+    wanted = set(outcome.found)
+
+    def fails(plan: list[Fault]) -> bool:
+        return bool(wanted & set(check(run_schedule(outcome.seed, outcome.scenario, plan))))
+
+    return one_schedule(outcome.seed, outcome.scenario, shrink(outcome.plan, fails))
+
+
+def describe_failure(outcome: Outcome) -> str:
+    """Seed, plan, what is wrong, and how to see it again."""
+    lines = [f"{outcome.scenario}, seed {outcome.seed}:"]
+    for checker, wrong in outcome.found.items():
+        lines += [f"  {checker}: {told}" for told in wrong[:3]]
+        if len(wrong) > 3:
+            lines.append(f"  {checker}: and {len(wrong) - 3} more")
+    lines.append("  with" if outcome.plan else "  with nothing going wrong")
+    lines += [f"    {fault}" for fault in outcome.plan]
+    lines.append(
+        f"  again: make sim SCHEDULES=1 SCENARIO={outcome.scenario} SEED={outcome.seed} "
+        f"PLAN='{dump_plan(outcome.plan)}'"
+    )
+    return "\n".join(lines)
+
+
+def run_campaign(seeds: range, processes: int) -> Iterator[Outcome]:
+    """The outcomes as they come."""
+    if processes <= 1:
+        yield from map(_one, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes, _prepare) as pool:
+        yield from pool.imap_unordered(_one, seeds, chunksize=10)
+
+
+def _prepare() -> None:
+    logging.disable(logging.CRITICAL)  # what scripts log is not news here
+    gc.disable()
+
+
+_done = 0
+
+
+def _one(seed: int) -> Outcome:
+    global _done
+    _done += 1
+    if _done % COLLECT_EVERY == 0:
+        gc.collect()
+    return one_schedule(seed, scenario_of(seed))

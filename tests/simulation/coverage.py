@@ -1,0 +1,90 @@
+"""Which faults struck which step of which protocol: a table, and what of it must never be empty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from rich.table import Table
+
+__all__ = ["ESSENTIAL", "PROTOCOLS", "coverage_table", "missing_cells"]
+
+Cells = Counter[tuple[str, str]]
+"""(kind of fault, step) → how often"""
+
+PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
+    "acquire": ("Acquire", "Acquire, queueing", "Listen", "Wait", "Pause", "Withdraw", "wake-up"),
+    "several": ("ApplyInOrder",),
+    "release": ("Release",),
+    "keeper": ("Tend", "keeper dozes", "Stop"),
+    "timer": ("timer dozes",),
+    "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
+    "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
+    "guard": ("guard advance", "guarded read", "guarded write"),
+    "at once": ("Now", "Nonce", "Unlisten"),
+}
+"""The steps of each protocol, as the driver names them."""
+
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "lost": ("loss",),
+    "reply lost": ("loss of the reply",),
+    "late": ("late",),
+    "copied": ("duplicate", "copy"),
+    "slow": ("slow", "slow of the reply"),
+    "cut off": ("partition", "partition of the reply"),
+    "down": ("node down", "node crash"),
+    "hangs": ("node hang",),
+    "forgets": ("node amnesia", "node rollback", "node flush"),
+    "clock set": ("clock jump",),
+    "pause": ("pause",),
+    "crash": ("crash",),
+    "interrupt": ("interrupt",),
+}
+
+ESSENTIAL: Final = (
+    *((fault, step) for fault in ("lost", "reply lost", "late", "copied") for step in ("Acquire", "Release")),
+    *((fault, "Acquire, queueing") for fault in ("lost", "reply lost", "late", "copied", "interrupt")),
+    *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "forgets")),
+    *((fault, "Tend") for fault in ("lost", "reply lost", "late", "slow", "cut off", "down", "hangs")),
+    *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
+    *((fault, "Withdraw") for fault in ("lost", "reply lost", "late", "down")),
+    *((fault, "ApplyInOrder") for fault in ("lost", "reply lost", "late", "interrupt")),
+    *((fault, "guarded write") for fault in ("lost", "late", "slow", "pause")),
+    *((fault, "timer dozes") for fault in ("pause", "crash")),
+    *(("interrupt", step) for step in ("Acquire", "Release", "Listen", "Now")),
+    *(("slow", step) for step in ("Export", "Adopt", "Downgrade", "SetValue", "Renew", "Break", "Watch")),
+    *(("reply lost", step) for step in ("SetValue", "Renew", "Watch")),
+)
+"""What must have happened in a campaign for it to be worth its name: (column, step)."""
+
+
+def cell(cells: Cells, column: str, step: str) -> int:
+    return sum(cells[fault, step] for fault in COLUMNS[column])
+
+
+def missing_cells(cells: Cells) -> list[tuple[str, str]]:
+    return [(column, step) for column, step in ESSENTIAL if not cell(cells, column, step)]
+
+
+def unknown_steps(cells: Cells) -> set[str]:
+    """Steps that no protocol of the table claims: a new operation wants a row."""
+    known = {step for steps in PROTOCOLS.values() for step in steps}
+    return {step for _, step in cells} - known
+
+
+def coverage_table(cells: Cells) -> Table:
+    table = Table(title="Faults that struck, by step", title_justify="left")
+    table.add_column("protocol")
+    table.add_column("step")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for protocol, steps in PROTOCOLS.items():
+        for index, step in enumerate(steps):
+            counts = [cell(cells, column, step) for column in COLUMNS]
+            table.add_row(
+                "" if index else protocol,
+                step,
+                *(str(count) if count else "·" for count in counts),
+                end_section=index == len(steps) - 1,
+            )
+    return table

@@ -1,0 +1,371 @@
+"""Mistakes that lock libraries make, each as a small patch of the rule, the protocol or the node.
+
+Every one of them must be caught by a checker; that is the test of the checkers. The patches are in force
+while the context manager is entered, and only schedules made meanwhile run with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from holdfast.core.deadlines import relied_until
+from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Wait
+from holdfast.drivers.simulation import Node
+from holdfast.drivers.simulation.faults import FORGETS
+from holdfast.protocols import records
+from holdfast.protocols.book import Book, LeaseState
+from holdfast.rules import queueing, transitions
+from holdfast.rules.record import EMPTY, Holder, Record
+from holdfast.rules.requests import (
+    Acquire,
+    Done,
+    Granted,
+    Inspect,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Snapshot,
+    Wake,
+)
+from simulation.plans import WEIGHTS
+from simulation.store import CounterStore
+
+__all__ = ["MUTANTS", "Mutant"]
+
+Handler = Callable[[Record, Any, float, int, Any], tuple[Record, Reply]]
+Patch = contextlib.AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake, and where it shows."""
+
+    name: str
+    patch: Callable[[], Patch]
+    caught_by: tuple[str, ...]
+    """The checkers of which at least one must see it."""
+    scenarios: tuple[str, ...]
+    intensity: float = 1.0
+    kinds: tuple[str, ...] = tuple(WEIGHTS)
+    """What goes wrong in the schedules that are to show it."""
+
+
+def handler(request: type, replacement: Handler) -> Patch:
+    return mock.patch.dict(transitions._HANDLERS, {request: replacement})
+
+
+def original(request: type) -> Handler:
+    return transitions._HANDLERS[request]
+
+
+# --- giving back --------------------------------------------------------------------------------
+
+
+def release_without_owner_check() -> Patch:
+    """Whoever says "release" ends whatever is held there."""
+
+    def release(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        return queueing.turns(record._replace(holders=()), now, admits), Done()
+
+    return handler(Release, release)
+
+
+class Delete(NamedTuple):
+    """DEL: no questions asked."""
+
+    nonce: str
+
+
+def get_then_del() -> Patch:
+    """Look whether it is ours; then delete it, whoever's it is by then."""
+
+    def delete(record: Record, ask: Delete, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        return queueing.turns(record._replace(holders=()), now, admits), Done()
+
+    async def release(book: Book, state: LeaseState, patience: float) -> None:
+        seen = await Apply(state.name, Inspect())
+        if isinstance(seen, Snapshot) and any(h.nonce == state.nonce for h in seen.record.holders):
+            await Apply(state.name, Delete(state.nonce))  # type: ignore[arg-type]  # a request of the mutant's own
+        book.drop(state)
+        state.end("released")
+
+    return _both(handler(Delete, delete), mock.patch.object(records, "release", release))
+
+
+# --- renewing -----------------------------------------------------------------------------------
+
+
+def renewal_without_owner_check() -> Patch:
+    """EXPIRE: it is extended and all is well, whoever holds it."""
+
+    def renew(record: Record, ask: Renew, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        holders = tuple(h._replace(expires_at=max(h.expires_at, now + ask.ttl)) for h in record.holders)
+        return record._replace(holders=holders), Done()
+
+    return handler(Renew, renew)
+
+
+def renewal_that_recreates() -> Patch:
+    """SET with an expiry: what is gone is there again."""
+    shipped = original(Renew)
+    seen: dict[str, Holder] = {}
+
+    def renew(record: Record, ask: Renew, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        holder = queueing.find_holder(record, ask.nonce)
+        if holder is not None:
+            seen[ask.nonce] = holder
+        elif not record.holders and ask.nonce in seen:
+            again = seen[ask.nonce]._replace(expires_at=now + ask.ttl)
+            return record._replace(holders=(again,)), Done()
+        return shipped(record, ask, now, wall_us, admits)
+
+    return handler(Renew, renew)
+
+
+def deadline_from_reply() -> Patch:
+    """The lease is counted from when the answer came."""
+    shipped = records.acquire
+
+    async def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Any:
+        state = await shipped(book, spec, owner, timeout)
+        if isinstance(state, LeaseState):
+            state.deadline = relied_until(await Now(), state.ttl)
+            book.retime(state)
+        return state
+
+    return mock.patch.object(records, "acquire", acquire)
+
+
+def undated_grants() -> Patch:
+    """A grant is counted from the last request, though an earlier copy of it may have been granted."""
+
+    async def dated(self: Any, reply: Granted) -> Granted:
+        return reply
+
+    return mock.patch.object(records._Attempt, "dated", dated)
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def token_before_grant() -> Patch:
+    """INCR first, then SET NX: the number is older than the grant."""
+    minted: dict[str, int] = {}
+    shipped_grant, shipped_acquire = transitions._grant, original(Acquire)
+    state: dict[str, Any] = {}
+
+    def acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        if ask.nonce not in minted:
+            minted[ask.nonce] = max(record.token + 1, wall_us)
+            record = record._replace(token=minted[ask.nonce])
+        state["nonce"] = ask.nonce
+        return shipped_acquire(record, ask, now, wall_us, admits)
+
+    def next_token(record: Record, wall_us: int) -> int | None:
+        return minted.get(state["nonce"])
+
+    def grant(record: Record, *arguments: Any) -> tuple[Record, Reply]:
+        with mock.patch.object(transitions, "_next_token", next_token):
+            after, reply = shipped_grant(record, *arguments)
+        return after._replace(token=max(record.token, after.token)), reply
+
+    return _both(handler(Acquire, acquire), mock.patch.object(transitions, "_grant", grant))
+
+
+class Mint(NamedTuple):
+    """INCR."""
+
+    nonce: str
+
+
+def token_after_grant() -> Patch:
+    """SET NX first, then INCR: who was slow in between has a larger number than who took over."""
+    shipped = records.acquire
+
+    def mint(record: Record, ask: Mint, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        token = max(record.token + 1, wall_us)
+        return record._replace(token=token), Granted(token, (), "lock", "exclusive", 1.0, None, {})
+
+    async def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Any:
+        state = await shipped(book, spec, owner, timeout)
+        if isinstance(state, LeaseState):
+            await Pause(0.03)  # two calls: anything can come in between
+            reply, _ = await records._insist(book, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
+            assert isinstance(reply, Granted)
+            state.token = reply.token
+        return state
+
+    return _both(handler(Mint, mint), mock.patch.object(records, "acquire", acquire))
+
+
+def millisecond_tokens() -> Patch:
+    """The clock that tokens lean on is too coarse: a hot lock runs ahead of it."""
+
+    def next_token(record: Record, wall_us: int) -> int | None:
+        return max(record.token + 1, wall_us // 1000)
+
+    return mock.patch.object(transitions, "_next_token", next_token)
+
+
+# --- waking -------------------------------------------------------------------------------------
+
+
+def notify_before_release() -> Patch:
+    """The next one is woken before the lock is free."""
+    shipped = Node.apply
+
+    def apply(self: Node, name: str, request: Request) -> Reply:
+        before = self.records.get(name, EMPTY)
+        if not isinstance(request, Release) or not before.queue:
+            return shipped(self, name, request)
+        step = self._rule(before, request, self.now(), self.wall_us())
+        for wake in step.wake:
+            self.wake(wake)
+        self.world.at(self.world.now + 0.05, _release_silently, self, name, request)
+        return step.reply
+
+    return mock.patch.object(Node, "apply", apply)
+
+
+def _release_silently(node: Node, name: str, request: Request) -> None:
+    before = node.records.get(name, EMPTY)
+    step = node._rule(before, request, node.now(), node.wall_us())
+    node.store(name, before, request, step._replace(wake=()))
+
+
+def wake_everyone() -> Patch:
+    """A release wakes all who wait."""
+    shipped = transitions._wakes
+
+    def wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
+        woken = shipped(before, after, reply)
+        return tuple(Wake(w.client, w.nonce) for w in after.queue) if woken else ()
+
+    return mock.patch.object(transitions, "_wakes", wakes)
+
+
+def subscribe_after_the_check() -> Patch:
+    """Ask, and only when told to wait begin to listen: what was said in between is lost."""
+    shipped = records.acquire
+
+    def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Script[Any]:
+        return _listening_late(shipped(book, spec, owner, timeout))
+
+    return mock.patch.object(records, "acquire", acquire)
+
+
+async def _listening_late(script: Script[Any]) -> Any:
+    """Runs a script, and has it listen only when it begins to wait."""
+    late: Listen | None = None
+    value: Any = None
+    trouble: BaseException | None = None
+    while True:
+        try:
+            op: Op = script.send(value) if trouble is None else script.throw(trouble)
+        except StopIteration as end:
+            return end.value
+        value, trouble = None, None
+        if isinstance(op, Listen) and "/job" not in op.nonce:
+            late = op
+            continue
+        try:
+            if isinstance(op, Wait) and late is not None:
+                await late
+                late = None
+            value = await op
+        except BaseException as error:
+            trouble = error
+
+
+def dead_head_stays() -> Patch:
+    """A waiter that does not come when it is its turn keeps its place."""
+
+    def settle(record: Record, now: float, admits: Any) -> Record:
+        holders = tuple(h for h in record.holders if h.expires_at > now)
+        if len(holders) == len(record.holders):
+            return record
+        return queueing.turns(record._replace(holders=holders), now, admits)
+
+    return mock.patch.object(transitions, "settle", settle)
+
+
+# --- attempts -----------------------------------------------------------------------------------
+
+
+def retry_is_new() -> Patch:
+    """The engine does not recognise an attempt that asks again."""
+    shipped_acquire = original(Acquire)
+
+    def acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        with mock.patch.object(transitions, "find_holder", return_value=None):
+            return shipped_acquire(record, ask, now, wall_us, admits)
+
+    return handler(Acquire, acquire)
+
+
+def late_arrival_accepted() -> Patch:
+    """Nobody remembers that an attempt was withdrawn."""
+    return mock.patch.object(transitions, "_remembering", lambda record, nonce, linger, now: record)
+
+
+# --- guards -------------------------------------------------------------------------------------
+
+
+def guard_checks_writes_only() -> Patch:
+    """A new holder does not advance the guard before it reads."""
+    return mock.patch.object(CounterStore, "advance", return_value=True)
+
+
+def loss_never_told() -> Patch:
+    """The timer sleeps."""
+
+    async def watch_deadlines(book: Book) -> None:
+        return None
+
+    return mock.patch("holdfast.drivers.simulation.client.watch_deadlines", watch_deadlines)
+
+
+@contextlib.contextmanager
+def _both(*patches: Patch) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
+
+
+UNSURE: Final = ("loss", "slow", "partition-in", "node hang")
+"""Faults after which one does not know what happened."""
+
+MUTANTS: Final = (
+    Mutant("release without owner check", release_without_owner_check, ("exclusion",), ("lock", "rlock")),
+    Mutant("GET then DEL", get_then_del, ("exclusion",), ("lock", "rlock")),
+    Mutant("renewal without owner check", renewal_without_owner_check, ("deadlines",), ("tools", "lock")),
+    Mutant("renewal that re-creates", renewal_that_recreates, ("tokens",), ("lock", "rlock")),
+    Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
+    Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("lock", "rlock"), 2.0, UNSURE),
+    Mutant("token minted before the grant", token_before_grant, ("tokens",), ("lock", "rlock")),
+    Mutant("token minted after the grant", token_after_grant, ("tokens",), ("lock",), 3.0, ("pause",)),
+    Mutant("tokens in milliseconds", millisecond_tokens, ("tokens",), ("burst",), 2.0, FORGETS),
+    Mutant("notify before release", notify_before_release, ("prompt hand off",), ("lock", "rlock")),
+    Mutant("wake everyone", wake_everyone, ("wake ups",), ("lock", "rwlock")),
+    Mutant("dead waiter at the head", dead_head_stays, ("everyone served",), ("lock", "rlock")),
+    Mutant("subscribe after the check", subscribe_after_the_check, ("prompt hand off",), ("lock", "rlock")),
+    Mutant(
+        "retry with the same nonce is new", retry_is_new, ("one grant per attempt",), ("semaphore", "rwlock")
+    ),
+    Mutant(
+        "late arrival of a withdrawn attempt accepted",
+        late_arrival_accepted,
+        ("one grant per attempt",),
+        ("lock", "rlock"),
+    ),
+    Mutant(
+        "guard checks writes only", guard_checks_writes_only, ("no lost update",), ("guard",), 3.0, ("pause",)
+    ),
+    Mutant("loss never told", loss_never_told, ("loss told",), ("lock", "rlock")),
+)
