@@ -12,7 +12,7 @@ One API over every engine people lock with; every grant carries a fencing token.
 
 from __future__ import annotations
 
-from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, connect
+from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, Watch, connect
 from .errors import (
     Conflict,
     Deadlock,
@@ -52,6 +52,7 @@ __all__ = [
     "StaleToken",
     "Unsupported",
     "WaiterInfo",
+    "Watch",
     "__version__",
     "connect",
 ]

@@ -32,7 +32,16 @@ from .protocols import locking, records
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
 
-__all__ = ["AsyncClient", "AsyncLease", "AsyncLock", "AsyncRLock", "AsyncRWLock", "AsyncSemaphore", "connect"]
+__all__ = [
+    "AsyncClient",
+    "AsyncLease",
+    "AsyncLock",
+    "AsyncRLock",
+    "AsyncRWLock",
+    "AsyncSemaphore",
+    "AsyncWatch",
+    "connect",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")

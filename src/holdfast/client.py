@@ -26,7 +26,7 @@ from .protocols import locking, records
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
 
-__all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "connect"]
+__all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

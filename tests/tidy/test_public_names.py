@@ -37,6 +37,7 @@ NAMES = [
     "UNSET",
     "Unsupported",
     "WaiterInfo",
+    "Watch",
     "__version__",
     "connect",
 ]
@@ -47,6 +48,7 @@ AIO_NAMES = [
     "AsyncRLock",
     "AsyncRWLock",
     "AsyncSemaphore",
+    "AsyncWatch",
     "connect",
 ]
 

@@ -1,4 +1,4 @@
-"""Adapters for engines that answer in this very process: a call either succeeds at once or finds it busy.
+"""Engines that answer in this very process: a call succeeds at once or finds the store busy.
 
 Busy is never waited for inside the store: the thread sleeps, or the task does, and tries again. So an event
 loop is never held up by another process.
@@ -6,18 +6,20 @@ loop is never held up by another process.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..core.ops import Refused
 from ..drivers.adapter import Hooks, Steps
 from ..drivers.clock import boottime
 from ..rules.requests import Reply, Request, Snapshot
 
-__all__ = ["Busy", "LocalAsyncio", "LocalThreads", "Store"]
+__all__ = ["Busy", "Local", "LocalThreads", "Store"]
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Store(Protocol):
     def forked(self) -> None: ...
 
 
-class _Local:
+class Local:
     """What both adapters share."""
 
     __slots__ = ("_hooks", "_store", "forked", "unwatch_clients", "watch_clients")
@@ -99,7 +101,7 @@ class _Pauses:
         return random.uniform(0, self._longest)
 
 
-class LocalThreads(_Local):
+class LocalThreads(Local):
     """For the threads driver."""
 
     __slots__ = ()
@@ -131,40 +133,4 @@ class LocalThreads(_Local):
         self._again(self._store.listen_in_thread)
 
     def close(self) -> None:
-        self._store.close()
-
-
-class LocalAsyncio(_Local):
-    """For the asyncio driver: the store's calls take microseconds, so they run in the loop itself."""
-
-    __slots__ = ()
-
-    async def apply(self, name: str, request: Request) -> Reply:
-        try:
-            return self._store.apply(name, request)
-        except Busy:
-            return await self._again(lambda: self._store.apply(name, request))
-
-    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return await self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
-
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self._again(lambda: self._store.tend(steps))
-
-    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return await self._again(lambda: self._store.list_names(prefix))
-
-    async def _again(self, call: Callable[[], T]) -> T:
-        pauses = self._pauses()
-        while True:
-            try:
-                return call()
-            except Busy:
-                await asyncio.sleep(pauses.next())
-
-    async def listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        await self._again(lambda: self._store.listen_in_loop(loop))
-
-    async def close(self) -> None:
         self._store.close()

@@ -13,6 +13,7 @@ __all__ = ["SCHEMA", "SchemaTooNew", "decode", "encode"]
 SCHEMA: Final = 1
 
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_quote = json.encoder.encode_basestring
 _loads = json.JSONDecoder().decode
 
 
@@ -21,14 +22,28 @@ class SchemaTooNew(Exception):
 
 
 def encode(record: Record) -> str:
-    value: list[Any] | None = None
-    if record.value is not None:
-        value = [
-            base64.b64encode(record.value.data).decode("ascii"),
-            record.value.token,
-            record.value.forget_at_us,
-        ]
-    return _dumps([SCHEMA, *record[:6], value, *record[7:]])
+    """As JSON, put together by hand: an idle record, and one that is held, are on the path of every grant."""
+    kind, token, holders, queue, limit, declared, value, ended, watchers = record
+    return (
+        f"[{SCHEMA},{'null' if kind is None else _quote(kind)},{token},"
+        f"[{','.join([_holder(holder) for holder in holders]) if holders else ''}],"
+        f"{_dumps(queue) if queue else '[]'},{limit},{declared},"
+        f"{'null' if value is None else _value(value)},"
+        f"{_dumps(ended) if ended else '[]'},{_dumps(watchers) if watchers else '[]'}]"
+    )
+
+
+def _holder(holder: Holder) -> str:
+    nonce, client, owner, mode, token, since, expires_at, ttl, renews, until, metadata = holder
+    return (
+        f"[{_quote(nonce)},{_quote(client)},{_quote(owner)},{_quote(mode)},{token},{since!r},{expires_at!r},"
+        f"{ttl!r},{'true' if renews else 'false'},{'null' if until is None else repr(until)},"
+        f"{_dumps(metadata) if metadata else '{}'}]"
+    )
+
+
+def _value(value: StoredValue) -> str:
+    return f'["{base64.b64encode(value.data).decode("ascii")}",{value.token},{value.forget_at_us}]'
 
 
 def decode(text: str) -> Record:

@@ -77,7 +77,7 @@ def turns(record: Record, at: float, admits: Admits) -> Record:
 def may_pass(record: Record, mode: str, fair: bool, admits: Admits) -> bool:
     """Whether one who is not in the queue may have it now: behind all who wait, unless it barges."""
     modes = [holder.mode for holder in record.holders]
-    if fair:
+    if fair and record.queue:
         for waiter in record.queue:
             if waiter.turn_at is None:
                 return False

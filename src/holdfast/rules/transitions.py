@@ -109,7 +109,9 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
         after = after._replace(ended=tuple(e for e in after.ended if e.forget_at > now)[-ENDED_KEPT:])
     if after.watchers:
         after = after._replace(watchers=tuple(w for w in after.watchers if w.expires_at > now))
-    return Step(after, reply, _wakes(record, after, reply))
+    if after.queue or after.watchers or reply.__class__ is Broken:
+        return Step(after, reply, _wakes(record, after, reply))
+    return Step(after, reply)
 
 
 def apply_in_order(
@@ -137,8 +139,6 @@ def apply_in_order(
 
 def _wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
     """Those whose turn has just come, those who watch, and those whose grant was taken away."""
-    if not after.queue and not after.watchers and reply.__class__ is not Broken:
-        return ()
     had_turn = {w.nonce for w in before.queue if w.turn_at is not None}
     wake = []
     for waiter in after.queue:
@@ -163,8 +163,7 @@ def _told(record: Record) -> tuple[Any, ...]:
 
 
 def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
-    mismatch = _mismatch(record, ask.kind, ask.limit)
-    if mismatch is not None:
+    if record.kind is not None and (mismatch := _mismatch(record, ask.kind, ask.limit)) is not None:
         return record, mismatch
     holder = find_holder(record, ask.nonce) if record.holders else None
     if holder is not None:
@@ -189,11 +188,9 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
 
 
 def _mismatch(record: Record, kind: str, limit: int) -> Mismatch | None:
-    if record.kind is None or (
-        record.kind == kind and (kind != "semaphore" or limit in (record.declared, record.limit))
-    ):
+    if record.kind == kind and (kind != "semaphore" or limit in (record.declared, record.limit)):
         return None
-    return Mismatch(record.kind, record.declared)
+    return None if record.kind is None else Mismatch(record.kind, record.declared)
 
 
 def _grant(
@@ -228,7 +225,7 @@ def _grant(
         record.ended,
         record.watchers,
     )
-    return turns(after, now, admits), _granted(after, holder, now)
+    return turns(after, now, admits) if queue else after, _granted(after, holder, now)
 
 
 def _granted(record: Record, holder: Holder, now: float) -> Granted:

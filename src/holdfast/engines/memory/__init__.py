@@ -9,7 +9,7 @@ from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
-from ..local import LocalAsyncio, LocalThreads
+from ..local import LocalThreads
 from .store import MemoryStore, space
 
 __all__ = ["open_engine"]
@@ -47,6 +47,8 @@ class MemoryEngine:
         return LocalThreads(MemoryStore(space(self._name), self._namespace, hooks), hooks)
 
     def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        from ..local_asyncio import LocalAsyncio
+
         return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)
 
 

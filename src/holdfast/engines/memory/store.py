@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime, wall_us
@@ -13,6 +13,9 @@ from ...drivers.forks import tell_when_forked
 from ...rules.record import EMPTY, Record, is_idle
 from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
 from ...rules.transitions import apply, apply_in_order
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["MemoryStore", "Space", "space"]
 

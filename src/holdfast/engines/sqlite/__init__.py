@@ -10,7 +10,7 @@ from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
-from ..local import LocalAsyncio, LocalThreads
+from ..local import LocalThreads
 from .place import Place, default_path, is_default, path_of
 from .store import SqliteStore
 
@@ -64,6 +64,8 @@ class SqliteEngine:
         return LocalThreads(SqliteStore(self._place, self._namespace, hooks), hooks)
 
     def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        from ..local_asyncio import LocalAsyncio
+
         return LocalAsyncio(SqliteStore(self._place, self._namespace, hooks), hooks)
 
 

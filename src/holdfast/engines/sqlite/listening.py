@@ -6,16 +6,18 @@ none (another pid namespace, another system, too many at once) its liveness is p
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .liveness import Identity, Status
 from .wakeups import Inbox
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Listener"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...drivers.clock import boottime, wall_us
 from .census import Census
@@ -15,6 +14,9 @@ from .liveness import AliveFile, identify
 from .place import Side
 from .table import Execute
 from .wakeups import Inbox
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["HERE", "Membership"]
 

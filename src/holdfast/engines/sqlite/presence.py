@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import os
 import sqlite3
 import time
 import weakref
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime, wall_us
@@ -22,6 +21,9 @@ from .janitor import Janitor, is_due
 from .membership import Membership
 from .place import Place, Side
 from .table import Execute, Loaded, Table
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Presence"]
 

@@ -14,13 +14,12 @@ somebody took it, is told as gone and removed: a renewal never brings back what 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime, wall_us
@@ -53,6 +52,9 @@ from .place import Place
 from .presence import Presence
 from .table import Execute, Guard, Loaded
 from .wakeups import Sent
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["SqliteStore"]
 
