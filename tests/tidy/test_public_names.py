@@ -106,3 +106,14 @@ def test_importing_needs_no_other_package() -> None:
     with run_python(code, str(PACKAGE.parent), options=("-I", "-S")) as child:
         child.expect("token")
         child.succeed()
+
+
+def test_threads_never_import_asyncio() -> None:
+    """It costs a command line twenty milliseconds, and nothing there uses it."""
+    code = """
+        import sys, holdfast
+        with holdfast.connect() as locks, locks.lock("x") as lease:
+            print("asyncio" in sys.modules)
+    """
+    with run_python(code) as child:
+        child.expect("False")
