@@ -1,0 +1,160 @@
+"""Holdfast as a user types it: mypy strict reads this file, and so says what an editor will.
+
+Nothing here is run. ``assert_type`` is the assertion; an ``ignore`` that is no longer needed is an error too,
+so each of them says that a wrong call is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
+
+import holdfast
+import holdfast.aio
+from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, fencing
+from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
+
+
+def threads() -> None:
+    locks = holdfast.connect()
+    assert_type(locks, holdfast.Client)
+    assert_type(holdfast.connect("memory://", namespace="shop", io_timeout=2.5), holdfast.Client)
+    assert_type(locks.guarantees, Guarantees)
+    assert_type(locks.url, str)
+
+    lock = locks.lock("x", ttl=30, timeout=None, fair=True, renew=False, max_hold=60.0, grace=1)
+    assert_type(lock, holdfast.Lock)
+    assert_type(lock.acquire(), holdfast.Lease | None)
+    assert_type(lock.acquire(blocking=False), holdfast.Lease | None)
+    assert_type(lock.acquire(timeout=holdfast.UNSET), holdfast.Lease | None)
+    assert_type(lock.acquire(True, -1), holdfast.Lease | None)
+    assert_type(lock.lease, holdfast.Lease | None)
+    assert_type(lock.locked(), bool)
+    lock.release()
+
+    assert_type(locks.rlock("x"), holdfast.RLock)
+    rwlock = locks.rwlock("x", metadata={"job": "7"})
+    assert_type(rwlock, holdfast.RWLock)
+    assert_type(rwlock.read(), holdfast.Lock)
+    assert_type(rwlock.write(), holdfast.Lock)
+    semaphore = locks.semaphore("x", 3, if_lost="note")
+    assert_type(semaphore, holdfast.Semaphore)
+    semaphore.release(2)
+    semaphore.resize(5)
+
+    with locks, locks.lock("x") as lease, rwlock.read() as read, semaphore as permit:
+        assert_type(lease, holdfast.Lease)
+        assert_type(read, holdfast.Lease)
+        assert_type(permit, holdfast.Lease)
+
+    info = locks.inspect("x")
+    assert_type(info, LockInfo)
+    assert_type(info.holders, tuple[HolderInfo, ...])
+    assert_type(info.waiters, tuple[WaiterInfo, ...])
+    assert_type(info.value, bytes | None)
+    assert_type(locks.list("x"), list[LockInfo])
+    assert_type(locks.break_lock("x", reason="stuck"), int | None)
+    with locks.watch("x") as changes:
+        assert_type(changes.next(timeout=1), LockInfo | None)
+        for change in changes:
+            assert_type(change, LockInfo)
+
+
+def a_lease(lease: holdfast.Lease, locks: holdfast.Client) -> None:
+    assert_type(lease.name, str)
+    assert_type(lease.token, int)
+    assert_type(lease.fence, Fence)
+    assert_type(lease.remaining, float)
+    assert_type(lease.lost, bool)
+    assert_type(lease.wait_lost(timeout=1), bool)
+    assert_type(lease.downgrade(), holdfast.Lease)
+    assert_type(lease.export(), str)
+    assert_type(locks.adopt("text"), holdfast.Lease)
+    lease.check()
+    lease.extend(30)
+    lease.extend()
+    lease.on_lost(lambda lost: lost.token)
+    lease.set_value(b"value", retention=60)
+    lease.release()
+
+
+def decorated(locks: holdfast.Client) -> None:
+    @locks.lock("x")
+    def work(a: int, *, b: str) -> float:
+        return a / len(b)
+
+    assert_type(work(1, b="b"), float)
+    work("1", b="b")  # type: ignore[arg-type]  # a decorated function keeps its signature
+    work(1)  # type: ignore[call-arg]  # as above
+
+
+def wrong(locks: holdfast.Client) -> None:
+    locks.lock(7)  # type: ignore[arg-type]  # a name is text
+    locks.lock("x", 30)  # type: ignore[call-arg]  # options are named
+    locks.lock("x", if_lost="never")  # type: ignore[arg-type]  # one of three words
+    locks.semaphore("x")  # type: ignore[call-arg]  # a limit is needed
+    locks.break_lock("x")  # type: ignore[call-arg]  # a reason is needed
+    assert locks.lock("x").acquire().token  # type: ignore[union-attr]  # it may not have been granted
+    holdfast.Fence("s", 1, "n").token = 2  # type: ignore[misc]  # values do not change
+
+
+async def tasks() -> None:
+    locks = holdfast.aio.connect(namespace="shop")
+    assert_type(locks, AsyncClient)
+    lock = locks.lock("x", if_lost="cancel")
+    assert_type(lock, AsyncLock)
+    assert_type(await lock.acquire(timeout=5), AsyncLease | None)
+    attempt: Coroutine[Any, Any, AsyncLease | None] = lock.acquire()  # fit for create_task and wait_for
+    assert_type(await attempt, AsyncLease | None)
+    assert_type(await lock.locked(), bool)
+    assert_type(lock.lease, AsyncLease | None)
+    await lock.release()
+    assert_type(locks.rlock("x"), AsyncRLock)
+    assert_type(locks.rwlock("x"), AsyncRWLock)
+    assert_type(locks.semaphore("x", 2), AsyncSemaphore)
+    async with locks, locks.lock("x") as lease, locks.rwlock("y").write() as written:
+        assert_type(lease, AsyncLease)
+        assert_type(lease.token, int)
+        assert_type(await lease.wait_lost(), bool)
+        assert_type(await written.downgrade(), AsyncLease)
+        assert_type(await lease.export(), str)
+        lease.check()
+    assert_type(await locks.inspect("x"), LockInfo)
+    assert_type(await locks.list(), list[LockInfo])
+    assert_type(await locks.break_lock("x", reason="stuck", token=3), int | None)
+    async with locks.watch("x") as changes:
+        async for change in changes:
+            assert_type(change, LockInfo)
+
+
+async def async_decorated(locks: AsyncClient) -> None:
+    @locks.lock("x")
+    async def work(a: int) -> str:
+        return str(a)
+
+    assert_type(await work(1), str)
+    await work("1")  # type: ignore[arg-type]  # a decorated function keeps its signature
+
+
+def errors() -> None:
+    try:
+        threads()
+    except holdfast.LockTimeout as error:
+        assert_type(error.name, str)
+        assert_type(error.holders, tuple[HolderInfo, ...])
+    except holdfast.LockLost as error:
+        assert_type(error.token, int | None)
+    except holdfast.StaleToken as error:
+        assert_type(error.newest, int | None)
+    except holdfast.HoldfastError as error:
+        assert_type(error.message, str)
+
+
+def guarded(db: Any, lease: holdfast.Lease, async_lease: AsyncLease) -> None:
+    fencing.enforce(db, "invoices", lease)
+    fencing.enforce(db, "invoices", async_lease)
+    fencing.advance(db, "invoices", lease.fence)
+    fencing.advance(db, "invoices", 7)
+
+
+CALLBACK: Callable[[holdfast.Lease], object] = print
