@@ -38,15 +38,16 @@ def test_a_holder_that_is_killed_holds_no_more(sqlite_url: str, locks: Client) -
 
 
 def test_who_waits_is_woken_by_the_holders_death(sqlite_url: str, locks: Client) -> None:
-    with holding(sqlite_url, ttl=600) as holder, waiting(sqlite_url) as waiter:
+    with holding(sqlite_url, ttl=600) as holder:
         holder.expect("held")
-        wait_until(lambda: waiters(locks) == 1)
-        holder.kill()
-        began = time.monotonic()
-        waiter.expect("granted")
-        assert time.monotonic() - began < 10
-        waiter.send()
-        waiter.expect("released")
+        with waiting(sqlite_url) as waiter:
+            wait_until(lambda: waiters(locks) == 1)
+            holder.kill()
+            began = time.monotonic()
+            waiter.expect("granted")
+            assert time.monotonic() - began < 10
+            waiter.send()
+            waiter.expect("released")
 
 
 def test_a_permit_of_the_dead_is_free(sqlite_url: str, locks: Client) -> None:
