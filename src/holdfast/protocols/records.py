@@ -470,7 +470,9 @@ async def clean_up(book: Book, spec: Spec, request: Release | Withdraw, wait: bo
     await _clean_up(book, spec.name, spec.ttl, request, wait)
 
 
-async def _clean_up(book: Book, name: str, ttl: float, request: Release | Withdraw, wait: bool) -> None:
+async def _clean_up(
+    book: Book, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
+) -> None:
     """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
     job = Job(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
@@ -581,7 +583,12 @@ async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
         twice.name = spec.name
         raise twice
     sent = await Now()
-    reply, _ = await _insist(book, spec.name, Adopt(nonce, book.client, owner, spec.renew))
+    try:
+        reply, _ = await _insist(book, spec.name, Adopt(nonce, book.client, owner, spec.renew))
+    except BaseException:
+        # It may have happened all the same, and nobody will have the lease: let it run out.
+        await _clean_up(book, spec.name, spec.ttl, Adopt(nonce, book.client, owner, renews=False), wait=True)
+        raise
     if isinstance(reply, Gone):
         told = f": {reply.note}" if reply.note else " or was not adopted in time"
         error = NotHeld(f"the exported lease of {spec.name!r} cannot be adopted: it is {reply.reason}{told}")
@@ -589,6 +596,10 @@ async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
         raise error
     if not isinstance(reply, Granted):
         raise _unexpected(spec, reply)
+    for job in list(book.jobs):
+        if isinstance(job.request, Adopt) and job.request.nonce == nonce:
+            with contextlib.suppress(ValueError):
+                book.jobs.remove(job)  # left by an earlier try that failed
     state = _lease(spec, nonce, owner, reply, sent)
     book.add(state)
     return state
