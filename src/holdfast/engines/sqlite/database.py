@@ -10,11 +10,10 @@ behind: these are never touched again, and the child refuses to open the same fi
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
+import secrets
 import sqlite3
 import threading
-import uuid
 import weakref
 from typing import Final
 from urllib.parse import quote
@@ -99,14 +98,12 @@ def connect(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
         check_same_thread=False,
         uri=True,
     )
-    # Only close() may end it: not the garbage collector, which would do so in a forked child, too.
-    _keep(connection)
     try:
         _configure(place, connection)
         if before is None or before != place.identity():
             raise Busy  # Somebody replaced it this very moment.
     except BaseException:
-        _end(connection)
+        connection.close()
         raise
     return connection, before
 
@@ -156,7 +153,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
             for statement in TABLES:
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES ('source', ?)", (uuid.uuid4().hex,))
+            connection.execute("INSERT INTO meta VALUES ('source', ?)", (secrets.token_hex(16),))
             connection.execute("INSERT INTO meta VALUES ('floor', 0)")
             connection.execute("INSERT INTO meta VALUES ('swept_at', ?)", (wall_us(),))
         connection.execute("COMMIT")
@@ -166,18 +163,11 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _keep(connection: sqlite3.Connection) -> None:
-    """One reference more than Python knows of: the interpreter's own end does not finalise it either."""
-    _count(connection, "Py_IncRef")
+def _abandon(connection: sqlite3.Connection) -> None:
+    """Never to be touched again, not even by the interpreter's end, which would close it."""
+    import ctypes
 
-
-def _end(connection: sqlite3.Connection) -> None:
-    connection.close()
-    _count(connection, "Py_DecRef")
-
-
-def _count(connection: sqlite3.Connection, change: str) -> None:
-    getattr(ctypes.pythonapi, change)(ctypes.py_object(connection))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 # --- one client's connection --------------------------------------------------------------------
@@ -218,13 +208,14 @@ class Database:
         connection, self.connection = self.connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
-                _end(connection)
+                connection.close()
 
     def forked(self) -> None:
         """This is the child. What is still open was left by a fork that nobody announced: never touch it."""
         connection, self.connection = self.connection, None
         self.mutex = threading.Lock()
         if connection is not None and self.identity is not None:
+            _abandon(connection)
             _inherited.add(self.identity)
 
 

@@ -173,6 +173,7 @@ class Presence:
         """Say goodbye and let go of everything. Safe to call again."""
         self._closed = True
         if os.getpid() != self._pid:
+            self.database.forked()
             return
         membership = self.membership
         if membership is not None:
