@@ -38,9 +38,9 @@ Examples:
 
 \b
 Changes of a watched name come at once, by subscription. A new name below a
-prefix, and a holder that vanished while nobody waited, show within 2 seconds.
-When changes come faster than they can be shown some are left out, but never
-the newest.
+prefix, and a holder that vanished while nobody waited, show after 2 seconds;
+so do changes beyond the first 100 names. When changes come faster than they
+can be shown some are left out, but never the newest.
 
 \b
 At a terminal it is a table that is kept current; elsewhere each change is a
@@ -50,10 +50,12 @@ exit status 128+N: 130.
 
 LOOK_SECONDS = 2.0
 """Between two looks for what nobody announces."""
+LOOK_SHARE = 0.05
+"""Of the time, spent on looking at most: where a look takes long there are fewer of them."""
 FORGET_SECONDS = 30.0
 """A name that came with a prefix and has been free for so long is watched no longer."""
-MOST_SUBSCRIPTIONS = 500
-"""What is beyond them is seen at the next look."""
+MOST_SUBSCRIPTIONS = 100
+"""Each is refreshed in the engine every few seconds. What is beyond them is seen at the next look."""
 
 Names = Annotated[
     list[str] | None,
@@ -189,9 +191,13 @@ class Observer:
                 self._note(info)
 
     async def _keep_looking(self) -> None:
+        loop = asyncio.get_running_loop()
+        took_seconds = 0.0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(max(LOOK_SECONDS, took_seconds / LOOK_SHARE))
+            began = loop.time()
             await self._look()
+            took_seconds = loop.time() - began
 
     async def _look(self) -> None:
         """See what no subscription tells, and follow every name that is there."""

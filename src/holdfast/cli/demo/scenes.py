@@ -182,7 +182,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         + (f"refused, {refusal.partition('.')[0]}" if refusal else "ACCEPTED")
     )
     stage.say(
-        f"{play.name(late)} is told of its loss {told * 1000:.0f} ms after it went on, and begins again"
+        f"{play.name(late)} is told of its loss {told * 1000:.1f} ms after it went on, and begins again"
     )
     troupe.next("finished", [late])
     guarded, unguarded = ledger.balances()
@@ -199,7 +199,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         Check("the late write was refused", "StaleToken" if refusal else "it was accepted", bool(refusal)),
         Check(
             "the late one was told",
-            f"after {told * 1000:.0f} ms: LockLost, {lost.details['reason']}",
+            f"after {told * 1000:.1f} ms: LockLost, {lost.details['reason']}",
             lost.details["reason"] in {"expired", "stolen"},
         ),
         Check(
