@@ -41,7 +41,7 @@ async def test_never_more_than_the_limit(world: World) -> None:
                 inside -= 1
 
     await asyncio.gather(*(work(world.actor()) for _ in range(8)))
-    assert most == 3
+    assert 1 <= most <= 3
     await world.until_free("x")
 
 
