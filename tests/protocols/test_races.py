@@ -29,7 +29,7 @@ from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.keeper import keep, watch_deadlines
 from holdfast.rules.record import EMPTY
-from holdfast.rules.requests import Busy, Done, Gone, Granted, Renew, Snapshot
+from holdfast.rules.requests import Busy, Done, Gone, Granted, Release, Renew, Snapshot, Withdraw
 
 SPEC = Spec(
     name="x",
@@ -224,3 +224,24 @@ def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
     keeper.reply([Done()])
     assert state.deadline == relied_until(keeper.now, 10.0)
     keeper.abandon()
+
+
+def test_who_adopts_a_lease_has_late_copies_of_its_first_request_refused() -> None:
+    """The adopter cannot know whether the exporter left any under way."""
+    book = a_book()
+    adopt = Driven(records.adopt(book, SPEC, "theirs", "me"))
+    adopt.reply(Granted(7, (), "lock", "exclusive", 10.0, None, {}))
+    assert isinstance(adopt.result, LeaseState)
+    release = Driven(records.release(book, adopt.result, 5.0))
+    assert release.op == Apply("x", Release("theirs", book.linger))
+    release.reply(Done())
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+def test_late_copies_of_the_request_for_a_downgraded_lease_are_refused(uncertain: bool) -> None:
+    book = a_book()
+    writer = granted(book, kind="rwlock", mode="write")
+    writer.uncertain = uncertain
+    Driven(records.downgrade(book, writer)).reply(Granted(8, (), "rwlock", "read", 10.0, None, {}))
+    asked = [job.request for job in book.jobs]
+    assert asked == ([Withdraw(writer.nonce, book.linger)] if uncertain else [])

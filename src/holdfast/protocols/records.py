@@ -562,6 +562,9 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     state.successor = reader
     state.end("downgraded")
     book.drop(state)
+    if state.uncertain:
+        refuse = Withdraw(state.nonce, book.linger)
+        book.hand_over(Job(state.name, refuse, f"{state.nonce}/job", give_up_at=sent + book.linger))
     book.add(reader)
     return reader
 
@@ -601,6 +604,7 @@ async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
             with contextlib.suppress(ValueError):
                 book.jobs.remove(job)  # left by an earlier try that failed
     state = _lease(spec, nonce, owner, reply, sent)
+    state.uncertain = True  # of the one who asked for it first: who knows what it left under way
     book.add(state)
     return state
 
