@@ -393,8 +393,13 @@ class SimulatedClient:
             self._states[state.nonce] = state
             self._deadlines[state.nonce] = state.deadline
             self.world.trace.append(Began(self.world.now, self.id, state, deadline, state.token))
+            state.onlookers.append(lambda: self._over(state))
         else:
             self._tell_deadline(state)
+
+    def _over(self, state: LeaseState) -> None:
+        if state.ended is not None and self.alive:
+            self.world.trace.append(LetGo(self.world.now, self.id, state.nonce))
 
     def _tell_deadlines(self) -> None:
         for state in self.book.leases.values():
