@@ -31,6 +31,7 @@ from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
+from .rules.requests import Snapshot
 
 __all__ = [
     "AsyncClient",
@@ -416,11 +417,12 @@ class AsyncWatch:
         self._name = name
         self._nonce = ""
         self._first: LockInfo | None = None
+        self._seen: Snapshot | None = None
 
     async def __aenter__(self) -> AsyncWatch:
         driver = self._client._driver
         self._nonce, snapshot = await driver.run(records.subscribe(driver.book, self._name))
-        self._first = describe(self._name, snapshot)
+        self._first, self._seen = describe(self._name, snapshot), snapshot
         return self
 
     async def __aexit__(
@@ -437,8 +439,13 @@ class AsyncWatch:
             return first
         driver = self._client._driver
         seconds = arguments.check_timeout(timeout)
-        snapshot = await driver.run(records.next_change(driver.book, self._name, self._nonce, seconds))
-        return None if snapshot is None else describe(self._name, snapshot)
+        snapshot = await driver.run(
+            records.next_change(driver.book, self._name, self._nonce, seconds, self._seen)
+        )
+        if snapshot is None:
+            return None
+        self._seen = snapshot
+        return describe(self._name, snapshot)
 
     async def __aiter__(self) -> AsyncIterator[LockInfo]:
         while True:

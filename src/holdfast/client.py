@@ -25,6 +25,7 @@ from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
+from .rules.requests import Snapshot
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -395,11 +396,12 @@ class Watch:
         self._name = name
         self._nonce = ""
         self._first: LockInfo | None = None
+        self._seen: Snapshot | None = None
 
     def __enter__(self) -> Watch:
         driver = self._client._driver
         self._nonce, snapshot = driver.run(records.subscribe(driver.book, self._name))
-        self._first = describe(self._name, snapshot)
+        self._first, self._seen = describe(self._name, snapshot), snapshot
         return self
 
     def __exit__(
@@ -416,8 +418,11 @@ class Watch:
             return first
         driver = self._client._driver
         seconds = arguments.check_timeout(timeout)
-        snapshot = driver.run(records.next_change(driver.book, self._name, self._nonce, seconds))
-        return None if snapshot is None else describe(self._name, snapshot)
+        snapshot = driver.run(records.next_change(driver.book, self._name, self._nonce, seconds, self._seen))
+        if snapshot is None:
+            return None
+        self._seen = snapshot
+        return describe(self._name, snapshot)
 
     def __iter__(self) -> Iterator[LockInfo]:
         while True:

@@ -1,0 +1,51 @@
+"""One who watches a name looks by itself when time or a death changes it: nobody else would tell."""
+
+from __future__ import annotations
+
+from math import inf
+
+from holdfast.core.ops import Apply, Now, Script, Wait
+from holdfast.protocols import records
+from holdfast.protocols.book import Book
+from holdfast.rules.record import Holder, Record
+from holdfast.rules.requests import Snapshot, Watch
+
+
+def held(client: str, token: int, expires_at: float) -> Record:
+    holder = Holder(
+        f"{client}-1", client, f"host/1/{client}", "exclusive", token, 0.0, expires_at, 30.0, True, None, {}
+    )
+    return Record(kind="lock", token=token, holders=(holder,))
+
+
+def watching(seen: Snapshot) -> tuple[Script[Snapshot | None], Wait]:
+    """A watch at the point where it waits."""
+    book = Book("me", 5.0, 0.0, lambda bell: None)
+    script = records.next_change(book, "x", "me-1", None, seen)
+    assert isinstance(script.send(None), Now)
+    wait = script.send(100.0)
+    assert isinstance(wait, Wait)
+    return script, wait
+
+
+def test_the_death_of_a_holder_wakes_it() -> None:
+    _, wait = watching(Snapshot(held("ann", 7, inf), 50.0))
+    assert wait.blockers == ("ann",)
+
+
+def test_it_looks_when_a_lease_runs_out() -> None:
+    _, wait = watching(Snapshot(held("ann", 7, 52.0), 50.0))
+    assert wait.until == 102.0
+
+
+def test_a_look_that_finds_nothing_new_is_not_told() -> None:
+    seen = Snapshot(held("ann", 7, 52.0), 50.0)
+    script, _ = watching(seen)
+    look = script.send(False)
+    assert isinstance(look, Apply)
+    assert isinstance(look.request, Watch)
+    assert isinstance(script.send(Snapshot(held("ann", 7, 82.0), 52.0)), Now)  # it was renewed meanwhile
+    assert isinstance(script.send(102.0), Now)
+    again = script.send(102.0)
+    assert isinstance(again, Wait)
+    assert again.until == 102.0 + records.LOOK_AGAIN_SECONDS
