@@ -96,7 +96,7 @@ class LockCore(Generic[L]):
 
     def current(self) -> L | None:
         """The latest lease taken through this object and not given back."""
-        for entry in reversed(self.entries):
+        for entry in self.entries[::-1]:  # a copy: others come and go
             if entry.lease._state.ended is None and not entry.claims:
                 return entry.lease
         return None
@@ -114,7 +114,7 @@ class LockCore(Generic[L]):
         """First the caller's own, even a lost one; one who has none releases the object's current lease."""
         caller = who()
         fallback = None
-        for entry in reversed(self.entries):
+        for entry in self.entries[::-1]:  # a copy: others come and go
             if entry.claims:
                 continue
             if entered:
@@ -192,7 +192,7 @@ class ReentrantCore(LockCore[L]):
     def find(self, who: Who, entered: bool) -> Entry[L]:
         """Only the caller's own."""
         caller = who()
-        for entry in reversed(self.entries):
+        for entry in self.entries[::-1]:  # a copy: others come and go
             if entry.who() is caller and (not entered or entry.entered) and not entry.claims:
                 return entry
         raise self.not_held()
