@@ -59,4 +59,6 @@ def waiting(url: str, **options: object) -> Process:
 
 def acting(url: str, code: str, **options: object) -> Process:
     """Runs ``code`` with ``locks`` (a client) and ``options`` at hand."""
-    return run_python(_COMMON + code, url, repr(options))
+    # It may fork while threads run, of which Python 3.12 and later warn: that is the hazard under test.
+    quiet = ("-W", "ignore:This process:DeprecationWarning")
+    return run_python(_COMMON + code, url, repr(options), options=quiet)
