@@ -17,6 +17,8 @@ from simulation.coverage import coverage_table
 from simulation.plans import load_plan
 from simulation.workloads import SCENARIOS
 
+TABLE_WIDTH = 160
+
 SHRUNK_AT_MOST = 5
 """Failures beyond these are named, not made smaller."""
 
@@ -46,7 +48,8 @@ def main() -> int:
             told = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
             progress.update(task, advance=1, rate=rate, description=told)
     seconds = time.monotonic() - started
-    console.print(coverage_table(report.coverage))
+    wide = Console(width=max(console.width, TABLE_WIDTH))
+    wide.print(coverage_table(report.coverage))
     for failure in report.failures[:SHRUNK_AT_MOST]:
         console.print(describe_failure(shrunk(failure)), markup=False, highlight=False, soft_wrap=True)
     if len(report.failures) > SHRUNK_AT_MOST:

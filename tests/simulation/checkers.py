@@ -98,6 +98,7 @@ class Evidence:
     def _read(self) -> None:
         current: dict[tuple[str, str], Belief] = {}
         by_client: dict[str, list[Belief]] = defaultdict(list)
+        by_state: dict[int, Belief] = {}
         for event in self.run.world.trace:
             if isinstance(event, Changed):
                 self.changes[event.name].append(event)
@@ -115,7 +116,7 @@ class Evidence:
                     when(state.deadline),
                     when(state.deadline - state.grace),
                 )
-                current[event.client, event.state.nonce] = belief
+                current[event.client, event.state.nonce] = by_state[id(state)] = belief
                 by_client[event.client].append(belief)
                 self.beliefs.append(belief)
                 self.moves.append((event.at, event.state.nonce, event.deadline))
@@ -127,10 +128,9 @@ class Evidence:
                     known.let_go = min(known.let_go, event.at)
                     known.ended = min(known.ended, event.at)
             elif isinstance(event, Told):
-                for belief in by_client[event.client]:
-                    if belief.state is event.state:
-                        belief.told.append(event.at)
-                        belief.ended = min(belief.ended, event.at)
+                belief = by_state[id(event.state)]
+                belief.told.append(event.at)
+                belief.ended = min(belief.ended, event.at)
             elif isinstance(event, Crashed):
                 self._crashed[event.client] = event.at
                 for belief in by_client[event.client]:
@@ -143,15 +143,14 @@ class Evidence:
             elif isinstance(event, Forgot):
                 self.forgot.append(event.at)
             else:
-                self._read_note(event, by_client)
+                self.notes.append(event)
+                if event.what == "got":
+                    by_state[id(event.facts[0])].returned = event.at
+                else:
+                    self._read_note(event, by_client)
 
     def _read_note(self, event: Noted, by_client: dict[str, list[Belief]]) -> None:
-        self.notes.append(event)
-        if event.what == "got":
-            for belief in by_client[event.client]:
-                if belief.state is event.facts[0]:
-                    belief.returned = event.at
-        elif event.what == "release failed":
+        if event.what == "release failed":
             for belief in by_client[event.client]:
                 if belief.state.name == event.facts[0] and belief.let_go <= event.at:
                     belief.failed = True
@@ -297,6 +296,8 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
     A copy made by the network, or a node that forgot, may do that; it then expires with its ttl. And one that
     was granted, but never heard of it before it expired, may ask again.
     """
+    if seen.jumps:
+        return  # what is remembered, and for how long, is told by the node's clock
     clock = seen.run.world.node.clock
     for name, changes in seen.changes.items():
         granted: dict[str, float] = {}
@@ -308,7 +309,7 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
                 if nonce in seen.copied:
                     continue
                 before = granted.get(nonce, over.get(nonce))
-                if nonce in granted and (seen.jumps or clock.when(expiries[nonce]) <= change.at):
+                if nonce in granted and clock.when(expiries[nonce]) <= change.at:
                     continue
                 if before is not None and not seen.forgot_between(before, change.at):
                     told = "granted twice" if nonce in granted else "granted after it was withdrawn"

@@ -203,7 +203,8 @@ class SimulatedClient:
         tended = task.op.__class__ is Tend
         task.op = None
         send, throw = task.script.send, task.script.throw
-        acts, at_once = self._acts, self._at_once
+        acts, at_once, world = self._acts, self._at_once, self.world
+        base, rate = self.clock.base, self.clock.rate
         try:
             while True:
                 op: Any
@@ -218,6 +219,9 @@ class SimulatedClient:
                     if not task.countdown:
                         reply, trouble = self._strike(task, op)
                         continue
+                if kind is Now:
+                    reply = base + rate * world.now
+                    continue
                 act = acts.get(kind)
                 if act is None:
                     try:

@@ -108,7 +108,8 @@ class Node(Server):
     def apply(self, name: str, request: Request) -> Reply:
         record = self.records.get(name, EMPTY)
         step = self._rule(record, request, self.now(), self.wall_us())
-        self.store(name, record, request, step)
+        if step.record is not record or step.wake:
+            self.store(name, record, request, step)
         return step.reply
 
     def store(self, name: str, before: Record, request: Request, step: transitions.Step) -> None:
