@@ -46,9 +46,9 @@ def age(client: Client) -> float:
 @pytest.mark.parametrize("kind", ["lock", "rlock", "semaphore"])
 def test_dropping_both_stops_the_renewal(client: Client, kind: str) -> None:
     made: dict[str, Lock] = {
-        "lock": client.lock("x", ttl=0.5),
-        "rlock": client.rlock("x", ttl=0.5),
-        "semaphore": client.semaphore("x", 1, ttl=0.5),
+        "lock": client.lock("x", ttl=1.0),
+        "rlock": client.rlock("x", ttl=1.0),
+        "semaphore": client.semaphore("x", 1, ttl=1.0),
     }
     made[kind].acquire()
     dropped(made)
@@ -56,27 +56,27 @@ def test_dropping_both_stops_the_renewal(client: Client, kind: str) -> None:
 
 
 def test_a_lock_keeps_its_lease(client: Client) -> None:
-    lock = client.lock("x", ttl=0.4)
+    lock = client.lock("x", ttl=1.0)
     lock.acquire()
     gc.collect()
-    wait_until(lambda: age(client) > 0.9)
+    wait_until(lambda: age(client) > 1.3)
     assert lock.lease is not None
     lock.lease.check()
     lock.release()
 
 
 def test_a_lease_keeps_itself(client: Client) -> None:
-    lease = client.lock("x", ttl=0.4).acquire()
+    lease = client.lock("x", ttl=1.0).acquire()
     assert lease is not None
     gc.collect()
-    wait_until(lambda: age(client) > 0.9)
+    wait_until(lambda: age(client) > 1.3)
     lease.check()
     lease.release()
     assert holders(client) == 0
 
 
 def test_callbacks_do_not_keep_it(client: Client) -> None:
-    lease = client.lock("x", ttl=0.5).acquire()
+    lease = client.lock("x", ttl=1.0).acquire()
     assert lease is not None
     lease.on_lost(lambda lost: None)
     leases = [lease]
@@ -87,7 +87,7 @@ def test_callbacks_do_not_keep_it(client: Client) -> None:
 
 def test_the_callback_of_a_dropped_lease_is_not_called(client: Client) -> None:
     told: list[Lease] = []
-    lease = client.lock("x", ttl=0.3).acquire()
+    lease = client.lock("x", ttl=1.0).acquire()
     assert lease is not None
     lease.on_lost(told.append)
     leases = [lease]
@@ -141,13 +141,13 @@ def test_the_same_in_asyncio() -> None:
         url = f"memory://{secrets.token_hex(8)}"
         async with holdfast.aio.connect(url) as client:
             with holdfast.connect(url) as observer:
-                leases = [await client.lock("x", ttl=0.4).acquire()]
+                leases = [await client.lock("x", ttl=1.0).acquire()]
                 dropped(leases)
                 await async_wait_until(lambda: holders(observer) == 0)
-                lock = client.lock("x", ttl=0.4)
+                lock = client.lock("x", ttl=1.0)
                 await lock.acquire()
                 gc.collect()
-                await async_wait_until(lambda: age(observer) > 0.9)
+                await async_wait_until(lambda: age(observer) > 1.3)
                 assert lock.lease is not None
                 lock.lease.check()
                 await lock.release()

@@ -75,7 +75,7 @@ def test_release_concerns_the_own_lease_first(take: Take) -> None:
     """Two tasks share a lock object; the first one's lease is lost; its release leaves the second's alone."""
 
     async def test(client: AsyncClient) -> None:
-        lock = client.lock("x", ttl=0.2, renew=False)
+        lock = client.lock("x", ttl=0.6, renew=False)
         lost = await take(lock.acquire)
 
         async def second() -> AsyncLease | None:

@@ -82,7 +82,7 @@ async def test_the_deadline_counts_from_before_the_first_request(world: SpyWorld
 
 async def test_a_grant_that_comes_too_late_is_no_grant(world: SpyWorld) -> None:
     """The answer took longer than the lease lasts: it is given back, and asked for anew."""
-    ann, lock = world.actor(), world.client().lock("x", ttl=0.3)
+    ann, lock = world.actor(), world.client().lock("x", ttl=1.0)
     gate = Gate(world, "Acquire")
     world.spy.after = gate
     pending = ann(lock.acquire)
@@ -242,7 +242,7 @@ async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[E
 @pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
 async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: type[Exception]) -> None:
     """Told at the local deadline, once; then the object can be used again."""
-    ann, lock = world.actor(), world.client().lock("x", ttl=0.6)
+    ann, lock = world.actor(), world.client().lock("x", ttl=1.0)
     lease = held(await ann(lock.acquire))
     told: list[Lease] = []
     lease.on_lost(told.append)
@@ -293,7 +293,7 @@ async def test_a_renewal_that_comes_after_the_loss_does_not_bring_it_back(world:
 
 
 async def test_a_renewal_that_races_a_release_does_not_bring_it_back(world: SpyWorld) -> None:
-    ann, lock = world.actor(), world.client().lock("x", ttl=0.6)
+    ann, lock = world.actor(), world.client().lock("x", ttl=2.0)
     lease = held(await ann(lock.acquire))
     told: list[Lease] = []
     lease.on_lost(told.append)
@@ -304,7 +304,7 @@ async def test_a_renewal_that_races_a_release_does_not_bring_it_back(world: SpyW
     gate.open()
     world.spy.before = nothing
     renewals = world.spy.asked("Renew")
-    kept = held(await ann(world.client().lock("y", ttl=0.3).acquire))
+    kept = held(await ann(world.client().lock("y", ttl=1.0).acquire))
     await world.until(lambda: world.spy.asked("Renew") > renewals + 1)
     kept.check()
     assert not world.look("x").locked

@@ -87,7 +87,7 @@ async def test_the_exporter_may_take_it_back(world: World) -> None:
 
 async def test_it_waits_one_ttl_for_its_adopter(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
-    lease = held(await ann(client.lock("x", ttl=0.4).acquire))
+    lease = held(await ann(client.lock("x", ttl=0.8).acquire))
     text = await ann(lease.export)
     newer = held(await bob(client.lock("x").acquire, timeout=20))
     assert newer.token > lease.token
@@ -108,7 +108,7 @@ async def test_it_outlives_the_client_that_exported_it(world: World) -> None:
 
 async def test_it_is_kept_after_adoption(world: World) -> None:
     ann, client = world.actor(), world.client()
-    lease = held(await ann(client.lock("x", ttl=0.6).acquire))
+    lease = held(await ann(client.lock("x", ttl=1.0).acquire))
     taken = await ann(world.client().adopt, await ann(lease.export))
     await world.until(lambda: world.look("x").holders[0].age > 1.5)
     taken.check()

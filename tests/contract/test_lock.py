@@ -328,7 +328,7 @@ async def test_a_lease_may_be_handed_to_another(world: World) -> None:
 async def test_release_takes_nothing_from_the_next_holder(world: World) -> None:
     """One object, two callers; the first one's lease runs out, and its release concerns that one only."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()
-    lock = world.client().lock("x", ttl=0.3, renew=False)
+    lock = world.client().lock("x", ttl=0.8, renew=False)
     lost = held(await ann(lock.acquire))
     kept = held(await bob(lock.acquire, timeout=20))
     assert lost.lost

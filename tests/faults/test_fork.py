@@ -14,7 +14,7 @@ from support import run_python, wait_until
 # In each program below, `child` is what the forked process does; it ends with os._exit unless told otherwise.
 FORK = """
 import gc, warnings
-lock = locks.lock("x", ttl=0.8)
+lock = locks.lock("x", ttl=1.5)
 lease = lock.acquire()
 told = []
 lease.on_lost(told.append)
@@ -49,7 +49,7 @@ def parent_is_undisturbed(url: str, locks: Client, child_code: str) -> list[str]
     with acting(url, child_code + FORK) as process:
         token = int(process.expect("held").split()[0])
         process.expect("joined", timeout=30)
-        wait_until(lambda: locks.inspect("x").holders[0].age > 1.8)  # well beyond its ttl
+        wait_until(lambda: locks.inspect("x").holders[0].age > 2.0)  # well beyond its ttl
         assert [holder.token for holder in locks.inspect("x").holders] == [token]
         process.send()
         process.expect("released")
@@ -101,7 +101,7 @@ def test_closing_in_the_child_closes_nothing_of_the_parents(sqlite_url: str, loc
 def test_leaving_with_in_the_child_is_a_no_op(sqlite_url: str, locks: Client) -> None:
     """The child runs out of the parent's own ``with``."""
     code = """
-lock = locks.lock("x", ttl=0.8)
+lock = locks.lock("x", ttl=1.5)
 with lock as lease:
     print("held", lease.token, flush=True)
     pid = os.fork()
@@ -285,7 +285,7 @@ import holdfast.aio
 aio = holdfast.aio.connect(sys.argv[1])
 
 async def parent():
-    lease = await aio.lock("x", ttl=0.8).acquire()
+    lease = await aio.lock("x", ttl=1.5).acquire()
     print("held", lease.token, flush=True)
     pid = os.fork()
     if pid == 0:
@@ -303,7 +303,7 @@ asyncio.run(parent())
     with acting(sqlite_url, code) as process:
         token = int(process.expect("held"))
         process.expect("joined")
-        wait_until(lambda: locks.inspect("x").holders[0].age > 1.8)
+        wait_until(lambda: locks.inspect("x").holders[0].age > 2.0)
         assert locks.inspect("x").holders[0].token == token
         process.send()
         process.expect("released")
