@@ -324,7 +324,8 @@ async def give_back(book: Book, state: LeaseState) -> None:
     if state.ended is not None:
         raise not_held(state)
     if state.loss(await Now()) is not None:
-        await records.abandon(book, state)
+        # The engine may keep it for a moment longer than we rely on it: one who asks again must not meet it.
+        await records.abandon(book, state, wait=state.reason != "unreachable")
         raise state.lost_error()
     await records.release(book, state, book.io_timeout)
     if state.reason is not None and state.ended is None:
