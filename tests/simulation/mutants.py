@@ -338,16 +338,13 @@ def _both(*patches: Patch) -> Iterator[None]:
         yield
 
 
-UNSURE: Final = ("loss", "slow", "partition-in", "node hang")
-"""Faults after which one does not know what happened."""
-
 MUTANTS: Final = (
     Mutant("release without owner check", release_without_owner_check, ("exclusion",), ("lock", "rlock")),
     Mutant("GET then DEL", get_then_del, ("exclusion",), ("lock", "rlock")),
     Mutant("renewal without owner check", renewal_without_owner_check, ("deadlines",), ("tools", "lock")),
     Mutant("renewal that re-creates", renewal_that_recreates, ("tokens",), ("lock", "rlock")),
     Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
-    Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("lock", "rlock"), 2.0, UNSURE),
+    Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("semaphore",), 3.0, ("slow",)),
     Mutant("token minted before the grant", token_before_grant, ("tokens",), ("lock", "rlock")),
     Mutant("token minted after the grant", token_after_grant, ("tokens",), ("lock",), 3.0, ("pause",)),
     Mutant("tokens in milliseconds", millisecond_tokens, ("tokens",), ("burst",), 2.0, FORGETS),

@@ -9,7 +9,7 @@ from simulation.checkers import CHECKERS, check
 from simulation.mutants import MUTANTS, Mutant
 from simulation.schedules import Run, run_schedule
 
-SCHEDULES_AT_MOST = 150
+SCHEDULES_AT_MOST = 300
 
 
 def scheduled(mutant: Mutant, number: int) -> Run:
