@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import secrets
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import holdfast
+from contract.engines import FRESH_URL
 from holdfast import Client, Lock, LockTimeout
 from support import wait_until
 
@@ -91,9 +92,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with holdfast.connect(f"memory://{secrets.token_hex(8)}") as client:
+@pytest.fixture(params=FRESH_URL)
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    with holdfast.connect(FRESH_URL[request.param](tmp_path)) as client:
         yield client
 
 

@@ -121,3 +121,16 @@ async def test_closing_inside_a_watch(world: World) -> None:
     await ann(getattr(watch, names[0]))
     await ann(client.close)
     await ann(getattr(watch, names[1]), None, None, None)
+
+
+async def test_closing_ends_those_who_watch(world: World) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    enter = "__enter__" if world.driver == "threads" else "__aenter__"
+    watch = client.watch("x")
+    await bob(getattr(watch, enter))
+    await bob(watch.next)
+    waiting = bob(watch.next)
+    await ann(client.inspect, "x")
+    await ann(client.close)
+    with pytest.raises(InvalidArgument, match="closed"):
+        await waiting

@@ -128,6 +128,19 @@ async def test_every_kind_can_be_handed_over(world: World) -> None:
         taken.check()
 
 
+async def test_max_hold_goes_along(world: World) -> None:
+    """A hung holder must not hold for ever, and neither must whoever it hands over to."""
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=1.0, max_hold=1.5).acquire))
+    taken = await ann(world.client().adopt, await ann(lease.export))
+    assert taken.remaining <= 1.5
+    assert await ann(taken.wait_lost, timeout=20) is True
+    with pytest.raises(LockLost) as loss:
+        taken.check()
+    assert loss.value.reason == "max_hold"
+    await world.until_free("x")
+
+
 async def test_what_is_lost_is_not_exported(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=0.2, renew=False).acquire))
