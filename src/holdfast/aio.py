@@ -245,7 +245,9 @@ class AsyncLease(BaseLease):
     async def downgrade(self) -> AsyncLease:
         """A read lease, with a token of its own, in place of this write lease."""
         driver = self._client._driver
-        return AsyncLease(self._client, await driver.run(locking.downgrade(driver.book, self._state)))
+        reader = AsyncLease(self._client, await driver.run(locking.downgrade(driver.book, self._state)))
+        self._successor = reader
+        return reader
 
     async def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
         """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""

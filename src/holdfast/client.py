@@ -247,9 +247,10 @@ class Lease(BaseLease):
 
     def downgrade(self) -> Lease:
         """A read lease, with a token of its own, in place of this write lease."""
-        return Lease(
-            self._client, self._client._driver.run(locking.downgrade(self._client._driver.book, self._state))
-        )
+        driver = self._client._driver
+        reader = Lease(self._client, driver.run(locking.downgrade(driver.book, self._state)))
+        self._successor = reader
+        return reader
 
     def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
         """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""

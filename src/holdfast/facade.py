@@ -61,12 +61,14 @@ class BaseClient(Protocol):
 class BaseLease:
     """One grant, as far as it can be known without asking anybody."""
 
-    __slots__ = ("__weakref__", "_acquired_at", "_client", "_state")
+    __slots__ = ("__weakref__", "_acquired_at", "_client", "_state", "_successor")
 
     def __init__(self, client: BaseClient, state: LeaseState) -> None:
         self._client = client
         self._state = state
         self._acquired_at = wall_seconds()
+        self._successor: BaseLease | None = None
+        """What it was downgraded to: ``with`` gives that back, so it lives as long as this one."""
 
     def __repr__(self) -> str:
         state = self._state

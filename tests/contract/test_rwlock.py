@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -110,6 +111,19 @@ async def test_with_gives_back_what_it_was_downgraded_to(world: World) -> None:
     assert not world.look("x").locked
     with pytest.raises(NotHeld):
         read.check()
+
+
+async def test_with_keeps_what_it_was_downgraded_to(world: World) -> None:
+    """The body need not hold on to the read lease: it goes on reading under it."""
+    world.keeps_leases = False
+    ann = world.actor()
+    rwlock = world.client().rwlock("x", ttl=1.0)
+    async with ann.inside(rwlock.write()) as written:
+        await ann(written.downgrade)
+        gc.collect()
+        await world.until(lambda: world.look("x").holders[0].age > 1.3)
+        assert world.look("x").holders[0].mode == "read"
+    assert not world.look("x").locked
 
 
 async def test_only_a_write_lease_in_force_is_downgraded(world: World) -> None:
