@@ -61,6 +61,8 @@ class Belief:
     ended: float = inf
     """Given back, told to be lost, or gone with its client; whichever was first."""
     let_go: float = inf
+    how: str = ""
+    """In which way it was let go of first."""
     crashed: float = inf
     told: list[float] = field(default_factory=list)
     returned: float = inf
@@ -124,8 +126,8 @@ class Evidence:
                 self.moves.append((event.at, event.nonce, event.deadline))
             elif isinstance(event, LetGo):
                 known = current.get((event.client, event.nonce))
-                if known is not None:
-                    known.let_go = min(known.let_go, event.at)
+                if known is not None and known.let_go == inf:
+                    known.let_go, known.how = event.at, event.how
                     known.ended = min(known.ended, event.at)
             elif isinstance(event, Told):
                 belief = by_state[id(event.state)]
@@ -178,6 +180,11 @@ class Evidence:
             begins <= until and ends >= since and target in (-1, machine)
             for begins, ends, target in self._windows
         )
+
+    def interrupts(self, nonce: str) -> bool:
+        """Whether the client of this attempt was interrupted at some time."""
+        machine = machine_of(nonce)
+        return any(fault.kind == "interrupt" and fault.target == machine for fault in self.run.plan)
 
     def forgot_between(self, since: float, until: float) -> bool:
         return any(since <= at <= until for at in self.forgot)
@@ -490,6 +497,8 @@ def loss_told(seen: Evidence) -> Iterator[str]:
                 by = ends
         if belief.crashed <= by or belief.let_go <= min(by + ROUNDING_SECONDS, belief.deadline):
             continue  # gone with its client, or given back in time, though the pause took away the grace
+        if belief.let_go <= by + ROUNDING_SECONDS and seen.interrupts(belief.state.nonce):
+            continue  # interrupted the moment it ran again: given back without another look
         if not belief.told:
             yield f"{belief.state.nonce}: loss due at {due:.4f} s, never told"
         elif belief.told[0] > by + ROUNDING_SECONDS:
@@ -510,7 +519,8 @@ def no_false_alarm(seen: Evidence) -> Iterator[str]:
             if at < due and (gone is None or gone.at > at or ours):
                 yield f"{nonce}: loss told at {at:.4f} s, though it was held until our own release"
         for at in belief.raised:
-            if belief.let_go < due and ours and nonce not in seen.broken and not belief.failed:
+            in_time = belief.let_go < due and belief.how == "Release" and not belief.failed
+            if in_time and ours and nonce not in seen.broken:
                 yield f"{nonce}: LockLost raised at {at:.4f} s, though it was given back in time"
 
 

@@ -287,7 +287,8 @@ class SimulatedClient:
 
     def _apply(self, task: Task, op: Apply) -> None:
         if op.request.__class__ in GIVING_BACK:
-            self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce))
+            how = op.request.__class__.__name__
+            self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
         self._send(task, op)
 
     def _send(self, task: Task, op: Any) -> None:
@@ -403,7 +404,7 @@ class SimulatedClient:
 
     def _over(self, state: LeaseState) -> None:
         if state.ended is not None and self.alive:
-            self.world.trace.append(LetGo(self.world.now, self.id, state.nonce))
+            self.world.trace.append(LetGo(self.world.now, self.id, state.nonce, state.ended))
 
     def _tell_deadlines(self) -> None:
         for state in self.book.leases.values():

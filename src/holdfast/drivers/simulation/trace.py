@@ -68,6 +68,8 @@ class LetGo(NamedTuple):
     at: float
     client: str
     nonce: str
+    how: str
+    """The request, or how the lease ended."""
 
 
 class Told(NamedTuple):
