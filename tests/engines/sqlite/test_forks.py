@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import holdfast
 from engines.sqlite.stores import HOLDER, One, query
-from support import run_python
+from holdfast.engines.sqlite import database
+from holdfast.engines.sqlite.place import Place
+from support import run_python, stays_true
 
 FORKER = """
     import os, sys, holdfast
@@ -119,10 +124,11 @@ def test_a_child_forked_behind_the_back_of_python_is_told_so(url: str) -> None:
 def test_a_fork_that_is_only_announced_afterwards_does_not_reuse_what_it_inherited(url: str) -> None:
     """As uWSGI does it: the child is told, the parent was not asked."""
     code = """
-        import ctypes, os, sys, holdfast
+        import _imp, ctypes, os, sys, holdfast
 
         locks = holdfast.connect(sys.argv[1])
         lease = locks.lock("x", ttl=60).acquire()
+        _imp.acquire_lock()
         pid = ctypes.CDLL(None).fork()
         if pid == 0:
             ctypes.pythonapi.PyOS_AfterFork_Child()
@@ -131,6 +137,7 @@ def test_a_fork_that_is_only_announced_afterwards_does_not_reuse_what_it_inherit
             except holdfast.EngineUnavailable as error:
                 print("refused", error, flush=True)
             sys.exit(0)
+        _imp.release_lock()
         os.waitpid(pid, 0)
         lease.check()
         lease.release()
@@ -175,3 +182,39 @@ def test_a_store_in_the_child_lets_go_without_a_word(path: Path, client: Callabl
         os._exit(0 if len(os.listdir("/proc/self/fd")) < before else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert query(path, "SELECT count(*) FROM clients WHERE dead = 0") == [(1,)]
+
+
+class SlowToClose:
+    """A connection that is still open while it is being closed."""
+
+    def __init__(self) -> None:
+        self.closing = threading.Event()
+        self.go_on = threading.Event()
+
+    def close(self) -> None:
+        self.closing.set()
+        assert self.go_on.wait(10)
+
+
+def test_a_fork_waits_for_a_connection_that_is_being_closed(path: Path) -> None:
+    """SQLite writes back its log then; a child with half of that in its memory would do harm."""
+    slow = SlowToClose()
+    tidied = database.Database(Place(str(path), False))
+    tidied.connection = cast(sqlite3.Connection, slow)
+    database._open.add(tidied)
+
+    def close() -> None:
+        with tidied.mutex:
+            tidied.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    assert slow.closing.wait(10)
+    forking = threading.Thread(target=database._before_fork)
+    forking.start()
+    stays_true(forking.is_alive, 0.2)
+    slow.go_on.set()
+    forking.join(10)
+    closer.join(10)
+    database._in_parent()
+    assert not database._open

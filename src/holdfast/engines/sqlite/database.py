@@ -14,7 +14,6 @@ import os
 import secrets
 import sqlite3
 import threading
-import weakref
 from typing import Final
 from urllib.parse import quote
 
@@ -44,9 +43,6 @@ TABLES: Final = (
 
 FORK_PATIENCE_SECONDS: Final = 5.0
 """How long a fork waits for a call under way, so that no connection is open when it happens."""
-
-NO_CHECKPOINT_ON_CLOSE: Final = 1006
-"""SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which Python knows by name since 3.12."""
 
 _REMEDIES: Final[dict[int, tuple[str, str]]] = {
     sqlite3.SQLITE_FULL: ("cannot grow, the disk is full", "free some space; nothing was changed"),
@@ -182,14 +178,19 @@ class Database:
         self.connection: sqlite3.Connection | None = None
         self.identity: tuple[int, int] | None = None
         """Which file it was opened on."""
-        _databases.add(self)
 
     def open(self) -> sqlite3.Connection:
         """The connection to a database that is there. Called with the mutex held."""
-        if self.connection is None:
-            with opening:
-                self.connection, self.identity = connect(self.place)
-        return self.connection
+        if self.connection is not None:
+            return self.connection
+        with opening:
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection, self.identity = connect(self.place)
+        self.connection = connection
+        _open.add(self)
+        return connection
 
     def create(self) -> Side:
         """Make sure that there is a database, and open it. Called with the mutex held."""
@@ -197,7 +198,7 @@ class Database:
         with opening:
             side = self.place.prepare()
             try:
-                self.connection, self.identity = connect(self.place)
+                self._connect()
             except BaseException:
                 side.close()
                 raise
@@ -205,15 +206,18 @@ class Database:
 
     def close(self) -> None:
         """Called with the mutex held. SQLite leaves the log alone if the file has moved."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
+        if self.connection is not None:
             with contextlib.suppress(sqlite3.Error):
-                connection.close()
+                self.connection.close()
+            # Only now: while it is being closed it is open, and a fork has to wait for it.
+            self.connection = None
+            _open.discard(self)
 
     def forked(self) -> None:
         """This is the child. What is still open was left by a fork that nobody announced: never touch it."""
         connection, self.connection = self.connection, None
         self.mutex = threading.Lock()
+        _open.discard(self)
         if connection is not None and self.identity is not None:
             _abandon(connection)
             _inherited.add(self.identity)
@@ -221,7 +225,9 @@ class Database:
 
 # --- forks --------------------------------------------------------------------------------------
 
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_open: set[Database] = set()
+"""Changed under ``opening``, or with the mutex of the one concerned held."""
+
 _held_for_fork: list[threading.Lock] = []
 
 
@@ -229,23 +235,16 @@ def _before_fork() -> None:
     """Close every connection, and keep everyone from opening another until the fork is over."""
     ends_at = boottime() + FORK_PATIENCE_SECONDS
     while (left := ends_at - boottime()) > 0 and opening.acquire(timeout=left):
-        database = next((one for one in list(_databases) if one.connection is not None), None)
-        if database is None:
+        still_open = list(_open)
+        if not still_open:
             _held_for_fork.append(opening)
             return
         # A call may be under way, and may want to open, too: let it end before anything is closed.
         opening.release()
+        database = still_open[0]
         if database.mutex.acquire(timeout=max(ends_at - boottime(), 0.0)):
             _held_for_fork.append(database.mutex)
-            _close_quickly(database)
-
-
-def _close_quickly(database: Database) -> None:
-    connection = database.connection
-    if connection is not None and hasattr(connection, "setconfig"):
-        with contextlib.suppress(sqlite3.Error):
-            connection.setconfig(NO_CHECKPOINT_ON_CLOSE, True)
-    database.close()
+            database.close()
 
 
 def _in_parent() -> None:
@@ -257,7 +256,7 @@ def _in_child() -> None:
     global opening
     _held_for_fork.clear()
     opening = threading.Lock()
-    for database in list(_databases):
+    for database in list(_open):
         database.forked()
 
 

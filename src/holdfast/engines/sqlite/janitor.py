@@ -41,10 +41,13 @@ RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 CLAIM_SWEEP: Final = "UPDATE meta SET value = ? WHERE key = 'swept_at' AND value = ?"
 FORGET: Final = "DELETE FROM locks WHERE namespace = ? AND name = ? AND version = ?"
 KEEP: Final = "UPDATE locks SET forget_at = ? WHERE namespace = ? AND name = ? AND version = ?"
-RAISE_FLOOR: Final = "UPDATE meta SET value = ?1 WHERE key = 'floor' AND value < ?1"
+RAISE_FLOOR: Final = "UPDATE meta SET value = max(value, ?) WHERE key = 'floor'"
 
 _at_work: set[str] = set()
 """Paths of the databases that a thread of this process is tidying."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_at_work.clear)
 
 
 class Janitor:
@@ -71,9 +74,13 @@ class Janitor:
     def start(self) -> None:
         self._writes = 0
         self._looked_at = boottime()
-        if self._place.path not in _at_work:
-            _at_work.add(self._place.path)
+        if self._place.path in _at_work:
+            return
+        _at_work.add(self._place.path)
+        try:
             threading.Thread(target=self._work, name="holdfast-janitor", daemon=True).start()
+        except RuntimeError:  # The interpreter is ending, or there can be no more threads.
+            _at_work.discard(self._place.path)
 
     def _work(self) -> None:
         try:
