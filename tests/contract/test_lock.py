@@ -325,6 +325,17 @@ async def test_a_lease_may_be_handed_to_another(world: World) -> None:
         await ann(lease.release)
 
 
+async def test_with_may_be_left_by_another(world: World) -> None:
+    """As by an exit stack, or a fixture whose end runs in another task than its beginning."""
+    ann, bob = world.actor(), world.actor()
+    lock = world.client().lock("x")
+    held(await ann(getattr(lock, ann.enter_name)))
+    await bob(getattr(lock, bob.exit_name), None, None, None)
+    assert not world.look("x").locked
+    with pytest.raises(NotHeld):
+        await bob(getattr(lock, bob.exit_name), None, None, None)
+
+
 async def test_release_takes_nothing_from_the_next_holder(world: World) -> None:
     """One object, two callers; the first one's lease runs out, and its release concerns that one only."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()

@@ -7,6 +7,7 @@ from math import inf
 from holdfast.core.ops import Apply, Now, Script, Wait
 from holdfast.protocols import records
 from holdfast.protocols.book import Book
+from holdfast.protocols.records.acquiring import LOOK_AGAIN_SECONDS
 from holdfast.rules.record import Holder, Record
 from holdfast.rules.requests import Snapshot, Watch
 
@@ -48,4 +49,4 @@ def test_a_look_that_finds_nothing_new_is_not_told() -> None:
     assert isinstance(script.send(102.0), Now)
     again = script.send(102.0)
     assert isinstance(again, Wait)
-    assert again.until == 102.0 + records.LOOK_AGAIN_SECONDS
+    assert again.until == 102.0 + LOOK_AGAIN_SECONDS

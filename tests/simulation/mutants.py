@@ -18,6 +18,7 @@ from holdfast.drivers.simulation import Node
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
+from holdfast.protocols.records import acquiring, trouble
 from holdfast.rules import queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
 from holdfast.rules.requests import (
@@ -147,7 +148,7 @@ def undated_grants() -> Patch:
     async def dated(self: Any, reply: Granted) -> Granted:
         return reply
 
-    return mock.patch.object(records._Attempt, "dated", dated)
+    return mock.patch.object(acquiring.Attempt, "dated", dated)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def token_after_grant() -> Patch:
         state = await shipped(book, spec, owner, timeout)
         if isinstance(state, LeaseState):
             await Pause(0.03)  # two calls: anything can come in between
-            reply, _ = await records._insist(book, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
+            reply, _ = await trouble.insist(book, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
             assert isinstance(reply, Granted)
             state.token = reply.token
         return state

@@ -111,16 +111,17 @@ class LockCore(Generic[L]):
                 return entry
 
     def find(self, who: Who, entered: bool) -> Entry[L]:
-        """First the caller's own, even a lost one; one who has none releases the object's current lease."""
+        """First the caller's own, even a lost one; one who has none releases the object's current lease.
+
+        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as happens
+        to test fixtures and exit stacks.
+        """
         caller = who()
         fallback = None
         for entry in self.entries[::-1]:  # a copy: others come and go
             if entry.claims:
                 continue
-            if entered:
-                if entry.entered and entry.who() is caller:
-                    return entry
-            elif entry.lease._state.ended in (None, "forked"):
+            if entry.entered if entered else entry.lease._state.ended in (None, "forked"):
                 if entry.who() is caller:
                     return entry
                 if fallback is None:

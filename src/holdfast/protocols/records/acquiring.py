@@ -1,0 +1,376 @@
+"""Taking a lock, or several: one attempt from its first request to the grant, or to its last trace.
+
+Each attempt carries a fresh nonce, so the engine recognises its own: after an unknown outcome the same
+request is simply asked again, and what was granted is granted still. An attempt that is given up is
+withdrawn, by the keeper if need be, and a copy of it that arrives late is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import cast
+
+from ...core.arguments import Spec
+from ...core.deadlines import pause_seconds, relied_until
+from ...core.ops import (
+    Apply,
+    ApplyInOrder,
+    Listen,
+    Nonce,
+    Now,
+    Pause,
+    Post,
+    Troubled,
+    Unknown,
+    Unlisten,
+    Wait,
+)
+from ...errors import EngineUnavailable
+from ...model import Mode
+from ...rules.record import Holder
+from ...rules.requests import (
+    Acquire,
+    Busy,
+    Done,
+    Granted,
+    Queued,
+    Renew,
+    Reply,
+    Withdraw,
+    Withdrawn,
+)
+from ..book import Book, LeaseState
+from .closing import CLOSING, closed
+from .giving_back import abandon, clean_up
+from .trouble import unavailable, unexpected
+
+__all__ = ["LOOK_AGAIN_SECONDS", "Attempt", "NotGranted", "acquire", "acquire_in_order", "lease_of"]
+
+LOOK_AGAIN_SECONDS = 5.0
+"""A waiter looks at least this often, whatever it was told."""
+
+
+class NotGranted:
+    """It was not granted in time; these had it, as of ``now`` on the engine's clock."""
+
+    __slots__ = ("holders", "now")
+
+    def __init__(self, holders: tuple[Holder, ...] = (), now: float = 0.0) -> None:
+        self.holders = holders
+        self.now = now
+
+
+async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> LeaseState | NotGranted:
+    """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
+    attempt = Attempt(book, spec, owner, await Nonce())
+    try:
+        try:
+            return await attempt.until_granted(timeout)
+        finally:
+            if attempt.listening:
+                await attempt.stop_listening()
+    except BaseException:
+        await attempt.interrupted()  # also when it came after the grant, while we stopped listening
+        raise
+
+
+class Attempt:
+    """The attempt under way: what was asked, until when, and what of it may be left in the engine."""
+
+    __slots__ = (
+        "book",
+        "ends_at",
+        "failures",
+        "listening",
+        "nonce",
+        "owner",
+        "queued",
+        "request",
+        "sent",
+        "spec",
+        "traces",
+        "trouble_since",
+        "uncertain",
+        "undated",
+    )
+
+    def __init__(self, book: Book, spec: Spec, owner: str, nonce: str) -> None:
+        self.book, self.spec, self.owner, self.nonce = book, spec, owner, nonce
+        self.ends_at: float | None = None
+        self.sent: float | None = None
+        """Before the first request was sent that may have been granted."""
+        self.traces = False
+        """Something of it may be in the engine."""
+        self.uncertain = False
+        """A copy of it may still be under way."""
+        self.undated = False
+        """Such a copy may have been granted since, before the request that we count from."""
+        self.queued = False
+        self.listening = False
+        self.trouble_since: float | None = None
+        self.failures = 0
+        self.request = self._ask(wait=False)
+
+    def _ask(self, wait: bool) -> Acquire:
+        spec = self.spec
+        return Acquire(
+            self.nonce,
+            self.book.client,
+            self.owner,
+            spec.kind,
+            spec.mode,
+            spec.ttl,
+            wait,
+            spec.fair,
+            spec.renew,
+            spec.max_hold,
+            spec.limit,
+            spec.metadata,
+        )
+
+    async def until_granted(self, timeout: float | None) -> LeaseState | NotGranted:
+        now = await Now()
+        self.ends_at = None if timeout is None else now + timeout
+        while True:
+            if self.sent is None:
+                self.sent = now
+            self.traces = True
+            try:
+                reply = await Apply(self.spec.name, self.request)
+            except Troubled as trouble:
+                await self.outlast(trouble)
+                now = await Now()
+                continue
+            if self.undated and isinstance(reply, Granted):
+                dated = await self.dated(reply)
+                if dated is None:
+                    now = await Now()
+                    continue
+                reply = dated
+            if reply.__class__ is Granted:
+                state = self.granted(reply)
+                if (await Now()) < state.deadline and not self.book.closed:
+                    return state
+                done = await self.granted_too_late(state)
+            else:
+                done = await self.not_yet(reply)
+            if done is not None:
+                return done
+            if self.book.closed:
+                await self.client_closed()
+            self.sent = None
+            self.undated = self.uncertain
+            now = await Now()
+
+    async def dated(self, reply: Granted) -> Granted | None:
+        """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
+        sent = await Now()
+        try:
+            renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
+        except Troubled as trouble:
+            await self.outlast(trouble)
+            return None
+        if not isinstance(renewed, Done):
+            self.sent = None
+            return None
+        passed = 0.0 if self.sent is None else sent - self.sent
+        self.sent = sent
+        return reply if reply.lasts is None else reply._replace(lasts=reply.lasts - passed)
+
+    def granted(self, reply: Granted) -> LeaseState:
+        state = lease_of(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)
+        state.uncertain = self.uncertain
+        self.book.add(state)
+        return state
+
+    async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
+        """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
+        if self.book.closed:
+            return None
+        await abandon(self.book, state)
+        if self.listening:
+            await self.stop_listening()
+        self.nonce = await Nonce()
+        self.queued = self.uncertain = self.traces = False
+        self.request = self._ask(wait=False)
+        return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
+
+    async def client_closed(self) -> None:
+        """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
+        with contextlib.suppress(Troubled, EngineUnavailable):
+            await Apply(self.spec.name, Withdraw(self.nonce, self.book.linger))
+            self.traces = False
+        raise closed()
+
+    async def not_yet(self, reply: Reply) -> NotGranted | None:
+        """Wait for the turn; returns when it is time to ask again, or with the end of the attempt."""
+        if isinstance(reply, Queued):
+            self.trouble_since, self.failures = None, 0
+            self.queued = True
+            now = await Now()
+            if self.ends_at is not None and now >= self.ends_at:
+                return await self._too_late()
+            until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
+            if self.ends_at is not None:
+                until = min(until, self.ends_at)
+            await Wait(self.nonce, until, reply.blockers)
+            return None
+        self.traces = self.uncertain
+        if isinstance(reply, Busy):
+            now = await Now()
+            if self.ends_at is not None and now >= self.ends_at:
+                return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
+            # Listen first, then ask again, this time for a place in the queue: no wake-up can be missed.
+            self.listening = True
+            try:
+                await Listen(self.nonce)
+            except Troubled as trouble:
+                await self.outlast(trouble)
+                return None
+            self.trouble_since, self.failures = None, 0
+            self.book.wait(self.nonce, self.spec.name, now)
+            self.request = self._ask(wait=True)
+            return None
+        raise unexpected(self.spec, reply)
+
+    async def _too_late(self) -> NotGranted:
+        linger = self.book.linger if self.uncertain else 0.0
+        try:
+            reply = await Apply(self.spec.name, Withdraw(self.nonce, linger))
+        except Troubled:
+            await self.interrupted()
+            return NotGranted()
+        self.traces = False
+        return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
+
+    async def outlast(self, trouble: Troubled) -> None:
+        """The engine is in trouble: pause and go on, or give up when there is no more time for it."""
+        now = await Now()
+        if isinstance(trouble, Unknown):
+            self.uncertain = True
+        elif not self.uncertain:
+            self.sent = None
+            self.traces = self.queued
+        if self.trouble_since is None:
+            self.trouble_since = now
+        gives_up_at = self._gives_up_at(now, self.trouble_since)
+        if now >= gives_up_at:
+            raise unavailable(repr(self.spec.name), trouble) from trouble
+        await Pause(min(pause_seconds(self.failures), gives_up_at - now))
+        self.failures += 1
+
+    def _gives_up_at(self, now: float, since: float) -> float:
+        """Once queued, the timeout decides; before that, io_timeout does, or an earlier timeout."""
+        if self.queued:
+            return self.ends_at if self.ends_at is not None else now + self.book.io_timeout
+        limit = since + self.book.io_timeout
+        return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
+
+    async def interrupted(self) -> None:
+        """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
+        self.book.leases.pop(self.nonce, None)
+        self.book.waiting.pop(self.nonce, None)
+        if self.traces:
+            self.traces = False
+            await clean_up(
+                self.book, self.spec.name, self.spec.ttl, Withdraw(self.nonce, self.book.linger), wait=True
+            )
+
+    async def stop_listening(self) -> None:
+        self.listening = False
+        self.book.waiting.pop(self.nonce, None)
+        await Unlisten(self.nonce)
+        if self.book.closed:
+            await Post(CLOSING)
+
+
+def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
+    return LeaseState(
+        spec.name,
+        spec.kind,
+        cast(Mode, reply.mode),
+        nonce,
+        owner,
+        reply.token,
+        reply.peers,
+        reply.metadata,
+        sent,
+        reply.ttl,
+        relied_until(sent, reply.ttl),
+        None if reply.lasts is None else relied_until(sent, reply.lasts),
+        spec.renew,
+        spec.grace,
+    )
+
+
+async def acquire_in_order(
+    book: Book, specs: tuple[Spec, ...], owner: str, timeout: float | None
+) -> tuple[LeaseState, ...] | NotGranted:
+    """Several locks, all or none, in the given order: as many as are free in one step, then waiting for
+    the next while holding those before it. Callers who agree on an order cannot deadlock."""
+    ends_at = None if timeout is None else (await Now()) + timeout
+    held: list[LeaseState] = []
+    try:
+        while True:
+            taken = await _take_rest(book, specs, owner, ends_at, held)
+            now = await Now()
+            if taken is None and all(state.loss(now) is None for state in held):
+                return tuple(held)
+            # Not granted in time; or one was lost while we waited for another, and all are taken anew.
+            await _give_all_back(book, held)
+            held.clear()
+            if taken is not None or (ends_at is not None and now >= ends_at):
+                return taken or NotGranted()
+    except BaseException:
+        await _give_all_back(book, held)
+        raise
+
+
+async def _take_rest(
+    book: Book, specs: tuple[Spec, ...], owner: str, ends_at: float | None, held: list[LeaseState]
+) -> NotGranted | None:
+    """Add to ``held`` until all are there; what is returned says why that cannot be."""
+    while len(held) < len(specs):
+        rest = specs[len(held) :]
+        if len(rest) > 1:
+            held += await _take_free(book, rest, owner)
+        if len(held) < len(specs):
+            left = None if ends_at is None else max(ends_at - await Now(), 0.0)
+            taken = await acquire(book, specs[len(held)], owner, left)
+            if isinstance(taken, NotGranted):
+                return taken
+            held.append(taken)
+    return None
+
+
+async def _take_free(book: Book, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
+    """Those that can be had now, up to the first that cannot."""
+    attempts = [Attempt(book, spec, owner, await Nonce()) for spec in specs]
+    sent = await Now()
+    taken: list[LeaseState] = []
+    try:
+        replies = await ApplyInOrder(
+            tuple((a.spec.name, a.request) for a in attempts), stop_when_refused=True
+        )
+        for attempt, reply in zip(attempts, replies, strict=False):
+            if isinstance(reply, Busy):
+                break
+            if not isinstance(reply, Granted):
+                raise unexpected(attempt.spec, reply)
+            attempt.sent = sent
+            taken.append(attempt.granted(reply))
+    except BaseException as error:
+        for attempt in attempts:
+            book.leases.pop(attempt.nonce, None)
+            await clean_up(
+                book, attempt.spec.name, attempt.spec.ttl, Withdraw(attempt.nonce, book.linger), wait=False
+            )
+        if isinstance(error, Troubled):
+            return []
+        raise
+    return taken
+
+
+async def _give_all_back(book: Book, held: list[LeaseState]) -> None:
+    for state in reversed(held):
+        await abandon(book, state)

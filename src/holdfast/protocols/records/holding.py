@@ -1,0 +1,143 @@
+"""What a holder can do with its lease besides giving it back."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...core.arguments import Spec
+from ...core.deadlines import RENEW_AFTER, relied_until
+from ...core.ops import (
+    Nonce,
+    Now,
+)
+from ...errors import NotHeld
+from ...rules.requests import (
+    Adopt,
+    Done,
+    Downgrade,
+    Export,
+    Gone,
+    Granted,
+    Release,
+    Renew,
+    Reply,
+    SetValue,
+    Withdraw,
+)
+from ..book import Book, Job, LeaseState
+from .acquiring import lease_of
+from .giving_back import clean_up
+from .trouble import insist, loss_reason, unexpected, unexpected_reply
+
+__all__ = ["adopt", "downgrade", "export", "extend", "set_value"]
+
+
+async def extend(book: Book, state: LeaseState, ttl: float) -> None:
+    """From now on renew with this ttl, and renew once at once. Never shortens what is granted."""
+    sent = await Now()
+    reply, _ = await insist(book, state.name, Renew(state.nonce, ttl))
+    now = await Now()
+    _must_be_held(book, state, reply, now)
+    state.ttl = ttl
+    state.extended(relied_until(sent, ttl), now)
+    state.renew_at = min(state.renew_at, sent + ttl * RENEW_AFTER) if state.renews else state.renew_at
+    book.retime(state)
+
+
+async def set_value(book: Book, state: LeaseState, data: bytes, retention: float) -> None:
+    reply, _ = await insist(book, state.name, SetValue(state.nonce, data, retention))
+    _must_be_held(book, state, reply, await Now())
+
+
+async def downgrade(book: Book, state: LeaseState) -> LeaseState:
+    """A read lease in place of the write lease, without a moment in between."""
+    nonce = await Nonce()
+    sent = await Now()
+    state.leaving = True
+    try:
+        reply, _ = await insist(book, state.name, Downgrade(state.nonce, nonce))
+    except BaseException:
+        # It may have happened all the same, and nobody will have the read lease.
+        await clean_up(book, state.name, state.ttl, Release(nonce, book.linger), wait=True)
+        raise
+    finally:
+        state.leaving = False
+        book.ring("timer")
+    if not isinstance(reply, Granted):
+        _must_be_held(book, state, reply, await Now())
+        raise unexpected_reply(state.name, reply)
+    reader = LeaseState(
+        state.name,
+        state.kind,
+        "read",
+        nonce,
+        state.owner,
+        reply.token,
+        reply.peers,
+        state.metadata,
+        sent,
+        reply.ttl,
+        relied_until(sent, reply.ttl),
+        state.held_until,
+        state.renews,
+        state.grace,
+    )
+    state.successor = reader
+    state.end("downgraded")
+    book.drop(state)
+    if state.uncertain:
+        refuse = Withdraw(state.nonce, book.linger)
+        book.hand_over(Job(state.name, refuse, f"{state.nonce}/job", give_up_at=sent + book.linger))
+    book.add(reader)
+    return reader
+
+
+async def export(book: Book, state: LeaseState) -> None:
+    """Let it live one ttl without us, for another process to adopt."""
+    reply, _ = await insist(book, state.name, Export(state.nonce))
+    _must_be_held(book, state, reply, await Now())
+    state.end("exported")
+    book.drop(state)
+
+
+async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
+    """Take over what another process exported, with its token."""
+    if nonce in book.leases:
+        # The engine would say yes to a repeated request; but two leases of one grant would not know of
+        # each other's release.
+        twice = NotHeld(f"the exported lease of {spec.name!r} was adopted by this client already")
+        twice.name = spec.name
+        raise twice
+    sent = await Now()
+    try:
+        reply, _ = await insist(book, spec.name, Adopt(nonce, book.client, owner, spec.renew))
+    except BaseException:
+        # It may have happened all the same, and nobody will have the lease: let it run out.
+        await clean_up(book, spec.name, spec.ttl, Adopt(nonce, book.client, owner, renews=False), wait=True)
+        raise
+    if isinstance(reply, Gone):
+        told = f": {reply.note}" if reply.note else " or was not adopted in time"
+        error = NotHeld(f"the exported lease of {spec.name!r} cannot be adopted: it is {reply.reason}{told}")
+        error.name = spec.name
+        raise error
+    if not isinstance(reply, Granted):
+        raise unexpected(spec, reply)
+    for job in list(book.jobs):
+        if isinstance(job.request, Adopt) and job.request.nonce == nonce:
+            with contextlib.suppress(ValueError):
+                book.jobs.remove(job)  # left by an earlier try that failed
+    state = lease_of(spec, nonce, owner, reply, sent)
+    state.uncertain = True  # of the one who asked for it first: who knows what it left under way
+    book.add(state)
+    return state
+
+
+def _must_be_held(book: Book, state: LeaseState, reply: Reply, now: float) -> None:
+    if isinstance(reply, Done) and state.loss(now) is None:
+        return
+    if isinstance(reply, Gone):
+        state.lose(loss_reason(reply), reply.note)
+        book.ring("timer")
+    if state.reason is None:
+        raise unexpected_reply(state.name, reply)
+    raise state.lost_error()

@@ -1,0 +1,61 @@
+"""What can be asked about a name, or done to it, without holding it."""
+
+from __future__ import annotations
+
+from ...core.arguments import Spec
+from ...core.ops import (
+    ListNames,
+    Now,
+    Troubled,
+    Unknown,
+)
+from ...errors import EngineUnavailable
+from ...rules.requests import (
+    Break,
+    Broken,
+    Done,
+    Inspect,
+    Resize,
+    Snapshot,
+)
+from ..book import Book
+from .trouble import insist, pause_or_give_up, unexpected, unexpected_reply
+
+__all__ = ["break_lock", "inspect", "list_names", "resize"]
+
+
+async def inspect(book: Book, name: str) -> Snapshot:
+    reply, _ = await insist(book, name, Inspect())
+    if not isinstance(reply, Snapshot):
+        raise unexpected_reply(name, reply)
+    return reply
+
+
+async def list_names(book: Book, prefix: str) -> list[tuple[str, Snapshot]]:
+    ends_at = (await Now()) + book.io_timeout
+    failures = 0
+    while True:
+        try:
+            return await ListNames(prefix)
+        except Troubled as trouble:
+            failures = await pause_or_give_up(f"the names {prefix!r}…", trouble, ends_at, failures)
+
+
+async def break_lock(book: Book, name: str, token: int | None, reason: str) -> int | None:
+    try:
+        reply, _ = await insist(book, name, Break(token, reason), may_repeat=False)
+    except EngineUnavailable as error:
+        if isinstance(error.__cause__, Unknown):
+            raise EngineUnavailable(
+                f"the engine did not answer: {name!r} may have been broken; look before breaking it again"
+            ) from error.__cause__
+        raise
+    if not isinstance(reply, Broken):
+        raise unexpected_reply(name, reply)
+    return reply.token
+
+
+async def resize(book: Book, spec: Spec, limit: int) -> None:
+    reply, _ = await insist(book, spec.name, Resize(spec.limit, limit))
+    if not isinstance(reply, Done):
+        raise unexpected(spec, reply)
