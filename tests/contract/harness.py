@@ -51,6 +51,9 @@ class Actor(Protocol):
     """One thread or task of the test's own."""
 
     name: str
+    enter_name: str
+    """What ``with`` calls first, and last: a thread's names differ from a task's."""
+    exit_name: str
 
     def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]: ...
 
