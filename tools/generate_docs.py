@@ -78,7 +78,7 @@ def table() -> str:
 def guarantees_page() -> str:
     parts = [
         "# Guarantees\n",
-        "What each engine promises and when it can fail, from the program's own data (`client.guarantees`).\n",
+        "What each engine promises and when it can fail, as the program has it (`client.guarantees`).\n",
         table(),
     ]
     for name, g in engines():

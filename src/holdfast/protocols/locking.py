@@ -113,8 +113,8 @@ class LockCore(Generic[L]):
     def find(self, who: Who, entered: bool) -> Entry[L]:
         """First the caller's own, even a lost one; one who has none releases the object's current lease.
 
-        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as happens
-        to test fixtures and exit stacks.
+        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as
+        happens to test fixtures and exit stacks.
         """
         caller = who()
         fallback = None
