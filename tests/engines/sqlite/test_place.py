@@ -16,8 +16,9 @@ import holdfast
 from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.urls import parse_url
 from holdfast.engines.sqlite import default_url, open_engine, place
-from holdfast.engines.sqlite.place import Place, default_path, file_system_of, path_of
+from holdfast.engines.sqlite.place import Place, default_path, mount_of, path_of
 from holdfast.errors import EngineUnavailable, InvalidArgument
+from holdfast.rules.requests import Busy, Gone, Renew
 from support import run_python
 
 TRY = """
@@ -325,7 +326,7 @@ def test_a_full_disk_changes_nothing_and_says_so(url: str, path: Path) -> None:
     ],
 )
 def test_mounts_where_locks_cannot_be_trusted(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(place, "file_system_of", lambda path: kind)
+    monkeypatch.setattr(place, "mount_of", lambda path: ("/", kind))
     told = refusal(path)
     assert f"is on a {kind} mount" in told
     assert "local disk" in told
@@ -334,7 +335,7 @@ def test_mounts_where_locks_cannot_be_trusted(path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", ""])
 def test_mounts_where_they_can(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(place, "file_system_of", lambda path: kind)
+    monkeypatch.setattr(place, "mount_of", lambda path: ("/", kind))
     with One(path) as one:
         one.hold("x")
 
@@ -364,7 +365,45 @@ def test_the_mount_of_a_path_is_the_last_of_the_longest(
     monkeypatch: pytest.MonkeyPatch, folder: str, kind: str
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: MOUNTS.strip())
-    assert file_system_of(folder) == kind
+    assert mount_of(folder)[1] == kind
+
+
+def test_a_file_that_is_mounted_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As containers do it: the log beside it would be another in each."""
+    monkeypatch.setattr(place, "mount_of", lambda path: (path, "ext4"))
+    assert f"mount its folder {path.parent}" in refusal(path)
+
+
+def test_a_file_with_two_names(path: Path) -> None:
+    with One(path) as one:
+        one.hold("x")
+    os.link(path, path.parent / "other.db")
+    assert "has several names" in refusal(path)
+
+
+def test_all_links_lead_to_the_same_locks(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "link.db").symlink_to("real/locks.db")
+    paths = [tmp_path / "link.db", tmp_path / "real" / "locks.db", tmp_path / "link" / "locks.db"]
+    with One(paths[0]) as first, One(paths[1]) as second, One(paths[2]) as third:
+        first.hold("x")
+        for other in (second, third):
+            assert isinstance(other.ask("x", other.attempt()), Busy)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "link.db", "real"]
+    assert sorted(file.name for file in (tmp_path / "real").iterdir()) == ["locks.db", "locks.db.clients"]
+
+
+def test_a_link_that_is_turned_elsewhere_leads_there(tmp_path: Path) -> None:
+    link = tmp_path / "locks.db"
+    link.symlink_to("old.db")
+    with One(link) as one:
+        attempt, _ = one.hold("x")
+        link.unlink()
+        link.symlink_to("new.db")
+        assert isinstance(one.tend(("x", Renew(attempt.nonce, 30.0)))[0], Gone)
+        one.hold("x")
+        assert (tmp_path / "new.db").exists()
 
 
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 from ..local import Busy
 
-__all__ = ["Place", "Side", "default_path", "file_system_of", "is_default", "path_of"]
+__all__ = ["Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -91,12 +91,12 @@ def path_of(url: URL) -> str:
     return os.path.abspath(path)
 
 
-def file_system_of(path: str) -> str:
-    """The kind of file system that a path is on, as mountinfo tells it; empty where that cannot be known."""
+def mount_of(path: str) -> tuple[str, str]:
+    """The mount that a path is on, and its kind, by mountinfo; both empty where that cannot be known."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return ""
+        return "", ""
     found, kind = "", ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -104,7 +104,7 @@ def file_system_of(path: str) -> str:
         # Of two mounts on one point the later covers the earlier.
         if len(mount_point) >= len(found) and _is_within(path, mount_point):
             found, kind = mount_point, after.split(" ")[0]
-    return kind
+    return found, kind
 
 
 def _unescaped(text: str) -> str:
@@ -198,8 +198,9 @@ class Place:
         self.makes_folder = makes_folder
 
     @property
-    def side_path(self) -> str:
-        return self.path + ".clients"
+    def real_path(self) -> str:
+        """Whatever links lead there: what lies beside the file must be one for all who use it."""
+        return os.path.realpath(self.path)
 
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
@@ -243,7 +244,12 @@ class Place:
             _make_folders(folder)
         if not os.path.isdir(folder):
             raise self.unavailable("has no folder", f"create {folder}")
-        kind = file_system_of(os.path.realpath(folder))
+        mount_point, kind = mount_of(self.real_path)
+        if mount_point == self.real_path:
+            raise self.unavailable(
+                "is mounted alone, without what lies beside it",
+                f"mount its folder {os.path.dirname(self.real_path)} instead",
+            )
         if kind.startswith(REMOTE):
             raise self.unavailable(
                 f"is on a {kind} mount, where locks do not reliably reach every process",
@@ -252,7 +258,7 @@ class Place:
 
     def open_side(self) -> Side:
         """The side folder; made if it is missing."""
-        path = self.side_path
+        path = self.real_path + ".clients"
         _make_folder(path)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         return Side(path, fd, None)
@@ -273,11 +279,12 @@ class Place:
         """An empty private file. Others cannot be at it: they come through the same gate."""
         if os.path.exists(self.path):
             return
+        path = self.real_path
         for leftover in LEFTOVERS:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path + leftover)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+                os.unlink(path + leftover)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             os.fchmod(fd, PRIVATE_FILE)
         finally:
@@ -286,6 +293,9 @@ class Place:
     def _check_file(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise self.unavailable("is not a file", "give the path of a file")
+        if found.st_nlink > 1:
+            # SQLite would keep a log for each name, and neither would know of the other's.
+            raise self.unavailable("has several names", "remove its other hard links")
         uid = os.geteuid()
         if uid not in (0, found.st_uid):
             raise self.unavailable(
