@@ -298,7 +298,7 @@ class AsyncLock:
         task = _current_task()
         driver = self._driver()
         owner = driver.owner_prefix + task.get_name()
-        return driver.call(locking.acquire_or_none, self._core, weakref.ref(task), owner, seconds)
+        return driver.call(locking.acquire, self._core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Give back this task's lease, or, called by a task without one, the object's current lease."""

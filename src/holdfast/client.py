@@ -291,7 +291,7 @@ class Lock:
         thread = threading.current_thread()
         driver = self._driver()
         owner = driver.owner_prefix + thread.name
-        return driver.run(locking.acquire_or_none(self._core, weakref.ref(thread), owner, seconds))
+        return driver.run(locking.acquire(self._core, weakref.ref(thread), owner, seconds))
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""

@@ -51,7 +51,7 @@ def an_rlock(client: Client, spec: Spec = SPEC) -> ReentrantCore[Lease]:
 
 
 def take(client: Client, core: LockCore[Lease], who: Who) -> Lease:
-    lease = client.run(locking.acquire_or_none(core, who.ref, "host/1/t", None))
+    lease = client.run(locking.acquire(core, who.ref, "host/1/t", None))
     assert lease is not None
     return lease
 
@@ -96,7 +96,7 @@ def test_a_second_acquire_by_the_same_thread_waits() -> None:
     a = world.client("a")
     core, who = a_lock(a), Who()
     take(a, core, who)
-    assert a.run(locking.acquire_or_none(core, who.ref, "o", 0.0)) is None
+    assert a.run(locking.acquire(core, who.ref, "o", 0.0)) is None
 
 
 def test_a_release_that_failed_can_be_called_again() -> None:
@@ -157,7 +157,7 @@ def test_re_entry_costs_no_round_trip_and_gives_the_same_lease() -> None:
     a = world.client("a")
     core, who = an_rlock(a), Who()
     first = take(a, core, who)
-    again = world.finish(a.start(locking.acquire_or_none(core, who.ref, "o", None)))
+    again = world.finish(a.start(locking.acquire(core, who.ref, "o", None)))
     assert again.result is first
     assert again.round_trips() == 0
     give(a, core, who)
@@ -184,10 +184,10 @@ def test_others_neither_re_enter_nor_release() -> None:
     a = world.client("a")
     core, who, stranger = an_rlock(a), Who(), Who()
     take(a, core, who)
-    assert a.run(locking.acquire_or_none(core, stranger.ref, "o", 0.0)) is None
+    assert a.run(locking.acquire(core, stranger.ref, "o", 0.0)) is None
     with pytest.raises(NotHeld):
         give(a, core, stranger)
-    assert a.run(locking.acquire_or_none(an_rlock(a), stranger.ref, "o", 0.0)) is None
+    assert a.run(locking.acquire(an_rlock(a), stranger.ref, "o", 0.0)) is None
 
 
 def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
@@ -198,7 +198,7 @@ def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
     ref = who.ref
     del who
     assert ref() is None
-    assert a.run(locking.acquire_or_none(core, Who().ref, "o", 0.0)) is None
+    assert a.run(locking.acquire(core, Who().ref, "o", 0.0)) is None
 
 
 def test_re_entry_of_a_lost_lease_is_told() -> None:

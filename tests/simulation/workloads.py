@@ -170,7 +170,7 @@ class Worker:
     async def acquire_and_release(self, spec: Spec) -> None:
         """``acquire()``, then ``release()`` in a ``finally``."""
         core = self.core(spec)
-        lease = await locking.acquire_or_none(core, self.who, self.owner, spec.timeout)
+        lease = await locking.acquire(core, self.who, self.owner, spec.timeout)
         if lease is None:
             return
         self.got(lease._state)
@@ -277,7 +277,7 @@ class Reentrant(Worker):
         if self.one_in(2):
             spec = self.spec(state.name, "exclusive", timeout=None)
             core = self.core(spec)
-            lease = await locking.acquire_or_none(core, self.who, self.owner, None)
+            lease = await locking.acquire(core, self.who, self.owner, None)
             assert lease is not None
             if lease._state is not state:
                 self.client.note("re-entry gave another lease", state.token)
@@ -347,7 +347,7 @@ class Burst(Worker):
         await Pause(1.0 - self.board.world.now % 1.0)
         core = self.core(self.spec(self.board.names[0], timeout=0.0, ttl=2.0, max_hold=None, grace=0.0))
         for _ in range(self.chance.choice((1, 2, 3))):
-            lease = await locking.acquire_or_none(core, self.who, self.owner, 0.0)
+            lease = await locking.acquire(core, self.who, self.owner, 0.0)
             if lease is not None:
                 self.got(lease._state)
                 await self.release(core)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
-from ..core.ops import Now
+from ..core.ops import Now, Script
 from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from . import records
 from .book import Book, Hold, LeaseState
@@ -25,7 +25,6 @@ __all__ = [
     "LockCore",
     "ReentrantCore",
     "acquire",
-    "acquire_or_none",
     "check",
     "check_extension",
     "downgrade",
@@ -218,8 +217,8 @@ class ReentrantCore(LockCore[L]):
 
 async def acquire(
     core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
-) -> L | records.NotGranted:
-    """A lease for this caller, re-entered or granted anew."""
+) -> L | None:
+    """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
     if core.reentrant:
         again = core.reenter(who, await Now(), entered)
         if again is not None:
@@ -228,9 +227,13 @@ async def acquire(
     try:
         state = await records.acquire(core.book, core.spec, owner, timeout)
         if isinstance(state, records.NotGranted):
-            return state
+            if entered:
+                raise _timed_out(core, state)
+            return None
         lease = core.wrap(state)
         core.enter(who, lease, entered)
+        # From here to the caller's next instruction nothing is called any more: an interrupt could come in
+        # there, and nobody would have the lease.
         return lease
     except BaseException:
         if isinstance(state, LeaseState):
@@ -238,21 +241,9 @@ async def acquire(
         raise
 
 
-# Between a grant and the caller's next instruction nothing is called any more: there an interrupt could come
-# in, and nobody would have the lease. That is why the next two compare classes.
-
-
-async def acquire_or_none(core: LockCore[L], who: Who, owner: str, timeout: float | None) -> L | None:
-    lease = await acquire(core, who, owner, timeout)
-    return None if lease.__class__ is records.NotGranted else lease  # type: ignore[return-value]  # as said
-
-
-async def enter(core: LockCore[L], who: Who, owner: str) -> L:
+def enter(core: LockCore[L], who: Who, owner: str) -> Script[L]:
     """``with``: granted, or LockTimeout; the body never runs without the lock."""
-    lease = await acquire(core, who, owner, core.spec.timeout, entered=True)
-    if lease.__class__ is not records.NotGranted:
-        return lease  # type: ignore[return-value]  # as said
-    raise _timed_out(core, lease)
+    return acquire(core, who, owner, core.spec.timeout, entered=True)  # type: ignore[return-value]  # as said
 
 
 def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:

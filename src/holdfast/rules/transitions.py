@@ -82,6 +82,11 @@ BROKEN_KEPT_SECONDS: Final = 3600.0
 
 SHARED_MODES: Final = ("read", "permit")
 
+_new = tuple.__new__
+"""Makes a record without the detour through its Python constructor: on the path of every grant."""
+
+_DONE: Final = Done()
+
 
 class Step(NamedTuple):
     """What became of the record, what to answer, and whom to wake once the record is stored."""
@@ -104,14 +109,14 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
     after, reply = _HANDLERS[request.__class__](settled, request, now, wall_us, admits)
     if after is settled:
         # Time alone changed it, if anything did: whoever looks next computes the same.
-        return Step(record, reply)
+        return _new(Step, (record, reply, ()))
     if after.ended:
         after = after._replace(ended=tuple(e for e in after.ended if e.forget_at > now)[-ENDED_KEPT:])
     if after.watchers:
         after = after._replace(watchers=tuple(w for w in after.watchers if w.expires_at > now))
     if after.queue or after.watchers or reply.__class__ is Broken:
         return Step(after, reply, _wakes(record, after, reply))
-    return Step(after, reply)
+    return _new(Step, (after, reply, ()))
 
 
 def apply_in_order(
@@ -200,31 +205,25 @@ def _grant(
     if token is None:
         return record, Exhausted()
     until = None if ask.max_hold is None else now + ask.max_hold
-    holder = Holder(
-        ask.nonce,
-        ask.client,
-        ask.owner,
-        ask.mode,
-        token,
-        now,
-        capped(now + ask.ttl, until),
-        ask.ttl,
-        ask.renews,
-        until,
-        ask.metadata,
+    expires_at = capped(now + ask.ttl, until)
+    holder = _new(
+        Holder,
+        (
+            ask.nonce,
+            ask.client,
+            ask.owner,
+            ask.mode,
+            token,
+            now,
+            expires_at,
+            ask.ttl,
+            ask.renews,
+            until,
+            ask.metadata,
+        ),
     )
     queue = record.queue if place is None else record.queue[:place] + record.queue[place + 1 :]
-    after = Record(
-        record.kind,
-        token,
-        (*record.holders, holder),
-        queue,
-        record.limit,
-        record.declared,
-        record.value,
-        record.ended,
-        record.watchers,
-    )
+    after = _new(Record, (record.kind, token, (*record.holders, holder), queue, *record[4:]))
     return turns(after, now, admits) if queue else after, _granted(after, holder, now)
 
 
@@ -233,9 +232,8 @@ def _granted(record: Record, holder: Holder, now: float) -> Granted:
     if holder.mode in SHARED_MODES:
         peers = tuple(h.token for h in record.holders if h.mode in SHARED_MODES and h is not holder)
     lasts = None if holder.until is None else holder.until - now
-    return Granted(
-        holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata
-    )
+    told = (holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata)
+    return _new(Granted, told)
 
 
 def _next_token(record: Record, wall_us: int) -> int | None:
@@ -270,7 +268,7 @@ def _release(record: Record, ask: Release, now: float, wall_us: int, admits: Adm
     holder = find_holder(record, ask.nonce)
     if holder is None:
         return _remembering(record, ask.nonce, ask.linger, now), _gone(record, ask.nonce)
-    return _without(record, ask.nonce, ask.linger, now, admits), Done()
+    return _without(record, ask.nonce, ask.linger, now, admits), _DONE
 
 
 def _withdraw(
@@ -284,21 +282,11 @@ def _withdraw(
 
 def _without(record: Record, nonce: str, linger: float, now: float, admits: Admits) -> Record:
     """The record with nothing of this attempt, and the next ones' turns dealt."""
-    holders = tuple(h for h in record.holders if h.nonce != nonce)
+    holders = tuple([h for h in record.holders if h.nonce != nonce])
     queue = record.queue
     if queue:
-        queue = tuple(w for w in queue if w.nonce != nonce)
-    after = Record(
-        record.kind,
-        record.token,
-        holders,
-        queue,
-        record.limit,
-        record.declared,
-        record.value,
-        record.ended,
-        record.watchers,
-    )
+        queue = tuple([w for w in queue if w.nonce != nonce])
+    after = _new(Record, (record.kind, record.token, holders, queue, *record[4:]))
     if queue:
         after = turns(after, now, admits)
     return _remembering(after, nonce, linger, now)

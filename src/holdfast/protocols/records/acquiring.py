@@ -65,7 +65,38 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
     attempt = Attempt(book, spec, owner, await Nonce())
     try:
         try:
-            return await attempt.until_granted(timeout)
+            now = await Now()
+            attempt.ends_at = None if timeout is None else now + timeout
+            while True:
+                if attempt.sent is None:
+                    attempt.sent = now
+                attempt.traces = True
+                reply: Reply | None
+                try:
+                    reply = await Apply(spec.name, attempt.request)
+                except Troubled as trouble:
+                    await attempt.outlast(trouble)
+                    now = await Now()
+                    continue
+                if attempt.undated and isinstance(reply, Granted):
+                    reply = await attempt.dated(reply)
+                if reply.__class__ is Granted:
+                    state = attempt.granted(reply)
+                    if (await Now()) < state.deadline and not book.closed:
+                        return state
+                    done = await attempt.granted_too_late(state)
+                elif reply is None:
+                    now = await Now()
+                    continue
+                else:
+                    done = await attempt.not_yet(reply)
+                if done is not None:
+                    return done
+                if book.closed:
+                    await attempt.client_closed()
+                attempt.sent = None
+                attempt.undated = attempt.uncertain
+                now = await Now()
         finally:
             if attempt.listening:
                 await attempt.stop_listening()
@@ -127,40 +158,6 @@ class Attempt:
             spec.limit,
             spec.metadata,
         )
-
-    async def until_granted(self, timeout: float | None) -> LeaseState | NotGranted:
-        now = await Now()
-        self.ends_at = None if timeout is None else now + timeout
-        while True:
-            if self.sent is None:
-                self.sent = now
-            self.traces = True
-            try:
-                reply = await Apply(self.spec.name, self.request)
-            except Troubled as trouble:
-                await self.outlast(trouble)
-                now = await Now()
-                continue
-            if self.undated and isinstance(reply, Granted):
-                dated = await self.dated(reply)
-                if dated is None:
-                    now = await Now()
-                    continue
-                reply = dated
-            if reply.__class__ is Granted:
-                state = self.granted(reply)
-                if (await Now()) < state.deadline and not self.book.closed:
-                    return state
-                done = await self.granted_too_late(state)
-            else:
-                done = await self.not_yet(reply)
-            if done is not None:
-                return done
-            if self.book.closed:
-                await self.client_closed()
-            self.sent = None
-            self.undated = self.uncertain
-            now = await Now()
 
     async def dated(self, reply: Granted) -> Granted | None:
         """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
