@@ -16,7 +16,7 @@ ARGS ?=
 # The full suite runs on PYTHON. These versions, where they are present, run what could differ
 # between versions, without the tests marked slow, so that `make test` stays within minutes.
 OTHER_VERSIONS ?= 3.11 3.12 3.13
-OTHER_TESTS ?= $(wildcard $(addprefix tests/,api contract drivers engines fencing protocols rules tidy))
+OTHER_TESTS ?= $(wildcard $(addprefix tests/,api contract drivers engines fencing protocols tidy))
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
