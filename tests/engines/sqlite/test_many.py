@@ -57,6 +57,43 @@ def test_eight_processes_count_without_losing_one(url: str, tmp_path: Path, kind
     assert file.read_text() == "320"
 
 
+WORKER = """
+    import os, random, sys, time, holdfast
+
+    log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    lock = holdfast.connect(sys.argv[1]).lock("x", ttl=60)
+    random.seed(os.getpid())
+    print("ready")
+    while True:
+        lease = lock.acquire(timeout=random.choice([None, None, None, 0.01, 0]))
+        if lease is not None:
+            for _ in range(random.randrange(4)):
+                os.write(log, b"%d\\n" % lease.token)
+                time.sleep(random.random() / 200)
+            lease.release()
+"""
+
+
+@pytest.mark.slow
+def test_whoever_is_killed_whenever_there_is_never_more_than_one_holder(url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kills = 40
+    with ExitStack() as stack:
+        children = [stack.enter_context(run_python(WORKER, url, str(log))) for _ in range(4)]
+        for child in children:
+            child.expect("ready")
+        for _ in range(kills):
+            victim = children.pop(0)
+            victim.kill()
+            children.append(stack.enter_context(run_python(WORKER, url, str(log))))
+            children[-1].expect("ready")
+        errors = [line for child in children for line in child.stderr_lines]
+    tokens = [int(line) for line in log.read_text().split()]
+    assert errors == []
+    assert tokens == sorted(tokens), "one wrote after the next had been granted it"
+    assert len(set(tokens)) > kills
+
+
 def test_eight_processes_create_the_database_at_once(url: str, path: Path) -> None:
     with ExitStack() as stack:
         code = """

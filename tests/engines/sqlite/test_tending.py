@@ -355,6 +355,20 @@ def test_an_acquire_notices_a_deleted_database_by_itself(path: Path, client: Cal
     assert isinstance(second.ask("z", second.attempt()), Busy)
 
 
+def test_a_database_that_cannot_be_seen_is_not_taken_for_deleted(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = client()
+    attempt, _ = holder.hold("x")
+
+    def hidden(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.stat", hidden)
+        assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Done()]
+
+
 # --- many -----------------------------------------------------------------------------------------
 
 

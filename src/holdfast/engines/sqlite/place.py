@@ -324,6 +324,8 @@ class Place:
         """Which file is there now; None: none. Never opens it: closing it would drop SQLite's own locks."""
         try:
             found = os.stat(self.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise self.explain(error) from error
         return found.st_dev, found.st_ino

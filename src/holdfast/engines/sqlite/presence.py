@@ -159,7 +159,10 @@ class Presence:
 
     def has_moved(self) -> bool:
         """The file was deleted or replaced: what we hold there excludes nobody any more."""
-        return self.membership is not None and self.place.identity() != self._file
+        try:
+            return self.membership is not None and self.place.identity() != self._file
+        except EngineUnavailable:
+            return False  # It cannot be seen (its folder was closed to us), which is not being gone.
 
     def leave(self) -> None:
         """Let go of the database without a word."""
