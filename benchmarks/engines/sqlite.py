@@ -22,14 +22,14 @@ class BareTransactions(Handle):
     What a lock in SQLite costs at the very least. It is no lock: nobody waits, no lease, no token, no queue.
     """
 
+    TABLE = "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner TEXT)"
+
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
         self._database = sqlite3.connect(folder / "bare.db", isolation_level=None, timeout=BUSY_SECONDS)
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=NORMAL")
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner TEXT) WITHOUT ROWID"
-        )
+        self._database.execute(self.TABLE)
         execute = self._database.execute
         self.acquire = partial(execute, "INSERT INTO locks VALUES (?, ?)", (name, "me"))
         self.release = partial(execute, "DELETE FROM locks WHERE name = ?", (name,))
@@ -57,6 +57,12 @@ class BareTransactions(Handle):
         self._database.close()
 
 
+class LeanTransactions(BareTransactions):
+    """The same with nothing but the one tree that holds the row: the least that SQLite can write."""
+
+    TABLE = BareTransactions.TABLE + " WITHOUT ROWID"
+
+
 CONTESTANTS = (
     Contestant(
         "holdfast-sqlite",
@@ -80,5 +86,12 @@ CONTESTANTS = (
         "raw",
         BareTransactions,
         frozenset({"transactions", "many"}),
+    ),
+    Contestant(
+        "sqlite-lean",
+        "the same, in a table without rowid",
+        "raw",
+        LeanTransactions,
+        frozenset({"transactions"}),
     ),
 )

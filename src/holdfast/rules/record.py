@@ -134,21 +134,22 @@ def cover(record: Record, renewed_at: Mapping[str, float]) -> Record:
     """
     if not renewed_at:
         return record
-    holders = tuple(
-        holder._replace(
-            expires_at=max(holder.expires_at, capped(renewed_at[holder.client] + holder.ttl, holder.until))
-        )
-        if holder.renews and holder.client in renewed_at
-        else holder
-        for holder in record.holders
-    )
-    queue = tuple(
-        waiter._replace(expires_at=max(waiter.expires_at, renewed_at[waiter.client] + PATIENCE_SECONDS))
-        if waiter.client in renewed_at
-        else waiter
-        for waiter in record.queue
-    )
-    return record._replace(holders=holders, queue=queue)
+    holders = [_covered_holder(holder, renewed_at.get(holder.client)) for holder in record.holders]
+    queue = [_covered_waiter(waiter, renewed_at.get(waiter.client)) for waiter in record.queue]
+    return record._replace(holders=tuple(holders), queue=tuple(queue))
+
+
+def _covered_holder(holder: Holder, renewed_at: float | None) -> Holder:
+    if renewed_at is None or not holder.renews:
+        return holder
+    expires_at = capped(renewed_at + holder.ttl, holder.until)
+    return holder if expires_at <= holder.expires_at else holder._replace(expires_at=expires_at)
+
+
+def _covered_waiter(waiter: Waiter, renewed_at: float | None) -> Waiter:
+    if renewed_at is None or renewed_at + PATIENCE_SECONDS <= waiter.expires_at:
+        return waiter
+    return waiter._replace(expires_at=renewed_at + PATIENCE_SECONDS)
 
 
 def rebase(record: Record, now: float) -> Record:
