@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,6 +163,19 @@ def test_connecting_sweeps_where_it_is_time(path: Path) -> None:
     with One(path) as one:
         one.hold("y")
         wait_until(lambda: names(path) == ["y"])
+
+
+def test_tidying_waits_for_who_is_writing(path: Path) -> None:
+    with One(path) as one:
+        used(one, "x")
+    grow_old(path)
+    update(path, "UPDATE meta SET value = 0 WHERE key = 'swept_at'")
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.2, writer.execute, ("COMMIT",)).start()
+    tidy(Place(str(path), makes_folder=False))
+    writer.close()
+    assert names(path) == []
 
 
 # --- clients --------------------------------------------------------------------------------------

@@ -97,6 +97,8 @@ def tidy(place: Place) -> None:
     with database.mutex:
         try:
             execute = database.open().execute
+            # Nobody waits for the janitor, so it may wait for others: put off, a sweep would be lost.
+            execute("PRAGMA busy_timeout = 2000")
             _copy_log_back(execute)
             if _is_time_to_sweep(execute):
                 sweep(place, execute)
@@ -110,7 +112,7 @@ def _copy_log_back(execute: Execute) -> None:
     if pages > LONG_LOG_PAGES:
         execute("PRAGMA busy_timeout = 100")
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        execute("PRAGMA busy_timeout = 0")
+        execute("PRAGMA busy_timeout = 2000")
 
 
 def is_due(swept_at: int, wall: int) -> bool:
