@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import inspect
 from collections.abc import Awaitable, Callable
 
@@ -42,7 +43,7 @@ async def sweep(make: Callable[[AsyncClient], Awaitable[Act]], again: bool = Fal
     at = 0
     while True:
         at += 1
-        spy = Spy(f"memory://sweep-{id(make)}-{at}-{again}")
+        spy = Spy(f"memory://{secrets.token_hex(8)}")
         observer = holdfast.connect(spy.url)
         async with AsyncClient(spy, "holdfast", 5.0) as client:
             act = await make(client)
