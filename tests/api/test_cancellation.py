@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import inspect
+import secrets
 from collections.abc import Awaitable, Callable
 
 import pytest
