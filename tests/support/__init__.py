@@ -2,7 +2,8 @@
 
     from support import Process, run_python, wait_until
 
-Nothing here knows Holdfast's inside. This package is the only place in the tests that sleeps.
+Nothing here knows Holdfast's inside. ``support.servers`` has the servers that tests share. This package
+is the only place in the tests that sleeps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Imports point downward only, and what must be pure imports nothing that is not.
 
-    cli                                        the public API only
+    cli                                        the public API only, and lab
+    lab                                        stands apart: servers, a proxy; the public API only
     client, aio, __init__                      everything below
     recipes                                    protocols and below
     protocols   drivers   engines              side by side, above rules and core
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tidy.source import PACKAGE, Import, imports_of, python_files, resolve, shown
+from tidy.source import PACKAGE, Import, imports_of, module_name, python_files, resolve, shown
 
 GROUND = {"errors", "model"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -127,9 +128,21 @@ def test_nothing_but_its_entry_points_imports_the_command_line() -> None:
     assert not wrong, "the library does not know its command line:\n" + "\n".join(wrong)
 
 
-def test_the_command_line_uses_the_public_api_only() -> None:
-    wrong = [str(used) for path in files_of("cli") for used in imports_of(path) if not is_public(used)]
-    assert not wrong, "the command line lives on the public API, as users do:\n" + "\n".join(wrong)
+def test_the_library_does_not_know_its_lab() -> None:
+    wrong = [
+        str(used)
+        for path in python_files(PACKAGE)
+        if part_of(module_name(path)) not in {"cli", "lab"}
+        for used in imports_of(path)
+        if target_part(used) == "lab"
+    ]
+    assert not wrong, "the lab is for tests, benchmarks and the command line:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", ["cli", "lab"])
+def test_the_command_line_and_the_lab_use_the_public_api_only(part: str) -> None:
+    wrong = [str(used) for path in files_of(part) for used in imports_of(path) if not is_public(used)]
+    assert not wrong, f"{part} lives on the public API, as users do:\n" + "\n".join(wrong)
 
 
 def is_public(used: Import) -> bool:

@@ -1,0 +1,15 @@
+"""Real servers on free loopback ports, each in a temporary folder, gone when who started them is.
+
+with Redis() as server:
+    server.command("SET", "x", "1")
+    server.kill()
+    server.restart()
+"""
+
+from __future__ import annotations
+
+from .errors import ProgramMissing, ServerFailed
+from .redis import Redis
+from .server import Server
+
+__all__ = ["ProgramMissing", "Redis", "Server", "ServerFailed"]

@@ -1,0 +1,165 @@
+"""Child processes that do not outlive us, and their families.
+
+The kernel kills them when their parent dies (PR_SET_PDEATHSIG, set by ``setpriv``), however it dies. "Parent"
+means the very thread that started them, so one thread, which lasts as long as the process, starts them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from .errors import ServerFailed
+
+__all__ = ["POLL_SECONDS", "Member", "family", "launch", "signal_all", "stand_still", "wait_until_gone"]
+
+POLL_SECONDS: Final = 0.01
+PATIENCE_SECONDS: Final = 20.0
+
+
+class _Starter:
+    """The one thread that starts processes."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._orders: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], _Start]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="holdfast-lab-starter", daemon=True).start()
+
+    def start(self, how: _Start) -> subprocess.Popen[bytes]:
+        future: Future[subprocess.Popen[bytes]] = Future()
+        self._orders.put((future, how))
+        return future.result()
+
+    def _work(self) -> None:
+        while True:
+            future, how = self._orders.get()
+            try:
+                future.set_result(how())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the order came from
+                future.set_exception(error)
+
+
+_Start = Callable[[], "subprocess.Popen[bytes]"]
+
+_guard = threading.Lock()
+_starter: _Starter | None = None
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    log: IO[bytes],
+    folder: Path,
+    environment: Mapping[str, str],
+    user: str | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program that lives no longer than we do; Ctrl-C at our terminal does not reach it."""
+    setpriv = shutil.which("setpriv")
+    prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+        )
+
+    global _starter
+    with _guard:
+        if _starter is None or _starter.pid != os.getpid():
+            _starter = _Starter()  # after a fork the thread is not there
+    return _starter.start(start)
+
+
+class Member(NamedTuple):
+    """A process, told from a later one that was given the same number."""
+
+    pid: int
+    born: int
+    """In ticks since the machine started."""
+
+
+class _Stat(NamedTuple):
+    """What we read of /proc/<pid>/stat."""
+
+    state: str
+    """The scheduler's letter. ``T``: stopped, ``Z``: dead and not yet reaped."""
+    parent: int
+    born: int
+
+
+def family(pid: int) -> list[Member]:
+    """A process and all its descendants, itself first."""
+    children: dict[int, list[Member]] = {}
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or (stat := _stat(int(entry))) is None:
+            continue
+        member = Member(int(entry), stat.born)
+        children.setdefault(stat.parent, []).append(member)
+        if member.pid == pid:
+            found.append(member)
+    for each in found:
+        found += children.get(each.pid, [])
+    return found
+
+
+def signal_all(members: Sequence[Member], number: signal.Signals) -> None:
+    """To those of them that still live."""
+    for member in members:
+        with contextlib.suppress(ProcessLookupError):
+            if _state_of(member) is not None:
+                os.kill(member.pid, number)
+
+
+def stand_still(pid: int) -> None:
+    """Stop a process and everything it started, and wait until all of them stand still."""
+    os.kill(pid, signal.SIGSTOP)  # first, so that it starts no others
+    members = family(pid)
+    signal_all(members, signal.SIGSTOP)
+    _wait(lambda: all(_state_of(each) in (None, "T", "Z") for each in members), "did not stop")
+
+
+def wait_until_gone(members: Sequence[Member]) -> None:
+    """Until none of them is there: one killed (-9) may still be dying, with its memory and its files."""
+    _wait(lambda: all(_state_of(each) in (None, "Z") for each in members), "did not end")
+
+
+def _wait(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"a server's process {complaint} within {PATIENCE_SECONDS} s")
+        time.sleep(POLL_SECONDS / 5)
+
+
+def _state_of(member: Member) -> str | None:
+    stat = _stat(member.pid)
+    return stat.state if stat is not None and stat.born == member.born else None
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, so the fields are counted from its last parenthesis.
+    fields = text.rpartition(")")[2].split()
+    return _Stat(fields[0], int(fields[1]), int(fields[19]))

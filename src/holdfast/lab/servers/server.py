@@ -1,0 +1,292 @@
+"""One throw-away server: a program in the foreground, a folder of its own, ports of its own.
+
+A kind of server says what to write before it starts, which command line it has and how it is asked whether it
+is ready. Starting, stopping, killing, pausing and cleaning up are here, once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+from .errors import PortTaken, ProgramMissing, ServerFailed
+from .ports import HOST, free_port, listens
+from .processes import POLL_SECONDS, Member, family, launch, signal_all, stand_still, wait_until_gone
+
+__all__ = ["Server", "find_program"]
+
+READY_SECONDS: Final = 60.0
+"""How long a server may take to answer. It is asked all the time, so this is for the error alone."""
+
+STOP_SECONDS: Final = 10.0
+PORT_ATTEMPTS: Final = 10
+LOG_SHOWN: Final = 3000
+NOT_FOUND_BY_PATH: Final = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+
+
+class Server:
+    """A server of one process (with its children), from its first start to the end of its folder."""
+
+    kind: ClassVar[str]
+    """For the folder's name and for messages."""
+    port_names: ClassVar[tuple[str, ...]] = ("client",)
+    """What it needs ports for; the first is the one that clients use."""
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    host = HOST
+
+    def __init__(self) -> None:
+        self.ports: dict[str, int] = {}
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self._log_start = 0
+        self._owner = os.getpid()
+
+    # --- what a kind of server says
+
+    def command_line(self) -> list[str]:
+        """The program and its arguments, in the foreground."""
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Ask it whether it is ready. OSError counts as no."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Write what it reads at its start and is not there yet. The ports are known."""
+
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    def user(self) -> str | None:
+        """Who it runs as, if not as us."""
+        return None
+
+    # --- where it is
+
+    @property
+    def port(self) -> int:
+        return self.ports[self.port_names[0]]
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def folder(self) -> Path:
+        """Its own, for everything it reads and writes. Only its user may look."""
+        if self._folder is None:
+            raise ServerFailed(f"{self.kind} has not been started")
+        return self._folder
+
+    @property
+    def data(self) -> Path:
+        """What it keeps from one start to the next."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> str:
+        """Everything it has printed so far, at all its starts."""
+        return self._log_path.read_text(errors="replace")
+
+    @property
+    def _log_path(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ServerFailed(f"{self.kind} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # --- its life
+
+    def start(self) -> Self:
+        """Start it, and return when it answers: on free ports the first time, then on the same ones again."""
+        if self.running:
+            return self
+        first = not self.ports
+        for attempt in range(PORT_ATTEMPTS):
+            if first:
+                self.ports = {name: free_port() for name in self.port_names}
+            try:
+                self.spawn()
+                self.wait_ready()
+            except PortTaken:
+                self.kill()
+                if not first or attempt == PORT_ATTEMPTS - 1:
+                    raise
+                self._remove_folder()  # its files name the port
+            except BaseException:
+                self.kill()
+                if first:
+                    self.close()
+                raise
+            else:
+                return self
+        raise AssertionError("the last attempt returns or raises")
+
+    def spawn(self) -> None:
+        """Start it without waiting until it answers; for those that are ready only together with others."""
+        self._make_folder()
+        self.prepare()
+        with self._log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = launch(
+                self.command_line(),
+                log=log,
+                folder=self.folder,
+                environment=self.environment(),
+                user=self.user(),
+            )
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> None:
+        """Until it listens on all its ports and answers."""
+        deadline = time.monotonic() + timeout
+        while not self._is_ready():
+            if not self.running:
+                raise self._failure("ended before it was ready")
+            if time.monotonic() > deadline:
+                raise self._failure(f"was not ready within {timeout} s")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it if it does not. Folder and ports remain for another ``start``."""
+        if self._process is None:
+            return
+        self.resume()
+        members = family(self._process.pid)
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reap(members)
+
+    def kill(self) -> None:
+        """SIGKILL to it and everything it started, and wait until they are gone."""
+        if self._process is None:
+            return
+        members = family(self._process.pid)
+        self._process.kill()
+        self._reap(members)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing. Returns when it stands still."""
+        stand_still(self.pid)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self._paused:
+            self._paused = False
+            signal_all(family(self.pid), signal.SIGCONT)
+
+    def restart(self, keep_data: bool = True, *, kill: bool = False) -> None:
+        """Stop (or ``kill``) it and start it again on the same ports, with its data or without."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        if not keep_data:
+            shutil.rmtree(self.data, ignore_errors=True)
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and remove its folder. May be called more than once; in a forked child it does nothing."""
+        if os.getpid() != self._owner:
+            return
+        self.stop()
+        _open_servers.discard(self)
+        self._remove_folder()
+        self.ports = {}
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._folder is not None:
+            error.add_note(f"{self!r} wrote:\n{self.log[-LOG_SHOWN:]}")
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"<{type(self).__name__} {self.host}:{self.ports.get(self.port_names[0], '?')} {state}>"
+
+    # --- inside
+
+    def _make_folder(self) -> None:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.kind}-"))
+            _open_servers.add(self)
+            self._own(self._folder)
+        self.data.mkdir(mode=0o700, exist_ok=True)
+        self._own(self.data)
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _own(self, path: Path) -> None:
+        """Give a file of ours to the user it runs as."""
+        user = self.user()
+        if user is not None:
+            shutil.chown(path, user, user)
+
+    def _is_ready(self) -> bool:
+        pids = [member.pid for member in family(self.pid)]
+        if not all(listens(pids, port) for port in self.ports.values()):
+            return False
+        try:
+            return self.answers()
+        except OSError:
+            return False
+
+    def _failure(self, complaint: str) -> ServerFailed:
+        printed = self._log_path.read_bytes()[self._log_start :].decode(errors="replace")
+        kind = PortTaken if "address already in use" in printed.lower() else ServerFailed
+        return kind(f"{self.kind} on {self.address} {complaint}. It wrote:\n{printed[-LOG_SHOWN:]}")
+
+    def _reap(self, members: list[Member]) -> None:
+        if self._process is not None:
+            self._process.wait(STOP_SECONDS)
+            signal_all(members, signal.SIGKILL)
+            wait_until_gone(members)
+        self._process = None
+        self._paused = False
+
+
+def find_program(name: str, package: str) -> str:
+    """Where a program is; in the folders for administrators too, which are not on everybody's PATH."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *NOT_FOUND_BY_PATH])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise ProgramMissing(name, package)
+    return found
+
+
+_open_servers: set[Server] = set()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What was left open."""
+    for server in list(_open_servers):
+        server.close()
