@@ -42,8 +42,8 @@ def nothing(call: Call) -> None:
 class Spy:
     """An engine, as a client sees it."""
 
-    def __init__(self, url: str) -> None:
-        self._engine: Engine = open_engine(url, "holdfast", {})
+    def __init__(self, url: str, namespace: str = "holdfast") -> None:
+        self._engine: Engine = open_engine(url, namespace, {})
         self.calls: list[Call] = []
         self.before: Callable[[Call], Any] = nothing
         self.after: Callable[[Call], Any] = nothing
@@ -149,7 +149,7 @@ class SpyWorld(World):
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver, f"memory://{secrets.token_hex(8)}")
-        self.spy = Spy(self.url)
+        self.spy = Spy(self.url, self.namespace)
 
     def _connect(self, namespace: str, io_timeout: float = 5.0, **options: Any) -> Client:
         if self.driver == "threads":

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from contract.engines import FRESH_URL
+from contract.engines import FRESH_URL, each_engine, fresh_namespace
 from holdfast import Client, Lock, LockTimeout
 from support import wait_until
 
@@ -92,9 +92,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=FRESH_URL)
+@pytest.fixture(params=each_engine())
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
-    with holdfast.connect(FRESH_URL[request.param](tmp_path)) as client:
+    with holdfast.connect(FRESH_URL[request.param](tmp_path), namespace=fresh_namespace()) as client:
         yield client
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 
-from contract.engines import DRIVERS, FRESH_URL, Driver
+from contract.engines import DRIVERS, FRESH_URL, Driver, each_engine
 from contract.harness import World, run_in_its_world
 
 
-@pytest.fixture(params=itertools.product(FRESH_URL, DRIVERS), ids="-".join)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    scheme: str
-    driver: Driver
-    scheme, driver = request.param
+@pytest.fixture(params=each_engine())
+def scheme(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    chosen: Driver = request.param
+    return chosen
+
+
+@pytest.fixture
+def world(scheme: str, driver: Driver, tmp_path: Path) -> World:
     return World(driver, FRESH_URL[scheme](tmp_path))
 
 

@@ -30,7 +30,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from contract.engines import Driver
+from contract.engines import Driver, fresh_namespace
 from holdfast import Client, Lease, Lock, LockInfo
 from holdfast.aio import AsyncLease
 from support import async_wait_until
@@ -175,11 +175,13 @@ class TaskActor(_Actor):
 
 
 class World:
-    """An engine of the test's own, and those who use it."""
+    """An engine, or a part of one, of the test's own, and those who use it."""
 
     def __init__(self, driver: Driver, url: str) -> None:
         self.driver = driver
         self.url = url
+        self.namespace = fresh_namespace()
+        """Of its own, so that engines with a server can share one; another one should begin with it."""
         self._actors: list[Actor] = []
         self._clients: list[Client] = []
         self._observer: Client | None = None
@@ -191,9 +193,9 @@ class World:
         if self.keeps_leases and isinstance(result, Lease | AsyncLease):
             self._kept.append(result)
 
-    def client(self, namespace: str = "holdfast", **options: Any) -> Client:
-        """A client for the actors, closed at the end."""
-        client = self._connect(namespace, **options)
+    def client(self, **options: Any) -> Client:
+        """A client for the actors, closed at the end; in the world's own namespace unless told otherwise."""
+        client = self._connect(**{"namespace": self.namespace, **options})
         self._clients.append(client)
         return client
 
@@ -214,7 +216,7 @@ class World:
 
     def look(self, name: str) -> LockInfo:
         if self._observer is None:
-            self._observer = holdfast.connect(self.url)
+            self._observer = holdfast.connect(self.url, namespace=self.namespace)
         return self._observer.inspect(name)
 
     async def until(self, predicate: Callable[[], T], message: str = "", timeout: float = 20.0) -> T:

@@ -154,7 +154,7 @@ async def test_another_namespace_is_another_lock(world: World) -> None:
     lease = held(await ann(client.lock("x").acquire))
     text = await ann(lease.export)
     with pytest.raises(InvalidArgument, match="namespace"):
-        await ann(world.client(namespace="another").adopt, text)
+        await ann(world.client(namespace=world.namespace + "-another").adopt, text)
     await ann(client.adopt, text)
 
 

@@ -77,7 +77,7 @@ async def test_list_is_in_the_order_of_bytes_and_by_prefix(world: World) -> None
     names = ["b", "a", "a%c", "a_b", "ab", "é", "Z", "a/1", "a/2", "🔒"]
     for name in names:
         await ann(client.lock(name).acquire)
-    await ann(world.client(namespace="other").lock("a/3").acquire)
+    await ann(world.client(namespace=world.namespace + "-other").lock("a/3").acquire)
 
     async def listed(prefix: str = "") -> list[str]:
         return [info.name for info in await ann(client.list, prefix)]

@@ -129,7 +129,7 @@ async def test_fences_of_one_lock_compare_across_clients(world: World) -> None:
             fences.append(lease.fence)
     assert fences[0].source == fences[1].source
     assert fences[0].token < fences[1].token
-    async with ann.inside(world.client(namespace="another").lock("x")) as lease:
+    async with ann.inside(world.client(namespace=world.namespace + "-another").lock("x")) as lease:
         assert lease.fence.source != fences[0].source
 
 

@@ -102,7 +102,7 @@ NAMESPACES = ["a", "b", "A", "a/b", "a b", "%", "a'--", "锁"]
 
 async def test_namespaces_do_not_see_each_other(world: World) -> None:
     ann = world.actor()
-    clients = [world.client(namespace=namespace) for namespace in NAMESPACES]
+    clients = [world.client(namespace=world.namespace + suffix) for suffix in NAMESPACES]
     for number, client in enumerate(clients, start=1):
         assert await ann(client.semaphore("x", number).acquire, timeout=0) is not None
         assert await ann(client.lock(f"only in {client.namespace}").acquire, timeout=0) is not None
@@ -113,7 +113,8 @@ async def test_namespaces_do_not_see_each_other(world: World) -> None:
 
 async def test_a_name_and_a_namespace_do_not_run_together(world: World) -> None:
     ann = world.actor()
-    one, two = world.client(namespace="a/b"), world.client(namespace="a")
+    base = world.namespace
+    one, two = world.client(namespace=f"{base}/b"), world.client(namespace=base)
     assert await ann(one.lock("c").acquire, timeout=0) is not None
     assert await ann(two.lock("b/c").acquire, timeout=0) is not None
 
