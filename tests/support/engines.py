@@ -1,6 +1,6 @@
 """Which engines' tests run: all, or those that ``HOLDFAST_TEST_ENGINES`` names (``memory,sqlite,redis``).
 
-A test belongs to an engine by its mark, ``@pytest.mark.engine("redis")`` (of several schemes one is enough), or
+A test belongs to an engine by its mark, ``@pytest.mark.engine("redis")`` (one of several is enough), or
 by lying in ``tests/engines/<folder>``. A test that belongs to none always runs. A server that is missing is a
 failure: nothing here looks for one.
 """

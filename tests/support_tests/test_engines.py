@@ -35,9 +35,7 @@ def test_only_the_engines_named_are_tested() -> None:
     assert set(chosen) < set(everything)
     assert all("-threads]" not in line or "memory-" in line for line in chosen)
     assert not any("engines/sqlite" in line for line in chosen)
-    assert any(__name__.rpartition(".")[2] in line for line in chosen), (
-        "what belongs to no engine always runs"
-    )
+    assert any("support_tests" in line for line in chosen), "what belongs to no engine always runs"
 
 
 @pytest.mark.parametrize(("text", "chosen"), [("", None), (" , ", None), ("redis, etcd", {"redis", "etcd"})])
