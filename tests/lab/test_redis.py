@@ -13,6 +13,8 @@ from holdfast.lab.servers import Redis, ServerFailed
 from holdfast.lab.servers.resp import ReplyError
 from support import wait_until
 
+pytestmark = pytest.mark.engine("redis")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Redis]:

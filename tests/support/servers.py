@@ -9,12 +9,40 @@ from __future__ import annotations
 
 import functools
 
-from holdfast.lab.servers import Redis
+from holdfast.lab.servers import Etcd, EtcdCluster, Redis, ZooKeeper, ZooKeeperEnsemble
 
-__all__ = ["shared_redis"]
+__all__ = [
+    "shared_etcd",
+    "shared_etcd_cluster",
+    "shared_redis",
+    "shared_zookeeper",
+    "shared_zookeeper_ensemble",
+]
 
 
 @functools.cache
 def shared_redis() -> Redis:
     """One Redis without persistence."""
     return Redis().start()
+
+
+@functools.cache
+def shared_etcd() -> Etcd:
+    return Etcd().start()
+
+
+@functools.cache
+def shared_etcd_cluster() -> EtcdCluster:
+    """Three members."""
+    return EtcdCluster().start()
+
+
+@functools.cache
+def shared_zookeeper() -> ZooKeeper:
+    return ZooKeeper().start()
+
+
+@functools.cache
+def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
+    """Three members."""
+    return ZooKeeperEnsemble().start()

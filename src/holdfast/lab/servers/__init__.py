@@ -9,7 +9,20 @@ with Redis() as server:
 from __future__ import annotations
 
 from .errors import ProgramMissing, ServerFailed
+from .etcd import Etcd, EtcdCluster
+from .group import Group
 from .redis import Redis
 from .server import Server
+from .zookeeper import ZooKeeper, ZooKeeperEnsemble
 
-__all__ = ["ProgramMissing", "Redis", "Server", "ServerFailed"]
+__all__ = [
+    "Etcd",
+    "EtcdCluster",
+    "Group",
+    "ProgramMissing",
+    "Redis",
+    "Server",
+    "ServerFailed",
+    "ZooKeeper",
+    "ZooKeeperEnsemble",
+]

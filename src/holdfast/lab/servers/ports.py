@@ -7,11 +7,11 @@ import random
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from .errors import ServerFailed
 
-__all__ = ["HOST", "free_port", "listens"]
+__all__ = ["HOST", "Listeners", "free_port", "listeners"]
 
 HOST: Final = "127.0.0.1"
 
@@ -40,13 +40,21 @@ def free_port() -> int:
     raise ServerFailed(f"no free port between {LOWEST} and {highest}")
 
 
-def listens(pids: Iterable[int], port: int) -> bool:
-    """Whether one of these processes itself listens on the port.
+class Listeners(NamedTuple):
+    """Who listens on a port."""
+
+    we: bool
+    others: bool
+
+
+def listeners(pids: Iterable[int], port: int) -> Listeners:
+    """Whether one of these processes itself listens on the port, and whether anybody else does.
 
     That a server answers there is not enough: it may be somebody else's, of the same kind.
     """
     sockets = _listening_sockets(port)
-    return bool(sockets) and any(not sockets.isdisjoint(_sockets_of(pid)) for pid in pids)
+    ours = {socket for pid in pids for socket in _sockets_of(pid)} & sockets if sockets else set()
+    return Listeners(we=bool(ours), others=sockets != ours)
 
 
 def _first_ephemeral_port() -> int:

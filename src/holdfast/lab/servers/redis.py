@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from urllib.parse import quote
 
 from .certificates import Certificates, make_certificates
 from .errors import ServerFailed
-from .faketime import FakeClock
 from .resp import ReplyError, ask
 from .server import Server, find_program
 
@@ -51,15 +49,13 @@ class Redis(Server):
         faketime: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(faketime=faketime)
         self.password = password
         self.tls = tls
         self._persistence = persistence
         self._acl = dict(acl or {})
         self._maxmemory = maxmemory
         self._replica_of = replica_of
-        self._faketime = faketime
-        self._clock: FakeClock | None = None
         self._settings = dict(settings or {})
 
     @property
@@ -103,12 +99,6 @@ class Redis(Server):
         text: str = self.command("INFO", section).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
-    def shift_clock(self, seconds: float) -> None:
-        """Set its wall clock so far off the machine's; 0 puts it right. Needs ``faketime=True``."""
-        if self._clock is None:
-            raise ServerFailed("start this Redis with faketime=True to shift its clock")
-        self._clock.set_offset(seconds)
-
     def _log_in(self, connection: socket.socket) -> None:
         if self.password is not None:
             ask(connection, ("AUTH", self.password))
@@ -117,8 +107,6 @@ class Redis(Server):
 
     def prepare(self) -> None:
         """Write its configuration once: Redis itself rewrites it when its role changes."""
-        if self._faketime and self._clock is None:
-            self._clock = FakeClock(self.folder / "faketime")
         if not self._configuration.exists():
             self._configuration.touch(mode=0o600)
             self._configuration.write_text("".join(f"{line}\n" for line in self._lines()))
@@ -126,10 +114,7 @@ class Redis(Server):
     def command_line(self) -> list[str]:
         return [find_program("redis-server", PACKAGE), str(self._configuration)]
 
-    def environment(self) -> Mapping[str, str]:
-        return os.environ if self._clock is None else {**os.environ, **self._clock.environment()}
-
-    def answers(self) -> bool:
+    def ping(self) -> bool:
         try:
             return bool(self.command("PING") == "PONG")
         except ReplyError:

@@ -13,13 +13,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from .errors import PortTaken, ProgramMissing, ServerFailed
-from .ports import HOST, free_port, listens
+from .faketime import FakeClock
+from .ports import HOST, free_port, listeners
 from .processes import POLL_SECONDS, Member, family, launch, signal_all, stand_still, wait_until_gone
 
 __all__ = ["Server", "find_program"]
@@ -40,12 +40,17 @@ class Server:
     """For the folder's name and for messages."""
     port_names: ClassVar[tuple[str, ...]] = ("client",)
     """What it needs ports for; the first is the one that clients use."""
+    always_open: ClassVar[tuple[str, ...] | None] = None
+    """Those of its ports that it listens on whenever it is ready; None for all."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
     host = HOST
 
-    def __init__(self) -> None:
+    def __init__(self, *, faketime: bool = False) -> None:
         self.ports: dict[str, int] = {}
+        self._faketime = faketime
+        self._clock: FakeClock | None = None
+        self._initialised = False
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
@@ -58,15 +63,15 @@ class Server:
         """The program and its arguments, in the foreground."""
         raise NotImplementedError
 
-    def answers(self) -> bool:
+    def ping(self) -> bool:
         """Ask it whether it is ready. OSError counts as no."""
         raise NotImplementedError
 
     def prepare(self) -> None:
         """Write what it reads at its start and is not there yet. The ports are known."""
 
-    def environment(self) -> Mapping[str, str]:
-        return os.environ
+    def initialise(self) -> None:
+        """Tell it what it has to know from then on. Called once, when it answers for the first time."""
 
     def user(self) -> str | None:
         """Who it runs as, if not as us."""
@@ -113,6 +118,13 @@ class Server:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def answers(self) -> bool:
+        """Whether it runs and says that it is ready."""
+        try:
+            return self.running and self.ping()
+        except OSError:
+            return False
+
     # --- its life
 
     def start(self) -> Self:
@@ -143,6 +155,8 @@ class Server:
     def spawn(self) -> None:
         """Start it without waiting until it answers; for those that are ready only together with others."""
         self._make_folder()
+        if self._faketime and self._clock is None:
+            self._clock = FakeClock(self.folder / "faketime")
         self.prepare()
         with self._log_path.open("ab") as log:
             self._log_start = log.tell()
@@ -150,7 +164,7 @@ class Server:
                 self.command_line(),
                 log=log,
                 folder=self.folder,
-                environment=self.environment(),
+                environment={**os.environ, **(self._clock.environment() if self._clock else {})},
                 user=self.user(),
             )
 
@@ -163,6 +177,9 @@ class Server:
             if time.monotonic() > deadline:
                 raise self._failure(f"was not ready within {timeout} s")
             time.sleep(POLL_SECONDS)
+        if not self._initialised:
+            self.initialise()
+            self._initialised = True
 
     def stop(self) -> None:
         """Ask it to end, and kill it if it does not. Folder and ports remain for another ``start``."""
@@ -203,8 +220,19 @@ class Server:
         else:
             self.stop()
         if not keep_data:
-            shutil.rmtree(self.data, ignore_errors=True)
+            self.forget()
         self.start()
+
+    def forget(self) -> None:
+        """Remove its data, as if its disk had been lost. It must not be running."""
+        shutil.rmtree(self.data)
+        self._initialised = False
+
+    def shift_clock(self, seconds: float) -> None:
+        """Set its wall clock so far off the machine's; 0 puts it right. Needs ``faketime=True``."""
+        if self._clock is None:
+            raise ServerFailed(f"start this {self.kind} with faketime=True to shift its clock")
+        self._clock.set_offset(seconds)
 
     def close(self) -> None:
         """Stop it and remove its folder. May be called more than once; in a forked child it does nothing."""
@@ -242,7 +270,8 @@ class Server:
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            self._folder = self._clock = None
+            self._initialised = False
 
     def _own(self, path: Path) -> None:
         """Give a file of ours to the user it runs as."""
@@ -252,12 +281,12 @@ class Server:
 
     def _is_ready(self) -> bool:
         pids = [member.pid for member in family(self.pid)]
-        if not all(listens(pids, port) for port in self.ports.values()):
+        found = {name: listeners(pids, port) for name, port in self.ports.items()}
+        if any(each.others for each in found.values()):
+            raise PortTaken(f"somebody else listens on one of the ports of {self.kind}: {self.ports}")
+        if not all(found[name].we for name in self.always_open or self.port_names):
             return False
-        try:
-            return self.answers()
-        except OSError:
-            return False
+        return self.answers()
 
     def _failure(self, complaint: str) -> ServerFailed:
         printed = self._log_path.read_bytes()[self._log_start :].decode(errors="replace")
