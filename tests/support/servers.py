@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import functools
 
-from holdfast.lab.servers import Etcd, EtcdCluster, Redis, ZooKeeper, ZooKeeperEnsemble
+from holdfast.lab.servers import (
+    Etcd,
+    EtcdCluster,
+    PgBouncer,
+    PostgreSQL,
+    Redis,
+    ZooKeeper,
+    ZooKeeperEnsemble,
+)
 
 __all__ = [
     "shared_etcd",
     "shared_etcd_cluster",
+    "shared_pgbouncer",
+    "shared_postgresql",
     "shared_redis",
     "shared_zookeeper",
     "shared_zookeeper_ensemble",
@@ -46,3 +56,14 @@ def shared_zookeeper() -> ZooKeeper:
 def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
     """Three members."""
     return ZooKeeperEnsemble().start()
+
+
+@functools.cache
+def shared_postgresql() -> PostgreSQL:
+    return PostgreSQL().start()
+
+
+@functools.cache
+def shared_pgbouncer() -> PgBouncer:
+    """In transaction mode, in front of the shared PostgreSQL."""
+    return PgBouncer(shared_postgresql()).start()

@@ -11,6 +11,8 @@ from __future__ import annotations
 from .errors import ProgramMissing, ServerFailed
 from .etcd import Etcd, EtcdCluster
 from .group import Group
+from .pgbouncer import PgBouncer
+from .postgresql import PostgreSQL
 from .redis import Redis
 from .server import Server
 from .zookeeper import ZooKeeper, ZooKeeperEnsemble
@@ -19,6 +21,8 @@ __all__ = [
     "Etcd",
     "EtcdCluster",
     "Group",
+    "PgBouncer",
+    "PostgreSQL",
     "ProgramMissing",
     "Redis",
     "Server",

@@ -129,12 +129,13 @@ def signal_all(members: Sequence[Member], number: signal.Signals) -> None:
                 os.kill(member.pid, number)
 
 
-def stand_still(pid: int) -> None:
+def stand_still(pid: int) -> list[Member]:
     """Stop a process and everything it started, and wait until all of them stand still."""
     os.kill(pid, signal.SIGSTOP)  # first, so that it starts no others
     members = family(pid)
     signal_all(members, signal.SIGSTOP)
     _wait(lambda: all(_state_of(each) in (None, "T", "Z") for each in members), "did not stop")
+    return members
 
 
 def wait_until_gone(members: Sequence[Member]) -> None:

@@ -195,11 +195,14 @@ class Server:
         self._reap(members)
 
     def kill(self) -> None:
-        """SIGKILL to it and everything it started, and wait until they are gone."""
+        """SIGKILL to it and everything it started, and wait until they are gone.
+
+        All stand still first: as at a loss of power, none of them sees another one die and says a last word.
+        """
         if self._process is None:
             return
-        members = family(self._process.pid)
-        self._process.kill()
+        members = stand_still(self._process.pid) if self.running else []
+        signal_all(members, signal.SIGKILL)
         self._reap(members)
 
     def pause(self) -> None:
