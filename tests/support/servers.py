@@ -15,6 +15,8 @@ from holdfast.lab.servers import (
     PgBouncer,
     PostgreSQL,
     Redis,
+    RedisCluster,
+    RedisSentinel,
     ZooKeeper,
     ZooKeeperEnsemble,
 )
@@ -25,6 +27,8 @@ __all__ = [
     "shared_pgbouncer",
     "shared_postgresql",
     "shared_redis",
+    "shared_redis_cluster",
+    "shared_sentinel",
     "shared_zookeeper",
     "shared_zookeeper_ensemble",
 ]
@@ -34,6 +38,18 @@ __all__ = [
 def shared_redis() -> Redis:
     """One Redis without persistence."""
     return Redis().start()
+
+
+@functools.cache
+def shared_redis_cluster() -> RedisCluster:
+    """Three masters."""
+    return RedisCluster().start()
+
+
+@functools.cache
+def shared_sentinel() -> RedisSentinel:
+    """A master and a replica under three Sentinels."""
+    return RedisSentinel().start()
 
 
 @functools.cache

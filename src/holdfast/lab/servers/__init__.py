@@ -14,6 +14,8 @@ from .group import Group
 from .pgbouncer import PgBouncer
 from .postgresql import PostgreSQL
 from .redis import Redis
+from .redis_cluster import RedisCluster
+from .redis_sentinel import RedisSentinel
 from .server import Server
 from .zookeeper import ZooKeeper, ZooKeeperEnsemble
 
@@ -25,6 +27,8 @@ __all__ = [
     "PostgreSQL",
     "ProgramMissing",
     "Redis",
+    "RedisCluster",
+    "RedisSentinel",
     "Server",
     "ServerFailed",
     "ZooKeeper",

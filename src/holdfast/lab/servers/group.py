@@ -22,9 +22,13 @@ class Group(Generic[S]):
 
     def __init__(self, members: Sequence[S]) -> None:
         self.members = tuple(members)
+        self._formed = False
 
     def form(self) -> None:
         """Make them one, when all of them answer for the first time."""
+
+    def settle(self) -> None:
+        """Wait until they work together, if that is more than that each of them answers."""
 
     @property
     def addresses(self) -> str:
@@ -40,8 +44,10 @@ class Group(Generic[S]):
                     member.ports = {name: free_port() for name in member.port_names}
             try:
                 self._start_all()
-                if first:
+                if not self._formed:
                     self.form()
+                    self._formed = True
+                self.settle()
             except PortTaken:
                 self.close()
                 if not first or attempt == GROUP_ATTEMPTS - 1:
@@ -68,12 +74,12 @@ class Group(Generic[S]):
             self.stop()
         if not keep_data:
             self._each(lambda member: member.forget())
+            self._formed = False
         self.start()
-        if not keep_data:
-            self.form()
 
     def close(self) -> None:
         """Stop all and remove their folders."""
+        self._formed = False
         self._each(lambda member: member.close())
 
     def __enter__(self) -> Self:

@@ -13,17 +13,15 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from .errors import ServerFailed
+from .waiting import until
 
-__all__ = ["POLL_SECONDS", "Member", "family", "launch", "signal_all", "stand_still", "wait_until_gone"]
+__all__ = ["Member", "family", "launch", "signal_all", "stand_still", "wait_until_gone"]
 
-POLL_SECONDS: Final = 0.01
 PATIENCE_SECONDS: Final = 20.0
 
 
@@ -134,21 +132,21 @@ def stand_still(pid: int) -> list[Member]:
     os.kill(pid, signal.SIGSTOP)  # first, so that it starts no others
     members = family(pid)
     signal_all(members, signal.SIGSTOP)
-    _wait(lambda: all(_state_of(each) in (None, "T", "Z") for each in members), "did not stop")
+    until(
+        lambda: all(_state_of(each) in (None, "T", "Z") for each in members),
+        f"process {pid} did not stop",
+        PATIENCE_SECONDS,
+    )
     return members
 
 
 def wait_until_gone(members: Sequence[Member]) -> None:
     """Until none of them is there: one killed (-9) may still be dying, with its memory and its files."""
-    _wait(lambda: all(_state_of(each) in (None, "Z") for each in members), "did not end")
-
-
-def _wait(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ServerFailed(f"a server's process {complaint} within {PATIENCE_SECONDS} s")
-        time.sleep(POLL_SECONDS / 5)
+    until(
+        lambda: all(_state_of(each) in (None, "Z") for each in members),
+        f"of the processes {members} some did not end",
+        PATIENCE_SECONDS,
+    )
 
 
 def _state_of(member: Member) -> str | None:

@@ -133,6 +133,7 @@ class Redis(Server):
         yield from self._listening()
         if self.password is not None:
             yield f"requirepass {quoted(self.password)}"
+            yield f"masterauth {quoted(self.password)}"  # it may become a replica later
         for user, rules in self._acl.items():
             yield f"user {user} {rules}"
         if self._maxmemory is not None:
@@ -156,7 +157,7 @@ class Redis(Server):
 
     def _following(self, master: Redis) -> Iterator[str]:
         yield f"replicaof {master.host} {master.port}"
-        if master.password is not None:
+        if master.password is not None and self.password is None:
             yield f"masterauth {quoted(master.password)}"
         if master.tls:
             yield "tls-replication yes"

@@ -20,7 +20,8 @@ from typing import ClassVar, Final, Self
 from .errors import PortTaken, ProgramMissing, ServerFailed
 from .faketime import FakeClock
 from .ports import HOST, free_port, listeners
-from .processes import POLL_SECONDS, Member, family, launch, signal_all, stand_still, wait_until_gone
+from .processes import Member, family, launch, signal_all, stand_still, wait_until_gone
+from .waiting import POLL_SECONDS
 
 __all__ = ["Server", "find_program"]
 
@@ -186,7 +187,7 @@ class Server:
         if self._process is None:
             return
         self.resume()
-        members = family(self._process.pid)
+        members = family(self._process.pid) if self.running else []
         self._process.send_signal(self.stop_signal)
         try:
             self._process.wait(STOP_SECONDS)
@@ -207,14 +208,16 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections and does nothing. Returns when it stands still."""
+        if not self.running:
+            raise ServerFailed(f"{self.kind} is not running")
         stand_still(self.pid)
         self._paused = True
 
     def resume(self) -> None:
         """SIGCONT."""
-        if self._paused:
-            self._paused = False
+        if self._paused and self.running:
             signal_all(family(self.pid), signal.SIGCONT)
+        self._paused = False
 
     def restart(self, keep_data: bool = True, *, kill: bool = False) -> None:
         """Stop (or ``kill``) it and start it again on the same ports, with its data or without."""

@@ -1,0 +1,148 @@
+"""Redis Cluster: masters that share the slots, and replicas of them if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from .errors import ServerFailed
+from .group import Group
+from .redis import Redis
+from .waiting import until
+
+__all__ = ["ClusterNode", "RedisCluster"]
+
+SLOTS: Final = 16384
+SETTLE_SECONDS: Final = 60.0
+MIGRATE_MS: Final = 5000
+
+
+class ClusterNode(Redis):
+    """One node; it has a second port, on which nodes talk to each other."""
+
+    kind = "redis-cluster"
+    port_names = ("client", "bus")
+
+    @property
+    def node_id(self) -> str:
+        own: bytes = self.command("CLUSTER", "MYID")
+        return own.decode()
+
+    def cluster_info(self) -> dict[str, str]:
+        text: str = self.command("CLUSTER", "INFO").decode()
+        return dict(line.split(":", 1) for line in text.splitlines())
+
+    def _lines(self) -> Iterator[str]:
+        yield from super()._lines()
+        yield "cluster-enabled yes"
+        yield f"cluster-port {self.ports['bus']}"
+        yield "cluster-config-file nodes.conf"
+
+
+class RedisCluster(Group[ClusterNode]):
+    """Three masters with equal shares of the slots, unless told otherwise.
+
+    A node counts as failed when it did not answer for ``node_timeout_ms``: a busy machine needs patience, a
+    test of failovers wants less.
+    """
+
+    def __init__(
+        self,
+        masters: int = 3,
+        *,
+        replicas: int = 0,
+        password: str | None = None,
+        node_timeout_ms: int = 5000,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """``replicas`` is for each master."""
+        lines = {"cluster-node-timeout": str(node_timeout_ms), **(settings or {})}
+        nodes = masters * (1 + replicas)
+        super().__init__([ClusterNode(password=password, settings=lines) for _ in range(nodes)])
+        self._count = masters
+
+    @property
+    def masters(self) -> Sequence[ClusterNode]:
+        """Those that were given slots at the beginning."""
+        return self.members[: self._count]
+
+    # --- making them one
+
+    def form(self) -> None:
+        for number, master in enumerate(self.masters):
+            first, last = (SLOTS * each // self._count for each in (number, number + 1))
+            master.commands(
+                ("CLUSTER", "ADDSLOTSRANGE", first, last - 1),
+                ("CLUSTER", "SET-CONFIG-EPOCH", number + 1),
+            )
+        hub, *others = self.members
+        for node in others:
+            hub.command("CLUSTER", "MEET", node.host, node.port, node.ports["bus"])
+        until(self._all_met, "the nodes do not know each other", SETTLE_SECONDS)
+        for number, replica in enumerate(self.members[self._count :]):
+            master = self.masters[number % self._count]
+            replica.command("CLUSTER", "REPLICATE", master.node_id)
+
+    def settle(self) -> None:
+        until(self._all_well, "the cluster is not well", SETTLE_SECONDS)
+
+    def _all_met(self) -> bool:
+        known = [node.command("CLUSTER", "NODES").decode() for node in self.members]
+        return all(
+            len(lines.splitlines()) == len(self.members) and "handshake" not in lines for lines in known
+        )
+
+    def _all_well(self) -> bool:
+        states = [node.cluster_info() for node in self.members]
+        replicas = [node.info("replication") for node in self.members[self._count :]]
+        return (
+            all(state["cluster_state"] == "ok" for state in states)
+            and {state["cluster_size"] for state in states} == {str(self._count)}
+            and all(info.get("master_link_status", "up") == "up" for info in replicas)
+        )
+
+    # --- who has what
+
+    def owner(self, slot: int) -> ClusterNode:
+        """The node that serves a slot, as the nodes that run see it."""
+        for node in self.members:
+            if node.answers():
+                for first, last, (_, port, *_rest), *_replicas in node.command("CLUSTER", "SLOTS"):
+                    if first <= slot <= last:
+                        return next(each for each in self.members if each.port == port)
+        raise ServerFailed(f"nobody serves slot {slot}")
+
+    def slot_of(self, key: str | bytes) -> int:
+        slot: int = self.members[0].command("CLUSTER", "KEYSLOT", key)
+        return slot
+
+    # --- resharding
+
+    def begin_move(self, slot: int, target: ClusterNode) -> None:
+        """Open the slot: from now on its owner sends those who ask for a missing key to the target (ASK)."""
+        source = self.owner(slot)
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.node_id)
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.node_id)
+
+    def move_keys(self, slot: int, target: ClusterNode) -> int:
+        """Move the keys of an open slot; return how many."""
+        source, moved = self.owner(slot), 0
+        while keys := source.command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            words: list[str | bytes | float] = ["MIGRATE", target.host, target.port, "", 0, MIGRATE_MS]
+            if target.password is not None:
+                words += ["AUTH", target.password]
+            source.command(*words, "KEYS", *keys)
+            moved += len(keys)
+        return moved
+
+    def end_move(self, slot: int, target: ClusterNode) -> None:
+        """Close the slot: it is the target's, and others say so (MOVED)."""
+        others = [each for each in self.members if each is not target and each.answers()]
+        for node in (target, *(each for each in others if each.command("ROLE")[0] == b"master")):
+            node.command("CLUSTER", "SETSLOT", slot, "NODE", target.node_id)
+
+    def move(self, slot: int, target: ClusterNode) -> None:
+        """The whole of it."""
+        self.begin_move(slot, target)
+        self.move_keys(slot, target)
+        self.end_move(slot, target)

@@ -1,0 +1,25 @@
+"""Waiting until something is so, by asking again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from .errors import ServerFailed
+
+__all__ = ["POLL_SECONDS", "until"]
+
+POLL_SECONDS: Final = 0.01
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T | None], complaint: str, timeout: float) -> T:
+    """Ask until the answer is true, and return it. The time limit is there for the complaint alone."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"{complaint} within {timeout} s")
+        time.sleep(POLL_SECONDS)
+    return result
