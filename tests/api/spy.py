@@ -73,6 +73,8 @@ def _kinds(steps: Steps) -> tuple[str, ...]:
 
 
 class _ThreadsSpy:
+    hearing = None
+
     def __init__(self, spy: Spy, inner: ThreadsAdapter) -> None:
         self._spy, self._inner = spy, inner
         self.watch_clients, self.unwatch_clients = inner.watch_clients, inner.unwatch_clients

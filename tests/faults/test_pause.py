@@ -29,7 +29,7 @@ def test_a_pause_longer_than_the_ttl(sqlite_url: str, locks: Client, tmp_path: P
         fencing.install(db)
         db.commit()
     code = f"""
-import sqlite3
+import os, sqlite3
 db = sqlite3.connect({str(data)!r})
 
 def write():
@@ -38,16 +38,19 @@ def write():
         db.execute("INSERT INTO invoice VALUES ('child')")
     return "written"
 
+def say(line):
+    os.write(1, (line + "\\n").encode())  # whole, whichever thread says it
+
 lease = locks.lock("x", ttl=1.0).acquire()
-lease.on_lost(lambda lost: print("told", lost.lost, lost.remaining, flush=True))
+lease.on_lost(lambda lost: say(f"told {{lost.lost}} {{lost.remaining}}"))
 with db:
     fencing.advance(db, "invoices", lease)
 print("held", lease.token, write(), flush=True)
 for line in sys.stdin:
     try:
-        print("did", eval(line), flush=True)
+        say(f"did {{eval(line)}}")
     except holdfast.HoldfastError as error:
-        print("did", type(error).__name__, flush=True)
+        say(f"did {{type(error).__name__}}")
 """
     with acting(sqlite_url, code) as child:
         token = int(child.expect("held").split()[0])

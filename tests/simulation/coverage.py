@@ -21,7 +21,7 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
     "guard": ("guard advance", "guarded read", "guarded write"),
-    "at once": ("Now", "Nonce", "Unlisten"),
+    "at once": ("Now", "Nonce", "Unlisten", "Signal"),
 }
 """The steps of each protocol, as the driver names them."""
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from ..model import Guarantees
 from ..rules.requests import Reply, Request, Snapshot
 
-__all__ = ["AsyncioAdapter", "Engine", "Hooks", "Steps", "ThreadsAdapter"]
+__all__ = ["AsyncioAdapter", "Engine", "Hearing", "Hooks", "Steps", "ThreadsAdapter"]
 
 Steps = tuple[tuple[str, Request], ...]
 
@@ -23,6 +23,24 @@ class Hooks:
     post: Callable[[str], None]
     """Deliver a wake-up to a nonce of this client. May be called from any thread; never blocks."""
     io_timeout: float
+
+
+class Hearing(Protocol):
+    """Lets one waiting thread at a time hear wake-ups itself, instead of being told by a listening thread."""
+
+    def take(self) -> bool:
+        """From now on this thread hears and no other; False: another does, or there is nothing to hear."""
+        ...
+
+    def hear(self, seconds: float) -> None:
+        """Wait for messages, or for the bell, for at most so long; post what came, to whomever."""
+        ...
+
+    def ring(self) -> None:
+        """Have the one who hears look up. May be called from any thread; never blocks."""
+        ...
+
+    def give_back(self) -> None: ...
 
 
 class ThreadsAdapter(Protocol):
@@ -43,6 +61,11 @@ class ThreadsAdapter(Protocol):
 
     def listen(self) -> None:
         """From now on deliver wake-ups, if that is not done already."""
+        ...
+
+    @property
+    def hearing(self) -> Hearing | None:
+        """A shorter way for wake-ups, where there is one. Valid after ``listen``."""
         ...
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:

@@ -31,7 +31,7 @@ from ..core.ops import (
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
-from .adapter import Engine, Hooks
+from .adapter import Engine, Hearing, Hooks
 from .clock import boottime
 from .identity import attempt_names, new_client_id, owner_prefix
 
@@ -48,32 +48,54 @@ CLOSE_SECONDS = 2.0
 
 
 class Mailbox:
-    """Remembers one wake-up until somebody waits for it. Posting never blocks."""
+    """Remembers one wake-up until somebody waits for it. Posting never blocks.
 
-    __slots__ = ("_lock",)
+    ``hearing``: whoever waits hears the engine's messages itself, unless another does already.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_hearing", "_hears", "_lock")
+
+    def __init__(self, hearing: Hearing | None = None) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._hearing = hearing
+        self._hears = False
 
     def post(self) -> None:
         with contextlib.suppress(RuntimeError):  # posted already and not yet fetched
             self._lock.release()
+        if self._hears and self._hearing is not None:
+            self._hearing.ring()
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
 
     def wait_until(self, until: float | None) -> bool:
         """Wait until a moment of the local clock; None: until posted."""
+        if until is None:
+            return self._lock.acquire()
+        if self._hearing is not None and self._hearing.take():
+            try:
+                self._hears = True
+                return self._hear_until(until, self._hearing.hear)
+            finally:
+                self._hears = False
+                self._hearing.give_back()
         while True:
-            left = DOZE_SECONDS_MAX if until is None else until - boottime()
-            if until is None:
-                self._lock.acquire()
-                return True
+            left = until - boottime()
             if self.wait(min(left, DOZE_SECONDS_MAX)):
                 return True
             if left <= DOZE_SECONDS_MAX and boottime() >= until:
                 return False
+
+    def _hear_until(self, until: float, hear: Callable[[float], None]) -> bool:
+        # Looked at after it is known that we hear: whoever posts from now on rings.
+        while not self._lock.acquire(blocking=False):
+            left = until - boottime()
+            if left <= 0:
+                return False
+            hear(min(left, DOZE_SECONDS_MAX))
+        return True
 
 
 class ThreadsDriver:
@@ -159,8 +181,8 @@ class ThreadsDriver:
                 trouble = stray  # came between two operations: an interrupt in this very frame
 
     def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = Mailbox()
         self.adapter.listen()
+        self._boxes[op.nonce] = Mailbox(self.adapter.hearing)
 
     def _unlisten(self, op: Unlisten) -> None:
         self._boxes.pop(op.nonce, None)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..core.ops import Refused
-from ..drivers.adapter import Hooks, Steps
+from ..drivers.adapter import Hearing, Hooks, Steps
 from ..drivers.clock import boottime
 from ..rules.requests import Reply, Request, Snapshot
 
@@ -53,6 +53,9 @@ class Store(Protocol):
         ...
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    @property
+    def hearing(self) -> Hearing | None: ...
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
 
@@ -131,6 +134,10 @@ class LocalThreads(Local):
 
     def listen(self) -> None:
         self._again(self._store.listen_in_thread)
+
+    @property
+    def hearing(self) -> Hearing | None:
+        return self._store.hearing
 
     def close(self) -> None:
         self._store.close()

@@ -24,6 +24,8 @@ __all__ = ["Book", "Hold", "Job", "LeaseState", "Waiting"]
 REFRESH_SECONDS: Final = 1.0
 """How often a waiter tells the engine that it still waits, and hears where it stands."""
 
+CROWDED_AT_MOST: Final = 1000
+
 LOSS_TOLD: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
     "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
@@ -232,6 +234,8 @@ class Book:
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
     """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
     so that a new one in its place never passes for it."""
+    crowded: dict[str, None] = field(default_factory=dict)
+    """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
     closed: bool = False
     """Nothing new is granted to this client."""
     closing: bool = False
@@ -269,6 +273,11 @@ class Book:
         self.waiting[nonce] = Waiting(name, now + REFRESH_SECONDS)
         if now + REFRESH_SECONDS < self.keeper_wakes_at:
             self.ring("keeper")
+
+    def remember_crowd(self, name: str) -> None:
+        if len(self.crowded) >= CROWDED_AT_MOST:
+            self.crowded.clear()
+        self.crowded[name] = None
 
     def hand_over(self, job: Job) -> None:
         self.jobs.append(job)

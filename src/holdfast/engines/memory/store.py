@@ -58,6 +58,8 @@ class MemoryStore:
 
     __slots__ = ("_client", "_namespace", "_space")
 
+    hearing = None
+
     def __init__(self, space: Space, namespace: str, hooks: Hooks) -> None:
         self._space = space
         self._namespace = namespace

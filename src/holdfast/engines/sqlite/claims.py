@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...rules.queueing import blockers, drop_clients, look_in
 from ...rules.record import PATIENCE_SECONDS, Holder, Record, capped
-from ...rules.requests import Absent, Done, Inspect, Queued, Reply, Snapshot, Wake
+from ...rules.requests import Absent, Acquire, Done, Inspect, Queued, Reply, Snapshot, Wake
 from ...rules.transitions import ADMITS, apply
 from .census import View
 from .table import Guard
@@ -17,6 +17,7 @@ __all__ = [
     "expired",
     "holder_of",
     "is_same_place",
+    "is_told_without_a_look",
     "watches_not_much_longer",
     "without",
 ]
@@ -27,6 +28,14 @@ def holder_of(record: Record, nonce: str) -> Holder | None:
         if holder.nonce == nonce:
             return holder
     return None
+
+
+def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
+    """Whether what an attempt gets does not hang on others being alive: it has its turn, or is new here."""
+    for waiter in record.queue:
+        if waiter.nonce == ask.nonce:
+            return waiter.turn_at is not None
+    return ask.wait
 
 
 def ends_at(holder: Holder, renewed_at: float) -> float:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener"]
 
+HAS_EPOLL: Final = hasattr(select, "epoll")
 MOST_DESCRIPTORS: Final = 64
 PROBE_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 1.0
@@ -29,12 +30,14 @@ STOP_SECONDS: Final = 1.0
 class _Watch:
     """One client whose death somebody waits for."""
 
-    __slots__ = ("fd", "nonces", "them")
+    __slots__ = ("dead", "fd", "nonces", "them")
 
-    def __init__(self, them: Identity | None, fd: int) -> None:
+    def __init__(self, them: Identity | None) -> None:
         self.them = them
-        self.fd = fd
+        self.fd = -1
         """-1: probed now and then."""
+        self.dead = False
+        """It was dead when we began."""
         self.nonces: set[str] = set()
 
 
@@ -55,8 +58,12 @@ class Listener:
         self._mutex = threading.Lock()
         self._watches: dict[str, _Watch] = {}
         self._watching: dict[str, frozenset[str]] = {}
+        self._clients: dict[int, str] = {}
+        """Whose process a descriptor is of."""
         self._thread: threading.Thread | None = None
-        self._bell: tuple[int, int] | None = None
+        self._bell: Bell | None = None
+        self._poller: select.epoll | select.poll | None = None
+        self.hearing: Hearing | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -72,10 +79,15 @@ class Listener:
             for client in self._watching.get(nonce, frozenset()) - wanted:
                 self._let_go(client, nonce)
             self._watching[nonce] = wanted
+            dead = False
             for client, them in clients.items():
-                watch = self._watches.get(client) or self._begin(client, them)
+                watch = self._watches.get(client)
+                if watch is None:
+                    watch = self._begin(client, them)
+                    dead = dead or watch.dead
                 watch.nonces.add(nonce)
-        self._ring()
+        if dead:
+            self._post(nonce)
 
     def unwatch(self, nonce: str) -> None:
         with self._mutex:
@@ -83,44 +95,68 @@ class Listener:
                 self._let_go(client, nonce)
 
     def _begin(self, client: str, them: Identity | None) -> _Watch:
-        watch = self._watches[client] = _Watch(them, self._open(client, them))
+        watch = self._watches[client] = _Watch(them)
+        self._open(client, watch)
+        if watch.fd >= 0:
+            self._clients[watch.fd] = client
         if self._loop is not None and watch.fd >= 0:
             self._loop.add_reader(watch.fd, self._died, client)
         elif self._loop is not None and self._timer is None:
             self._timer = self._loop.call_later(PROBE_SECONDS, self._probe_in_loop)
+        elif self._poller is not None and watch.fd >= 0:
+            self._poller.register(watch.fd, select.POLLIN)
+        elif self._bell is not None:
+            self._bell.ring()  # the thread waits for longer than it may now
         return watch
 
-    def _open(self, client: str, them: Identity | None) -> int:
+    def _open(self, client: str, watch: _Watch) -> None:
         """A descriptor of its process, if there is one and it is of the right process."""
+        fd = self._descriptor(watch.them)
+        # Looked at after it is open: the number might be in use again.
+        status = self._probe(client, watch.them)
+        watch.dead = status is Status.DEAD
+        if status is Status.ALIVE:
+            watch.fd = fd
+        elif fd >= 0:
+            # Probing it now and then is bounded, a descriptor that stays readable is not.
+            os.close(fd)
+
+    def _descriptor(self, them: Identity | None) -> int:
         if them is None or not them.pid_namespace or not hasattr(os, "pidfd_open"):
             return -1
         if (them.pid_namespace, them.boot) != (self._us.pid_namespace, self._us.boot):
             return -1
-        if sum(watch.fd >= 0 for watch in self._watches.values()) >= MOST_DESCRIPTORS:
+        if len(self._clients) >= MOST_DESCRIPTORS and not self._make_room():
             return -1
         try:
-            fd = os.pidfd_open(them.pid)
+            return os.pidfd_open(them.pid)
         except OSError:
             return -1
-        # Dead already, or its number in use again: probing it is bounded, a readable descriptor is not.
-        if self._probe(client, them) is Status.ALIVE:
-            return fd
-        os.close(fd)
-        return -1
 
     def _let_go(self, client: str, nonce: str) -> None:
         watch = self._watches.get(client)
         if watch is None:
             return
         watch.nonces.discard(nonce)
-        if not watch.nonces:
+        if not watch.nonces and watch.fd < 0:
             del self._watches[client]
-            self._end(watch)
+        # A descriptor is kept for the next time: who blocks us once mostly does so again.
+
+    def _make_room(self) -> bool:
+        """Let go of the descriptors that nobody needs at the moment; tells whether there were any."""
+        unused = [client for client, watch in self._watches.items() if watch.fd >= 0 and not watch.nonces]
+        for client in unused:
+            self._end(self._watches.pop(client))
+        return bool(unused)
 
     def _end(self, watch: _Watch) -> None:
         if watch.fd >= 0:
+            self._clients.pop(watch.fd, None)
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(watch.fd)
+            elif self._poller is not None:
+                with contextlib.suppress(OSError, KeyError, ValueError):
+                    self._poller.unregister(watch.fd)
             os.close(watch.fd)
             watch.fd = -1
 
@@ -146,52 +182,54 @@ class Listener:
                 self._died(client)
         return bool(probed)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Post what has come."""
         for nonce in self._inbox.receive():
             self._post(nonce)
 
     # --- on a thread ----------------------------------------------------------------------------
 
     def start_thread(self) -> None:
+        if self._thread is not None:
+            return
         with self._mutex:
             if self._thread is not None or self._closing:
                 return
-            self._bell = os.pipe()
-            for fd in self._bell:
-                os.set_blocking(fd, False)
-            self._thread = threading.Thread(target=self._listen, name="holdfast-listener", daemon=True)
-        self._thread.start()
+            self._bell = Bell()
+            self._poller = select.epoll() if HAS_EPOLL else select.poll()
+            for fd in (self._inbox.fileno(), self._bell.fileno(), *self._clients):
+                self._poller.register(fd, select.POLLIN)
+            if HAS_EPOLL:
+                self.hearing = Hearing(self, self._inbox)
+            thread = threading.Thread(target=self._listen, name="holdfast-listener", daemon=True)
+            self._thread = thread
+        thread.start()
 
     def _listen(self) -> None:
-        bell = self._bell
-        while not self._closing and bell is not None:
-            poller = select.poll()
-            poller.register(self._inbox.fileno(), select.POLLIN)
-            poller.register(bell[0], select.POLLIN)
-            with self._mutex:
-                watched = {watch.fd: client for client, watch in self._watches.items() if watch.fd >= 0}
-                probing = len(watched) < len(self._watches)
-            for fd in watched:
-                poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll(PROBE_SECONDS * 1000 if probing else None):
-                self._heard(fd, watched)
+        unit = 1 if HAS_EPOLL else 1000
+        while not self._closing and self._poller is not None:
+            probing = len(self._clients) < len(self._watches)
+            for fd, _ in self._poller.poll(PROBE_SECONDS * unit if probing else None):
+                self._heard(fd)
             if probing:
                 self._probe_all()
 
-    def _heard(self, fd: int, watched: dict[int, str]) -> None:
-        if fd in watched:
-            self._died(watched[fd])
-        elif self._bell is not None and fd == self._bell[0]:
-            with contextlib.suppress(OSError):
-                os.read(fd, 4096)
+    def _heard(self, fd: int) -> None:
+        client = self._clients.get(fd)
+        if client is not None:
+            self._died(client)
+        elif self._bell is not None and fd == self._bell.fileno():
+            self._bell.clear()
         else:
-            self._deliver()
+            self.deliver()
 
-    def _ring(self) -> None:
-        """Let the thread see what is watched now."""
-        if self._bell is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._bell[1], b"\0")
+    def listen_to_inbox(self, listen: bool) -> bool:
+        """Whether the thread reads the inbox, or leaves that to another; tells whether that could be had."""
+        with self._mutex:
+            if self._closing or self._poller is None:
+                return False
+            self._poller.modify(self._inbox.fileno(), select.POLLIN if listen else 0)
+            return True
 
     # --- in a loop ------------------------------------------------------------------------------
 
@@ -199,7 +237,7 @@ class Listener:
         if self._loop is not None or self._closing:
             return
         self._loop = loop
-        loop.add_reader(self._inbox.fileno(), self._deliver)
+        loop.add_reader(self._inbox.fileno(), self.deliver)
 
     def _probe_in_loop(self) -> None:
         self._timer = None
@@ -211,7 +249,10 @@ class Listener:
     def close(self) -> None:
         """Stop listening. The inbox is closed by whoever opened it, afterwards."""
         self._closing = True
-        self._ring()
+        if self._bell is not None:
+            self._bell.ring()
+        if self.hearing is not None:
+            self.hearing.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(STOP_SECONDS)
         with self._mutex:
@@ -220,7 +261,7 @@ class Listener:
             self._watches.clear()
             self._watching.clear()
             self._leave_loop()
-            self._close_bell()
+            self._close_bells()
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
@@ -230,17 +271,89 @@ class Listener:
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._inbox.fileno())
 
-    def _close_bell(self) -> None:
+    def _close_bells(self) -> None:
         bell, self._bell = self._bell, None
-        for fd in bell or ():
-            os.close(fd)
+        poller, self._poller = self._poller, None
+        hearing, self.hearing = self.hearing, None
+        for each in (bell, hearing):
+            if each is not None:
+                each.close()
+        if poller is not None and HAS_EPOLL:
+            poller.close()  # type: ignore[union-attr]  # an epoll
 
     def forked(self) -> None:
         """This is the child: close descriptors, but leave the loop alone: its own is the parent's, too."""
         self._closing = True
         self._loop = self._timer = None
         self._mutex = threading.Lock()
+        self._close_bells()  # first: what is unregistered there is unregistered for the parent, too
         for watch in self._watches.values():
             self._end(watch)
         self._watches.clear()
-        self._close_bell()
+
+
+class Bell:
+    """A descriptor that another thread makes readable."""
+
+    __slots__ = ("_fds",)
+
+    def __init__(self) -> None:
+        self._fds = os.pipe()
+        for fd in self._fds:
+            os.set_blocking(fd, False)
+
+    def fileno(self) -> int:
+        return self._fds[0]
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._fds[1], b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            os.read(self._fds[0], 4096)
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+class Hearing:
+    """Lets one waiting thread read the inbox itself: the way through the listener's thread is as long as all
+    the rest of being woken. Others' messages it delivers on the way."""
+
+    __slots__ = ("_bell", "_inbox", "_listener", "_poller", "_taken")
+
+    def __init__(self, listener: Listener, inbox: Inbox) -> None:
+        self._listener = listener
+        self._inbox = inbox
+        self._bell = Bell()
+        self._poller = select.poll()
+        self._poller.register(inbox.fileno(), select.POLLIN)
+        self._poller.register(self._bell.fileno(), select.POLLIN)
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        if not self._taken.acquire(blocking=False):
+            return False
+        if self._listener.listen_to_inbox(False):
+            return True
+        self._taken.release()
+        return False
+
+    def hear(self, seconds: float) -> None:
+        for fd, _ in self._poller.poll(seconds * 1000):
+            if fd == self._bell.fileno():
+                self._bell.clear()
+            else:
+                self._listener.deliver()
+
+    def ring(self) -> None:
+        self._bell.ring()
+
+    def give_back(self) -> None:
+        self._listener.listen_to_inbox(True)
+        self._taken.release()
+
+    def close(self) -> None:
+        self._bell.close()

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ...drivers.adapter import Hooks, Steps
+from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
 from ...rules.queueing import next_event_at
@@ -44,7 +44,16 @@ from ...rules.requests import (
 from ...rules.transitions import Step, apply, apply_in_order
 from ..local import Busy
 from .census import View
-from .claims import Standing, ends_at, expired, holder_of, is_same_place, watches_not_much_longer, without
+from .claims import (
+    Standing,
+    ends_at,
+    expired,
+    holder_of,
+    is_same_place,
+    is_told_without_a_look,
+    watches_not_much_longer,
+    without,
+)
 from .database import explain
 from .liveness import Status
 from .membership import HERE
@@ -175,15 +184,19 @@ class SqliteStore:
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
 
-        That is where nobody is in it; and for giving back where nothing in it has run out: neither
-        renewals nor deaths would change what is left (a dead waiter is found out when it is woken).
+        That is where nobody is in it; and where nothing in it has run out, for giving back, for taking
+        when one's turn has come, and for a place at the end of the queue: neither renewals nor deaths would
+        change what is left. A dead waiter is found out when it is woken, a dead holder when it is watched.
         """
         record = loaded.record
         if loaded.boot != self._table.boot:
             return False
         if not record.holders and not record.queue:
             return True
-        if request.__class__ is not Release:
+        if request.__class__ is Acquire:
+            if not is_told_without_a_look(record, request):
+                return False
+        elif request.__class__ is not Release:
             return False
         at = next_event_at(record)
         return at is None or at > now
@@ -398,11 +411,24 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
 
+    @property
+    def hearing(self) -> Hearing | None:
+        membership = self._presence.membership
+        return None if membership is None else membership.listener.hearing
+
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         membership = self._presence.membership
-        if membership is not None:
-            others = {client: membership.census.known(client) for client in clients if client not in HERE}
-            membership.listener.watch(nonce, others)
+        if membership is None:
+            return
+        census = membership.census
+        others = {client: census.known(client) for client in clients if client not in HERE}
+        strangers = [client for client, known in others.items() if known is None]
+        if strangers:
+            # Nothing is lost if that fails: they are probed now and then.
+            with contextlib.suppress(sqlite3.Error, Busy, EngineUnavailable), self._presence.database.mutex:
+                for client, row in census.load(self._presence.ready(), strangers).items():
+                    others[client] = None if row is None else row.identity
+        membership.listener.watch(nonce, others)
 
     def unwatch_clients(self, nonce: str) -> None:
         if self._presence.membership is not None:

@@ -81,6 +81,8 @@ class Table:
         """Whose clock this client tells times on."""
         self._decoded: dict[bytes, tuple[str, Record]] = {}
         self._written: dict[bytes, Loaded] = {}
+        self._shared: set[bytes] = set()
+        """What others wrote since we did: there it is no use to write without a look."""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -89,6 +91,10 @@ class Table:
         if row is None:
             # Tokens go on from where forgotten records ended, whatever the wall clock did since.
             return Loaded(-1, self.boot, Record(token=execute(SELECT_FLOOR).fetchone()[0]))
+        if key in self._shared:
+            written = self._written.get(key)
+            if written is not None and written.version == row[0]:
+                self._shared.discard(key)
         return self._understand(key, *row)
 
     def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, Loaded]:
@@ -110,12 +116,13 @@ class Table:
 
     def recall(self, key: bytes) -> Loaded | None:
         """What this client itself wrote last. Good for a change that is stored only if it still stands."""
-        return self._written.get(key)
+        return None if key in self._shared else self._written.get(key)
 
     def forget(self) -> None:
         """It is another database from now on, or something that was written was taken back."""
         self._decoded.clear()
         self._written.clear()
+        self._shared.clear()
 
     def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
         known = self._decoded.get(key)
@@ -160,6 +167,7 @@ class Table:
                 written = execute(UPDATE, values)
         if written.rowcount != 1:
             self._written.pop(key, None)
+            self._shared.add(key)
             return False
         self._remember(key, text, after)
         self._written[key] = Loaded(version, self.boot, after)

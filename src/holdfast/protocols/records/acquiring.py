@@ -67,6 +67,8 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
         try:
             now = await Now()
             attempt.ends_at = None if timeout is None else now + timeout
+            if spec.name in book.crowded and timeout != 0:
+                await attempt.listen(now)
             while True:
                 if attempt.sent is None:
                     attempt.sent = now
@@ -83,6 +85,8 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
                 if reply.__class__ is Granted:
                     state = attempt.granted(reply)
                     if (await Now()) < state.deadline and not book.closed:
+                        if attempt.listening and not attempt.queued:
+                            book.crowded.pop(spec.name, None)
                         return state
                     done = await attempt.granted_too_late(state)
                 elif reply is None:
@@ -217,18 +221,22 @@ class Attempt:
             now = await Now()
             if self.ends_at is not None and now >= self.ends_at:
                 return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
-            # Listen first, then ask again, this time for a place in the queue: no wake-up can be missed.
-            self.listening = True
-            try:
-                await Listen(self.nonce)
-            except Troubled as trouble:
-                await self.outlast(trouble)
-                return None
-            self.trouble_since, self.failures = None, 0
-            self.book.wait(self.nonce, self.spec.name, now)
-            self.request = self._ask(wait=True)
+            self.book.remember_crowd(self.spec.name)
+            await self.listen(now)
             return None
         raise unexpected(self.spec, reply)
+
+    async def listen(self, now: float) -> None:
+        """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
+        self.listening = True
+        try:
+            await Listen(self.nonce)
+        except Troubled as trouble:
+            await self.outlast(trouble)
+            return
+        self.trouble_since, self.failures = None, 0
+        self.book.wait(self.nonce, self.spec.name, now)
+        self.request = self._ask(wait=True)
 
     async def _too_late(self) -> NotGranted:
         linger = self.book.linger if self.uncertain else 0.0

@@ -1,0 +1,44 @@
+"""How many requests things cost: on a network each is a round trip."""
+
+from __future__ import annotations
+
+from api.spy import SpyWorld
+from contract.harness import held
+
+
+async def test_taking_and_giving_back_what_is_free_is_one_request_each(world: SpyWorld) -> None:
+    ann, lock = world.actor(), world.client().lock("x")
+    for _ in range(3):
+        await ann(lock.acquire)
+        await ann(lock.release)
+    assert [call.asked for call in world.spy.calls] == [("Acquire",), ("Release",)] * 3
+
+
+async def test_where_others_were_before_one_asks_for_a_place_at_once(world: SpyWorld) -> None:
+    """The first time it is tried, then asked for a place, then taken; after that, trying is left out."""
+    ann, bob = world.actor("ann"), world.actor("bob")
+    mine, theirs = world.client().lock("x"), world.client().lock("x")
+    asked = []
+    for _ in range(3):
+        lease = held(await ann(mine.acquire))
+        before = world.spy.asked("Acquire")
+        waiting = bob(theirs.acquire)
+        await world.until_waiting("x", 1)
+        await ann(lease.release)
+        await waiting
+        asked.append(world.spy.asked("Acquire") - before)
+        await bob(theirs.release)
+    assert asked == [3, 2, 2]
+
+
+async def test_one_try_never_takes_a_place(world: SpyWorld) -> None:
+    ann, bob = world.actor("ann"), world.actor("bob")
+    client = world.client()
+    mine, theirs = client.lock("x"), client.lock("x")
+    await ann(mine.acquire)
+    assert await bob(theirs.acquire, timeout=0.05) is None
+    before = world.spy.asked("Acquire")
+    assert await bob(theirs.acquire, blocking=False) is None
+    assert world.spy.asked("Acquire") == before + 1
+    assert not world.look("x").waiters
+    await ann(mine.release)
