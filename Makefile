@@ -1,7 +1,8 @@
 # Everything a developer types. `make` alone prints this list.
 #
 # Variables: PYTHON (the interpreter to build on), JOBS (test processes at once; 0 = one process,
-# no xdist), TESTS (what to test), ARGS (more arguments for pytest).
+# no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
+# schemes, separated by commas: test these engines only, and need no other servers).
 
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
@@ -16,6 +17,11 @@ ARGS ?=
 # The full suite runs on PYTHON. These versions, where they are present, run what could differ
 # between versions, without the tests marked slow, so that `make test` stays within minutes.
 OTHER_VERSIONS ?= 3.11 3.12 3.13
+ifdef HOLDFAST_TEST_ENGINES
+OTHER_ENGINES ?= $(HOLDFAST_TEST_ENGINES)
+else
+OTHER_ENGINES ?= memory,sqlite,redis
+endif
 OTHER_TESTS ?= $(wildcard $(addprefix tests/,api contract drivers engines fencing protocols tidy))
 
 BIN := .venv/bin
@@ -48,10 +54,14 @@ run: $(STAMP) ## Show what locks are for, with real processes on the embedded en
 .PHONY: test
 test: test-main test-others ## Run all tests; the version-sensitive ones on other Pythons too
 
+.PHONY: servers
+servers: ## Install the servers that the tests start, where they are missing (Debian packages)
+	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" tools/install-servers
+
 .PHONY: test-main
-test-main: $(STAMP)
+test-main: $(STAMP) servers
 	@printf '== %s: all tests ==\n' "$$($(BIN)/python --version)"
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS) $(TESTS)
+	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" $(BIN)/python -m pytest -n $(JOBS) $(ARGS) $(TESTS)
 
 .PHONY: test-others
 test-others: test-main
@@ -65,8 +75,9 @@ test-others: test-main
 	done
 
 test-on-%: .venv-%/.stamp
-	@printf '== %s: %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)"
-	@.venv-$*/bin/python -m pytest -n $(JOBS) -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
+	@printf '== %s: %s, engines %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)" "$(OTHER_ENGINES)"
+	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" tools/install-servers
+	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" .venv-$*/bin/python -m pytest -n $(JOBS) -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
 
 # What Holdfast is compared with lives in an environment of its own, away from the development tools.
 # A run that leaves something out does not replace the results of a full one.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from docs.documents import ROOT, Block, blocks_of, documents, examples
 from support import run_python
@@ -21,6 +22,8 @@ print("every block ran")
 """The blocks of one document share their names, as a reader who types them in order would."""
 
 TIMEOUT_SECONDS = 100.0
+
+ENGINES_OF = {"lab.md": ("redis",)}
 
 
 def python_blocks(path: Path) -> list[Block]:
@@ -51,7 +54,13 @@ def test_every_python_block_compiles(path: Path) -> None:
         assert block.reason_not_to_run != "", f"{block}: say why it is not run: `# not run: <reason>`"
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def with_their_engines() -> list[ParameterSet]:
+    """The documents, each marked with the engines whose servers its code starts."""
+    marks = {name: [pytest.mark.engine(*engines)] for name, engines in ENGINES_OF.items()}
+    return [pytest.param(path, marks=marks.get(path.name, [])) for path in documents()]
+
+
+@pytest.mark.parametrize("path", with_their_engines(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_python_block_runs(path: Path, tmp_path: Path) -> None:
     run_document(path, tmp_path)
 

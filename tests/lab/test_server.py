@@ -14,6 +14,8 @@ from holdfast.lab.servers import ProgramMissing, Redis, Server, ServerFailed, po
 from holdfast.lab.servers import server as server_module
 from support import run_python, wait_until
 
+pytestmark = pytest.mark.engine("redis")
+
 
 def alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
