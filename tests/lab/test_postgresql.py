@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.lab.servers import PgBouncer, PostgreSQL
 from holdfast.lab.servers.postgresql import run_psql
 from holdfast.lab.servers.processes import family, wait_until_gone
+from support import run_python
 
 pytestmark = pytest.mark.engine("postgresql", "postgresql+advisory")
 
@@ -71,6 +74,21 @@ def test_its_helpers_stop_and_die_with_it(server: PostgreSQL) -> None:
         assert plain.recv(1) == b""
         wait_until_gone(members)
     server.start()
+
+
+def test_a_killed_run_leaves_neither_it_nor_its_helpers() -> None:
+    code = """
+        from holdfast.lab.servers import PostgreSQL
+        server = PostgreSQL().start()
+        print("pid", server.pid, flush=True)
+        input()
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
+        Path(folder).chmod(0o755)  # it runs as somebody else, who must get there
+        with run_python(code, env={"TMPDIR": folder}) as child:
+            members = family(int(child.expect("pid")))
+            child.kill()
+            wait_until_gone(members)
 
 
 def test_a_password_tls_and_settings() -> None:

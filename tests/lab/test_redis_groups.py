@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from holdfast.lab.servers import RedisCluster, RedisSentinel
 from holdfast.lab.servers.resp import Redirected
 from support import wait_until
+from support.servers import shared_redis_cluster
 
 SENTINEL = pytest.mark.engine("redis+sentinel")
 CLUSTER = pytest.mark.engine("redis+cluster")
@@ -38,10 +37,9 @@ def test_sentinels_replace_a_master_that_is_gone() -> None:
         assert second.command("ROLE")[0] == b"master", "a node keeps the role that it was given"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisCluster]:
-    with RedisCluster() as cluster:
-        yield cluster
+@pytest.fixture
+def cluster() -> RedisCluster:
+    return shared_redis_cluster()
 
 
 @CLUSTER
@@ -74,12 +72,13 @@ def test_a_slot_moves(cluster: RedisCluster) -> None:
 
 
 @CLUSTER
-def test_a_whole_cluster_starts_again(cluster: RedisCluster) -> None:
-    ports = [node.port for node in cluster.members]
-    cluster.restart(kill=True)
-    assert [cluster.owner(slot) for slot in (0, 16383)] == [cluster.members[0], cluster.members[2]]
-    cluster.restart(keep_data=False)
-    assert [node.port for node in cluster.members] == ports
+def test_a_whole_cluster_starts_again() -> None:
+    with RedisCluster() as cluster:
+        ports = [node.port for node in cluster.members]
+        cluster.restart(kill=True)
+        assert [cluster.owner(slot) for slot in (0, 16383)] == [cluster.members[0], cluster.members[2]]
+        cluster.restart(keep_data=False)
+        assert [node.port for node in cluster.members] == ports
 
 
 @CLUSTER

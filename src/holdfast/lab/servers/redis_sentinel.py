@@ -17,8 +17,12 @@ __all__ = ["RedisSentinel", "SentinelProcess"]
 
 SETTLE_SECONDS: Final = 60.0
 
-PACE: Final = {"info-period": 500, "publish-period": 200, "ping-period": 100, "ask-period": 200}
-"""In milliseconds. At their own pace Sentinels take seconds to find each other and the replicas."""
+PACE: Final = {"info-period": 500, "publish-period": 200, "ping-period": 500, "ask-period": 200}
+"""In milliseconds. At their own pace Sentinels take seconds to find each other and the replicas.
+
+A replica is promoted if it was heard of within five pings, and it is asked once a second while the master
+is down: with much quicker pings none is good enough, most of the time.
+"""
 
 
 class SentinelProcess(Redis):
