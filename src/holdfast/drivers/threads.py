@@ -25,9 +25,11 @@ from ..core.ops import (
     Script,
     Signal,
     Tend,
+    Troubled,
     Unlisten,
     Wait,
 )
+from ..errors import EngineUnavailable
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
@@ -50,9 +52,11 @@ CLOSE_SECONDS = 2.0
 class Mailbox:
     """Remembers one wake-up until somebody waits for it. Posting never blocks."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        """The record whose changes are heard here, if the engine was asked to tell of them."""
         self._lock = threading.Lock()
         self._lock.acquire()
 
@@ -96,7 +100,8 @@ class ThreadsDriver:
         self._threads: dict[Bell, threading.Thread] = {}
         self._starting = threading.Lock()
         self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
-        self.adapter = adapter = self._engine.threads(Hooks(client, self.post, self._io_timeout))
+        hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
+        self.adapter = adapter = self._engine.threads(hooks)
         new_nonce = attempt_names(client)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Apply: lambda op: adapter.apply(op.name, op.request),
@@ -159,12 +164,16 @@ class ThreadsDriver:
                 trouble = stray  # came between two operations: an interrupt in this very frame
 
     def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = Mailbox()
-        self.adapter.listen()
+        self._boxes[op.nonce] = box = Mailbox()
+        if op.name is not None:
+            self.adapter.listen(op.name)
+            box.name = op.name
 
     def _unlisten(self, op: Unlisten) -> None:
-        self._boxes.pop(op.nonce, None)
+        box = self._boxes.pop(op.nonce, None)
         self.adapter.unwatch_clients(op.nonce)
+        if box is not None and box.name is not None:
+            self.adapter.unlisten(box.name)
 
     def _wait(self, op: Wait) -> bool:
         box = self._boxes[op.nonce]
@@ -182,6 +191,13 @@ class ThreadsDriver:
         else:
             self.book.nudge(nonce)
 
+    def post_all(self) -> None:
+        """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
+        for box in list(self._boxes.values()):
+            box.post()
+        for nonce in list(self.book.leases):
+            self.book.nudge(nonce)
+
     def _ring(self, bell: Bell) -> None:
         self._bells[bell].post()
         if bell not in self._threads and not self.closed:
@@ -197,7 +213,7 @@ class ThreadsDriver:
             )
             self._threads[bell] = thread
         thread.start()
-        self.adapter.listen()
+        self._hear_of_losses()
 
     def _serve(self, script: Script[None]) -> None:
         try:
@@ -205,6 +221,11 @@ class ThreadsDriver:
         except Exception:
             log.exception("holdfast: the background thread of a client ended; leases will not be renewed")
             raise
+
+    def _hear_of_losses(self) -> None:
+        """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
+        with contextlib.suppress(Troubled, EngineUnavailable):
+            self.adapter.listen(None)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss: on a thread of its own, for a user's callback may take its time."""

@@ -220,7 +220,7 @@ class Attempt:
             # Listen first, then ask again, this time for a place in the queue: no wake-up can be missed.
             self.listening = True
             try:
-                await Listen(self.nonce)
+                await Listen(self.nonce, self.spec.name)
             except Troubled as trouble:
                 await self.outlast(trouble)
                 return None
