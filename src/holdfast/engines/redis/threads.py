@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -41,7 +42,7 @@ class RedisThreads:
         self._home: Pool | None = None
         """Where every request goes; None: the router has to be asked."""
         self._finding = threading.RLock()
-        self._stopping = threading.Event()
+        self._stopping = _Gate()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -145,7 +146,7 @@ class RedisThreads:
             raise
 
     async def pause(self, seconds: float) -> None:
-        self._stopping.wait(seconds)
+        await self._stopping.wait(seconds)
 
     def gate(self) -> _Gate:
         return _Gate()
@@ -153,7 +154,7 @@ class RedisThreads:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._stopping.set()
+        self._stopping.open()
         self._ears.close()
         self._sockets.close()
         for thread in self._threads:
@@ -165,18 +166,30 @@ class RedisThreads:
 
 
 class _Gate:
-    """For threads to wait at."""
+    """For threads to wait at. An interrupt in the middle of ``threading.Event`` would leave it locked."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_opened", "_waiting")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._opened = False
+        self._waiting: list[threading.Lock] = []
 
     async def wait(self, seconds: float) -> bool:
-        return self._event.wait(seconds)
+        if not self._opened:
+            lock = threading.Lock()
+            lock.acquire()
+            self._waiting.append(lock)
+            if not self._opened:
+                lock.acquire(timeout=seconds)
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(lock)
+        return self._opened
 
     def open(self) -> None:
-        self._event.set()
+        self._opened = True
+        for lock in list(self._waiting):
+            with contextlib.suppress(RuntimeError):  # told already
+                lock.release()
 
 
 class _Sockets:
