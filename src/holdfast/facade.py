@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from .core import arguments
 from .drivers.adapter import Engine
 from .drivers.clock import boottime, wall_seconds
-from .engines import default_url, open_engine
+from .engines import default_url, engine_of_client, open_engine
 from .errors import InvalidArgument
 from .model import Fence, Kind, Mode
 from .protocols import locking, records
@@ -26,10 +26,16 @@ UPGRADE = (
 )
 
 
-def engine_for(url: str | None, namespace: str, options: Mapping[str, Any]) -> Engine:
-    """The engine that a URL names; without one, that of ``$HOLDFAST_URL``, else the embedded engine."""
+def engine_for(url: object, namespace: str, options: Mapping[str, Any]) -> Engine:
+    """The engine that a URL names, or a live client is connected to.
+
+    Without either, that of ``$HOLDFAST_URL``, else the embedded engine.
+    """
     arguments.check_name(namespace, "namespace")
     if url is not None and not isinstance(url, str):
+        engine = engine_of_client(url, namespace, options)
+        if engine is not None:
+            return engine
         raise InvalidArgument(
             f"a URL is text; it is {type(url).__name__}: write for example 'sqlite:////path/locks.db'"
         )

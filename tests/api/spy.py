@@ -78,7 +78,8 @@ class _ThreadsSpy:
     def __init__(self, spy: Spy, inner: ThreadsAdapter) -> None:
         self._spy, self._inner = spy, inner
         self.watch_clients, self.unwatch_clients = inner.watch_clients, inner.unwatch_clients
-        self.listen, self.close, self.forked = inner.listen, inner.close, inner.forked
+        self.listen, self.unlisten = inner.listen, inner.unlisten
+        self.close, self.forked = inner.close, inner.forked
 
     @property
     def source(self) -> str:
@@ -110,7 +111,8 @@ class _AsyncioSpy:
     def __init__(self, spy: Spy, inner: AsyncioAdapter) -> None:
         self._spy, self._inner = spy, inner
         self.watch_clients, self.unwatch_clients = inner.watch_clients, inner.unwatch_clients
-        self.listen, self.close, self.forked = inner.listen, inner.close, inner.forked
+        self.listen, self.unlisten = inner.listen, inner.unlisten
+        self.close, self.forked = inner.close, inner.forked
 
     @property
     def source(self) -> str:

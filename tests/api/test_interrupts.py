@@ -92,7 +92,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=each_engine())
+@pytest.fixture(params=each_engine(variants=False))
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     with holdfast.connect(FRESH_URL[request.param](tmp_path), namespace=fresh_namespace()) as client:
         yield client

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.engines import DRIVERS, FRESH_URL, Driver, each_engine
+from contract.engines import DRIVERS, ESSENTIAL, FRESH_URL, Driver, each_engine
 from contract.harness import World, run_in_its_world
 
 
-@pytest.fixture(params=each_engine())
-def scheme(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "driver" in metafunc.fixturenames:
+        essential = metafunc.module.__name__.rpartition(".")[2] in ESSENTIAL
+        metafunc.parametrize("scheme", each_engine(variants=essential))
 
 
 @pytest.fixture(params=DRIVERS)

@@ -14,7 +14,9 @@ from typing import Final, Literal
 import pytest
 from _pytest.mark import ParameterSet
 
-__all__ = ["DRIVERS", "FRESH_URL", "Driver", "each_engine", "fresh_namespace"]
+from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
+
+__all__ = ["DRIVERS", "ESSENTIAL", "FRESH_URL", "Driver", "each_engine", "fresh_namespace"]
 
 Driver = Literal["threads", "asyncio"]
 DRIVERS: Final[tuple[Driver, ...]] = ("threads", "asyncio")
@@ -22,8 +24,22 @@ DRIVERS: Final[tuple[Driver, ...]] = ("threads", "asyncio")
 FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
     "memory": lambda folder: f"memory://{secrets.token_hex(8)}",
     "sqlite": lambda folder: f"sqlite:///{folder}/locks.db",
+    "redis": lambda folder: shared_redis().url,
+    "rediss": lambda folder: (
+        f"{shared_redis_tls().url}?ssl_ca_certs={shared_redis_tls().certificates.authority}"
+    ),
+    "redis+sentinel": lambda folder: (
+        f"redis+sentinel://{shared_sentinel().addresses}?service={shared_sentinel().service}"
+    ),
+    "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
 }
 """Scheme → a URL; ``folder`` is the test's own."""
+
+VARIANTS: Final = frozenset({"rediss", "redis+sentinel", "redis+cluster"})
+"""The same engine reached in another way: held to the essential part of the contract, to save time."""
+
+ESSENTIAL: Final = frozenset({"test_lock", "test_queue", "test_rwlock", "test_semaphore"})
+"""The files of that part."""
 
 
 def fresh_namespace() -> str:
@@ -31,6 +47,10 @@ def fresh_namespace() -> str:
     return f"test-{secrets.token_hex(6)}"
 
 
-def each_engine() -> list[ParameterSet]:
+def each_engine(variants: bool = True) -> list[ParameterSet]:
     """The schemes as parameters; ``HOLDFAST_TEST_ENGINES`` chooses among them by their mark."""
-    return [pytest.param(scheme, marks=pytest.mark.engine(scheme), id=scheme) for scheme in FRESH_URL]
+    return [
+        pytest.param(scheme, marks=pytest.mark.engine(scheme), id=scheme)
+        for scheme in FRESH_URL
+        if variants or scheme not in VARIANTS
+    ]

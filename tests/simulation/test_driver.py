@@ -135,7 +135,7 @@ def test_an_interrupt_is_no_error_of_the_library() -> None:
 def test_every_essential_step_is_struck() -> None:
     cells: Counter[tuple[str, str]] = Counter()
     scenarios = ("tools", "several", "rwlock", "tools", "lock")
-    for seed in range(200):
+    for seed in range(300):
         run = run_schedule(seed, scenarios[seed % len(scenarios)], intensity=3.0)
         cells.update(run.world.coverage)
     assert missing_cells(cells) == []

@@ -28,6 +28,7 @@ __all__ = [
     "shared_postgresql",
     "shared_redis",
     "shared_redis_cluster",
+    "shared_redis_tls",
     "shared_sentinel",
     "shared_zookeeper",
     "shared_zookeeper_ensemble",
@@ -38,6 +39,12 @@ __all__ = [
 def shared_redis() -> Redis:
     """One Redis without persistence."""
     return Redis().start()
+
+
+@functools.cache
+def shared_redis_tls() -> Redis:
+    """One that speaks TLS alone."""
+    return Redis(tls=True).start()
 
 
 @functools.cache

@@ -92,9 +92,13 @@ class ListNames(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """From now on keep wake-ups addressed to this nonce, until ``Unlisten``."""
+    """From now on keep wake-ups addressed to this nonce, until ``Unlisten``.
+
+    ``name``: the record whose changes wake it; None: only ``Post`` does, so the engine need not be asked.
+    """
 
     nonce: str
+    name: str | None
 
     def __await__(self) -> Generator[Listen, None, None]:
         return (yield self)

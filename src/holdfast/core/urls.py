@@ -10,7 +10,9 @@ from ..errors import InvalidArgument
 
 __all__ = ["URL", "parse_url"]
 
-SECRET_OPTIONS = frozenset({"password", "passwd", "secret", "sslpassword", "token", "auth", "key"})
+SECRET_OPTIONS = frozenset(
+    {"password", "sentinel_password", "passwd", "secret", "sslpassword", "token", "auth", "key"}
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

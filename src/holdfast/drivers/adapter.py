@@ -22,6 +22,8 @@ class Hooks:
     """The id of this client: fresh for every client, and again for the child of a fork."""
     post: Callable[[str], None]
     """Deliver a wake-up to a nonce of this client. May be called from any thread; never blocks."""
+    post_all: Callable[[], None]
+    """Wake-ups may have been missed: wake everyone who waits, look at all that is held. As ``post``."""
     io_timeout: float
 
 
@@ -40,7 +42,9 @@ class Hearing(Protocol):
         """Have the one who hears look up. May be called from any thread; never blocks."""
         ...
 
-    def give_back(self) -> None: ...
+    def give_back(self) -> None:
+        """This thread no longer hears, if it did."""
+        ...
 
 
 class ThreadsAdapter(Protocol):
@@ -59,8 +63,15 @@ class ThreadsAdapter(Protocol):
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
-    def listen(self) -> None:
-        """From now on deliver wake-ups, if that is not done already."""
+    def listen(self, name: str | None) -> None:
+        """From now on deliver wake-ups of this name.
+
+        None: those of what this client holds; begun here, and not waited for where that would take time.
+        """
+        ...
+
+    def unlisten(self, name: str) -> None:
+        """One less listens to this name. Never blocks, never raises."""
         ...
 
     @property
@@ -95,7 +106,9 @@ class AsyncioAdapter(Protocol):
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
-    async def listen(self) -> None: ...
+    async def listen(self, name: str | None) -> None: ...
+
+    def unlisten(self, name: str) -> None: ...
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
 

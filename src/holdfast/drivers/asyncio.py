@@ -6,6 +6,7 @@ So a loop that is blocked for longer than a ttl does not renew: what it could no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -27,10 +28,11 @@ from ..core.ops import (
     Script,
     Signal,
     Tend,
+    Troubled,
     Unlisten,
     Wait,
 )
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
@@ -51,9 +53,11 @@ DOZE_SECONDS_MAX = 1.0
 class Box:
     """Remembers one wake-up until somebody waits for it. For one waiter, within one loop."""
 
-    __slots__ = ("_loop", "_posted", "_waiter")
+    __slots__ = ("_loop", "_posted", "_waiter", "name")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.name: str | None = None
+        """The record whose changes are heard here, if the engine was asked to tell of them."""
         self._loop = loop
         self._posted = False
         self._waiter: asyncio.Future[None] | None = None
@@ -106,7 +110,8 @@ class AsyncioDriver:
         self._tasks: dict[Bell, asyncio.Task[None]] = {}
         self._callbacks: set[asyncio.Task[Any]] = set()
         self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
-        self.adapter = adapter = self._engine.asyncio(Hooks(client, self.post, self._io_timeout))
+        hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
+        self.adapter = adapter = self._engine.asyncio(hooks)
         new_nonce = attempt_names(client)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
@@ -190,12 +195,16 @@ class AsyncioDriver:
                 trouble = failure
 
     async def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = Box(asyncio.get_running_loop())
-        await self.adapter.listen()
+        self._boxes[op.nonce] = box = Box(asyncio.get_running_loop())
+        if op.name is not None:
+            await self.adapter.listen(op.name)
+            box.name = op.name
 
     def _unlisten(self, op: Unlisten) -> None:
-        self._boxes.pop(op.nonce, None)
+        box = self._boxes.pop(op.nonce, None)
         self.adapter.unwatch_clients(op.nonce)
+        if box is not None and box.name is not None:
+            self.adapter.unlisten(box.name)
 
     async def _wait(self, op: Wait) -> bool:
         box = self._boxes[op.nonce]
@@ -214,6 +223,16 @@ class AsyncioDriver:
         if box is not None:
             box.post()
         else:
+            self.book.nudge(nonce)
+
+    def post_all(self) -> None:
+        """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
+        self._in_loop(self._post_all, None)
+
+    def _post_all(self, nothing: None) -> None:
+        for box in list(self._boxes.values()):
+            box.post()
+        for nonce in list(self.book.leases):
             self.book.nudge(nonce)
 
     def _ring(self, bell: Bell) -> None:
@@ -237,11 +256,16 @@ class AsyncioDriver:
 
     async def _serve(self, script: Callable[[Book], Script[None]]) -> None:
         try:
-            await self.adapter.listen()
+            await self._hear_of_losses()
             await self._run(script(self.book))
         except Exception:
             log.exception("holdfast: the background task of a client ended; leases will not be renewed")
             raise
+
+    async def _hear_of_losses(self) -> None:
+        """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
+        with contextlib.suppress(Troubled, EngineUnavailable):
+            await self.adapter.listen(None)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss, each listener in a turn of the loop of its own."""

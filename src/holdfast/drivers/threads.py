@@ -25,9 +25,11 @@ from ..core.ops import (
     Script,
     Signal,
     Tend,
+    Troubled,
     Unlisten,
     Wait,
 )
+from ..errors import EngineUnavailable
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
@@ -53,19 +55,21 @@ class Mailbox:
     ``hearing``: whoever waits hears the engine's messages itself, unless another does already.
     """
 
-    __slots__ = ("_hearing", "_hears", "_lock")
+    __slots__ = ("_hears", "_lock", "hearing", "name")
 
-    def __init__(self, hearing: Hearing | None = None) -> None:
+    def __init__(self) -> None:
+        self.name: str | None = None
+        """The record whose changes are heard here, if the engine was asked to tell of them."""
+        self.hearing: Hearing | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
-        self._hearing = hearing
         self._hears = False
 
     def post(self) -> None:
         with contextlib.suppress(RuntimeError):  # posted already and not yet fetched
             self._lock.release()
-        if self._hears and self._hearing is not None:
-            self._hearing.ring()
+        if self._hears and self.hearing is not None:
+            self.hearing.ring()
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
@@ -74,13 +78,14 @@ class Mailbox:
         """Wait until a moment of the local clock; None: until posted."""
         if until is None:
             return self._lock.acquire()
-        if self._hearing is not None and self._hearing.take():
+        if self.hearing is not None:
             try:
-                self._hears = True
-                return self._hear_until(until, self._hearing.hear)
+                if self.hearing.take():
+                    self._hears = True
+                    return self._hear_until(until, self.hearing.hear)
             finally:
                 self._hears = False
-                self._hearing.give_back()
+                self.hearing.give_back()  # whatever an interrupt left of it
         while True:
             left = until - boottime()
             if self.wait(min(left, DOZE_SECONDS_MAX)):
@@ -118,7 +123,8 @@ class ThreadsDriver:
         self._threads: dict[Bell, threading.Thread] = {}
         self._starting = threading.Lock()
         self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
-        self.adapter = adapter = self._engine.threads(Hooks(client, self.post, self._io_timeout))
+        hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
+        self.adapter = adapter = self._engine.threads(hooks)
         new_nonce = attempt_names(client)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Apply: lambda op: adapter.apply(op.name, op.request),
@@ -181,12 +187,16 @@ class ThreadsDriver:
                 trouble = stray  # came between two operations: an interrupt in this very frame
 
     def _listen(self, op: Listen) -> None:
-        self.adapter.listen()
-        self._boxes[op.nonce] = Mailbox(self.adapter.hearing)
+        self._boxes[op.nonce] = box = Mailbox()
+        if op.name is not None:
+            self.adapter.listen(op.name)
+            box.name, box.hearing = op.name, self.adapter.hearing
 
     def _unlisten(self, op: Unlisten) -> None:
-        self._boxes.pop(op.nonce, None)
+        box = self._boxes.pop(op.nonce, None)
         self.adapter.unwatch_clients(op.nonce)
+        if box is not None and box.name is not None:
+            self.adapter.unlisten(box.name)
 
     def _wait(self, op: Wait) -> bool:
         box = self._boxes[op.nonce]
@@ -204,6 +214,13 @@ class ThreadsDriver:
         else:
             self.book.nudge(nonce)
 
+    def post_all(self) -> None:
+        """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
+        for box in list(self._boxes.values()):
+            box.post()
+        for nonce in list(self.book.leases):
+            self.book.nudge(nonce)
+
     def _ring(self, bell: Bell) -> None:
         self._bells[bell].post()
         if bell not in self._threads and not self.closed:
@@ -219,7 +236,7 @@ class ThreadsDriver:
             )
             self._threads[bell] = thread
         thread.start()
-        self.adapter.listen()
+        self._hear_of_losses()
 
     def _serve(self, script: Script[None]) -> None:
         try:
@@ -227,6 +244,11 @@ class ThreadsDriver:
         except Exception:
             log.exception("holdfast: the background thread of a client ended; leases will not be renewed")
             raise
+
+    def _hear_of_losses(self) -> None:
+        """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
+        with contextlib.suppress(Troubled, EngineUnavailable):
+            self.adapter.listen(None)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss: on a thread of its own, for a user's callback may take its time."""

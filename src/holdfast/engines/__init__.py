@@ -8,15 +8,25 @@ from typing import Any, Final
 
 from ..core.urls import URL, parse_url
 from ..drivers.adapter import Engine
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 
-__all__ = ["SCHEMES", "default_url", "open_engine"]
+__all__ = ["CLIENTS", "SCHEMES", "default_url", "engine_of_client", "open_engine"]
 
 SCHEMES: Final[Mapping[str, str]] = {
     "memory": "memory",
     "sqlite": "sqlite",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+sentinel": "redis",
+    "redis+cluster": "redis",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
+
+CLIENTS: Final[Mapping[str, str]] = {
+    "redis": "redis",
+}
+"""Package whose live clients may be given instead of a URL → folder. Each of these folders has
+``open_client(client, namespace, options)``."""
 
 
 def default_url() -> str:
@@ -33,6 +43,26 @@ def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine
     if folder is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
         raise InvalidArgument(f"no engine is called {url.scheme!r}: use one of {known}")
-    module = import_module(f".{folder}", __package__)
-    engine: Engine = module.open_engine(url, namespace, options)
+    engine: Engine = _load(folder).open_engine(url, namespace, options)
     return engine
+
+
+def engine_of_client(client: object, namespace: str, options: Mapping[str, Any]) -> Engine | None:
+    """The engine that somebody's live client is connected to; None: it is no such client."""
+    for each in type(client).__mro__:
+        folder = CLIENTS.get(each.__module__.partition(".")[0])
+        if folder is not None:
+            engine: Engine = _load(folder).open_client(client, namespace, options)
+            return engine
+    return None
+
+
+def _load(folder: str) -> Any:
+    try:
+        return import_module(f".{folder}", __package__)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "holdfast").partition(".")[0] == "holdfast":
+            raise
+        raise EngineUnavailable(
+            f"this engine needs the package {missing.name!r}: pip install 'holdfast[{folder}]'"
+        ) from None

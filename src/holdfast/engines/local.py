@@ -82,6 +82,9 @@ class Local:
     def source(self) -> str:
         return self._store.source
 
+    def unlisten(self, name: str) -> None:
+        """A client has one inbox, whatever it waits for."""
+
     def _pauses(self) -> _Pauses:
         return _Pauses(boottime() + min(self._hooks.io_timeout, BUSY_SECONDS))
 
@@ -132,7 +135,7 @@ class LocalThreads(Local):
             except Busy:
                 time.sleep(pauses.next())
 
-    def listen(self) -> None:
+    def listen(self, name: str | None) -> None:
         self._again(self._store.listen_in_thread)
 
     @property

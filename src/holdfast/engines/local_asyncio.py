@@ -43,7 +43,7 @@ class LocalAsyncio(Local):
             except Busy:
                 await asyncio.sleep(pauses.next())
 
-    async def listen(self) -> None:
+    async def listen(self, name: str | None) -> None:
         loop = asyncio.get_running_loop()
         await self._again(lambda: self._store.listen_in_loop(loop))
 

@@ -42,6 +42,8 @@ async def _tend(book: Book) -> None:
     ttls = [state.ttl for state in leases]
     steps: list[tuple[str, Request]] = [(s.name, Renew(s.nonce, s.ttl)) for s in leases]
     steps += [(waiting.name, Refresh(nonce)) for nonce, waiting in refreshes]
+    for state in leases:
+        state.renew_at = sent + state.ttl * RENEW_AFTER  # before we ask: a nudge meanwhile asks once more
     for _, waiting in refreshes:
         waiting.refresh_at = sent + REFRESH_SECONDS
     try:
@@ -67,7 +69,6 @@ def _is_due(state: LeaseState, now: float) -> bool:
 
 async def _renewed(book: Book, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float) -> None:
     """``ttl`` is what was asked for: meanwhile the lease may have been given another."""
-    state.renew_at = sent + state.ttl * RENEW_AFTER
     if isinstance(reply, Done):
         state.trouble = False
         if state.renews:

@@ -42,7 +42,8 @@ class One:
     def __init__(self, path: Path, namespace: str = "holdfast") -> None:
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
-        self.store = SqliteStore(Place(str(path), False), namespace, Hooks(self.id, self.posted.append, 5.0))
+        hooks = Hooks(self.id, self.posted.append, lambda: None, 5.0)
+        self.store = SqliteStore(Place(str(path), False), namespace, hooks)
         self._count = itertools.count(1)
 
     def __enter__(self) -> One:

@@ -349,7 +349,7 @@ class SimulatedClient:
         return f"{self.id}-{self._nonces:x}"
 
     def _listen(self, op: Listen) -> None:
-        if self.node.down == "refusing":
+        if op.name is not None and self.node.down == "refusing":
             self.world.cover("node down", "Listen")
             raise Refused("connection refused")
         self.boxes[op.nonce] = Box()

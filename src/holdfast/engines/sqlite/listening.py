@@ -322,7 +322,7 @@ class Hearing:
     """Lets one waiting thread read the inbox itself: the way through the listener's thread is as long as all
     the rest of being woken. Others' messages it delivers on the way."""
 
-    __slots__ = ("_bell", "_inbox", "_listener", "_poller", "_taken")
+    __slots__ = ("_bell", "_hearer", "_inbox", "_listener", "_poller")
 
     def __init__(self, listener: Listener, inbox: Inbox) -> None:
         self._listener = listener
@@ -331,15 +331,12 @@ class Hearing:
         self._poller = select.poll()
         self._poller.register(inbox.fileno(), select.POLLIN)
         self._poller.register(self._bell.fileno(), select.POLLIN)
-        self._taken = threading.Lock()
+        self._hearer: dict[None, int] = {}
+        """The thread that hears: set in one step, so that nothing can come in between."""
 
     def take(self) -> bool:
-        if not self._taken.acquire(blocking=False):
-            return False
-        if self._listener.listen_to_inbox(False):
-            return True
-        self._taken.release()
-        return False
+        me = threading.get_ident()
+        return self._hearer.setdefault(None, me) == me and self._listener.listen_to_inbox(False)
 
     def hear(self, seconds: float) -> None:
         for fd, _ in self._poller.poll(seconds * 1000):
@@ -352,8 +349,9 @@ class Hearing:
         self._bell.ring()
 
     def give_back(self) -> None:
-        self._listener.listen_to_inbox(True)
-        self._taken.release()
+        if self._hearer.get(None) == threading.get_ident():
+            self._listener.listen_to_inbox(True)
+            del self._hearer[None]
 
     def close(self) -> None:
         self._bell.close()

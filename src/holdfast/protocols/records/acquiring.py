@@ -230,7 +230,7 @@ class Attempt:
         """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
         self.listening = True
         try:
-            await Listen(self.nonce)
+            await Listen(self.nonce, self.spec.name)
         except Troubled as trouble:
             await self.outlast(trouble)
             return

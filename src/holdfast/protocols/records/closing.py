@@ -36,7 +36,7 @@ async def close(book: Book) -> None:
 
 async def _send_away(book: Book) -> None:
     ends_at = (await Now()) + CLOSE_SECONDS
-    await Listen(CLOSING)
+    await Listen(CLOSING, None)
     try:
         for nonce in list(book.waiting):
             await Post(nonce)

@@ -84,9 +84,7 @@ async def clean_up(
             now = await Now()
             job.give_up_at = now + ttl + JOB_SECONDS
             if wait:
-                await Listen(job.nonce)
-        except Troubled:
-            return  # nobody could tell us when it is done
+                await Listen(job.nonce, None)
         finally:
             book.hand_over(job)  # also if a second interrupt came just now
         if wait:

@@ -93,7 +93,7 @@ async def _listen(book: Book, name: str, nonce: str) -> None:
     failures = 0
     while True:
         try:
-            return await Listen(nonce)
+            return await Listen(nonce, name)
         except Troubled as trouble:
             failures = await pause_or_give_up(repr(name), trouble, ends_at, failures)
 

@@ -1,0 +1,103 @@
+"""What an error reply means: did anything happen, and is there any point in trying again?
+
+Redis answers an error before it does anything, with one exception: a script that fails on its way. Ours
+check before they write; should one fail all the same, nobody knows how far it came, and asking again would
+not help.
+
+    NOSCRIPT, MOVED, ASK    not here: the router loads the script, or goes where it is sent
+    Refused                 nothing happened, and it may pass: loading, failing over, full, busy
+    EngineUnavailable       nothing happened, and it does not pass by itself: wrong password, no permission
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...core.ops import Refused
+from ...errors import EngineUnavailable, HoldfastError
+from .settings import Address
+from .translation import trouble as trouble_of_a_script
+
+__all__ = ["DEMOTED", "Failure", "failure_of", "permission_needed", "redirection"]
+
+Failure = Refused | HoldfastError
+
+DEMOTED: Final = ("READONLY", "MASTERDOWN")
+"""Errors of a server that is not, or no longer, the master."""
+
+_MAY_PASS: Final = {
+    "LOADING": "the server is reading its data from disk",
+    "MASTERDOWN": "the server is a replica that has lost its master",
+    "READONLY": "the server is a read-only replica: connect to its master (redis+sentinel:// finds it)",
+    "CLUSTERDOWN": "the cluster is down, or a part of it",
+    "TRYAGAIN": "the keys of this name are being moved to another server of the cluster",
+    "CROSSSLOT": "the keys are in different slots of the cluster",
+    "BUSY": "the server is busy running somebody's script: SCRIPT KILL ends one that hangs",
+    "OOM": "the server is out of memory and refuses writes: raise maxmemory, or delete something",
+    "MISCONF": "the server cannot save its data and refuses writes: is its disk full?",
+    "NOREPLICAS": "the server has too few replicas in reach and refuses writes (min-replicas-to-write)",
+    "MOVED": "the slots of the cluster are being moved",
+    "ASK": "the slots of the cluster are being moved",
+    "NOSCRIPT": "the server forgets scripts as they are loaded: does somebody flush them?",
+}
+_WILL_NOT_PASS: Final = {
+    "NOAUTH": "the server wants a password: write redis://:password@host or redis://user:password@host",
+    "WRONGPASS": "the server does not know this user with this password",
+    "NOPERM": "the user may not do this",
+    "DENIED": "the server runs in protected mode and accepts local connections only: give it a password",
+}
+
+
+def failure_of(message: str, address: Address) -> Failure:
+    """What to raise for an error reply."""
+    code, _, rest = message.partition(" ")
+    ours = trouble_of_a_script(message)
+    if ours is not None:
+        return ours
+    if code in _MAY_PASS:
+        return Refused(f"{_MAY_PASS[code]} ({address}: {message})")
+    if code == "NOPERM" or _forbidden_in_script(message):
+        return EngineUnavailable(f"{permission_needed()} ({address}: {message})")
+    if code in _WILL_NOT_PASS:
+        return EngineUnavailable(f"{_WILL_NOT_PASS[code]} ({address}: {code})")
+    if code == "ERR":
+        return _plain(message, rest, address)
+    return EngineUnavailable(f"the server at {address} answered: {message}")
+
+
+def _plain(message: str, rest: str, address: Address) -> Failure:
+    if rest.startswith("max number of clients"):
+        return Refused(f"the server has as many clients as it may (maxclients, {address})")
+    if rest.startswith("unknown command"):
+        return EngineUnavailable(f"the server at {address} is too old, or lacks a command: {rest}")
+    if rest.startswith(("DB index is out of range", "invalid DB index")):
+        return EngineUnavailable(f"the server at {address} has no such database: {rest}")
+    if rest.startswith("SELECT is not allowed in cluster mode"):
+        return EngineUnavailable(f"the server at {address} is part of a cluster: write redis+cluster://")
+    if rest.startswith("Client sent AUTH, but no password is set"):
+        return EngineUnavailable(f"the server at {address} has no password, and one was given: leave it out")
+    return EngineUnavailable(f"the server at {address} answered: {message}")
+
+
+def _forbidden_in_script(message: str) -> bool:
+    return "can't run this command or subcommand" in message or "No permissions to access a key" in message
+
+
+def permission_needed() -> str:
+    return (
+        "the user lacks a permission: Holdfast needs +@scripting, +@hash +@string +@keyspace +@connection, "
+        "PUBLISH and SUBSCRIBE (in a cluster SPUBLISH, SSUBSCRIBE and CLUSTER SLOTS), TIME, SCAN, "
+        "the keys ~holdfast:* and the channels &holdfast:*"
+    )
+
+
+def redirection(message: str) -> tuple[bool, int, Address] | None:
+    """Of ``MOVED 3999 host:port`` or ``ASK …``: for good?, the slot, where to (no host: the same one)."""
+    code, _, rest = message.partition(" ")
+    if code not in ("MOVED", "ASK"):
+        return None
+    slot, _, place = rest.partition(" ")
+    host, _, port = place.split(",")[0].strip().rpartition(":")
+    if not slot.isdecimal() or not port.isdecimal():
+        return None
+    return code == "MOVED", int(slot), Address(host.removeprefix("[").removesuffix("]"), int(port))

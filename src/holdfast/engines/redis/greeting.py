@@ -1,0 +1,117 @@
+"""The first words on every connection: who we are, which database, and whether this server will do.
+
+``HELLO`` answers with the server's version, mode and role, also to users who may do little else. What the
+server does when its memory is full it tells only in ``INFO``; who may not ask that does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from hiredis import ReplyError
+
+from ...core.ops import Refused, Unknown
+from ...errors import EngineUnavailable
+from .faults import failure_of
+from .lines import Line, packed_command
+from .settings import Address, Credentials, Settings
+
+__all__ = ["MINIMUM_VERSION", "Demoted", "Server", "ask_once", "evicting", "greet"]
+
+MINIMUM_VERSION: Final = (6, 2)
+MINIMUM_VERSION_OF_A_CLUSTER: Final = (7, 0)
+"""Sharded channels came with it."""
+
+
+class Demoted(Refused):
+    """The server is a replica: it never was the master, or is not any more."""
+
+
+class Server(NamedTuple):
+    """What a server says of itself."""
+
+    version: str
+    mode: str
+    role: str
+
+
+async def greet(line: Line, settings: Settings, credentials: Credentials, client: str) -> None:
+    """Log in, choose the database, refuse a server that cannot serve. Whatever fails, nothing was asked."""
+    try:
+        server = await _log_in(line, credentials, client)
+        if settings.database:
+            await _answered(line, packed_command(b"SELECT", b"%d" % settings.database))
+        _must_serve(server, settings, line.address)
+    except Unknown as error:
+        raise Refused(str(error)) from None
+
+
+async def ask_once(line: Line, credentials: Credentials, client: str, payload: bytes) -> Any:
+    """Log in, ask one question."""
+    try:
+        await _log_in(line, credentials, client)
+        return (await line.exchange(payload, 1))[0]
+    except Unknown as error:
+        raise Refused(str(error)) from None
+
+
+async def _log_in(line: Line, credentials: Credentials, client: str) -> Server:
+    parts = [b"HELLO", b"2"]
+    username, password = credentials
+    if password is not None:
+        parts += [b"AUTH", (username or "default").encode(), password.encode()]
+    parts += [b"SETNAME", b"holdfast-" + client.encode()]
+    told = _mapping(await _answered(line, packed_command(*parts)))
+    return Server(
+        told.get(b"version", b"").decode("ascii", "replace"),
+        told.get(b"mode", b"standalone").decode("ascii", "replace"),
+        told.get(b"role", b"master").decode("ascii", "replace"),
+    )
+
+
+async def _answered(line: Line, payload: bytes) -> Any:
+    reply = (await line.exchange(payload, 1))[0]
+    if isinstance(reply, ReplyError):
+        raise failure_of(str(reply), line.address)
+    return reply
+
+
+def _mapping(reply: Any) -> Mapping[bytes, Any]:
+    pairs = reply if isinstance(reply, list) else []
+    return {key: value for key, value in zip(pairs[::2], pairs[1::2], strict=False) if isinstance(key, bytes)}
+
+
+def _must_serve(server: Server, settings: Settings, address: Address) -> None:
+    clustered = settings.shape == "cluster"
+    if server.mode == "sentinel":
+        raise EngineUnavailable(f"{address} is a Sentinel: write redis+sentinel://…?service=NAME")
+    if server.mode == "cluster" and not clustered:
+        raise EngineUnavailable(f"{address} is part of a cluster: write redis+cluster://")
+    if server.mode != "cluster" and clustered:
+        raise EngineUnavailable(f"{address} is not part of a cluster: write redis://")
+    least = MINIMUM_VERSION_OF_A_CLUSTER if clustered else MINIMUM_VERSION
+    if _version(server.version) < least:
+        wanted = ".".join(map(str, least))
+        raise EngineUnavailable(
+            f"the server at {address} is version {server.version or 'unknown'}; "
+            f"{'a cluster' if clustered else 'Holdfast'} needs {wanted} or later"
+        )
+    if server.role not in ("master", "primary") and not clustered:
+        raise Demoted(
+            f"the server at {address} is a read-only replica: connect to its master "
+            "(redis+sentinel:// finds it)"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+def evicting(told: Any) -> str:
+    """Of the reply to ``INFO memory``: by which policy the server throws keys away; empty: it does not."""
+    if not isinstance(told, bytes):
+        return ""
+    facts = dict(row.split(b":", 1) for row in told.splitlines() if b":" in row)
+    policy = facts.get(b"maxmemory_policy", b"noeviction").decode("ascii", "replace")
+    return "" if policy == "noeviction" or facts.get(b"maxmemory", b"0") == b"0" else policy

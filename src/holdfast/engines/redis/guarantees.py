@@ -1,0 +1,89 @@
+"""What Redis promises as an engine of locks, and where it can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ...model import Guarantees
+from .settings import Settings
+
+__all__ = ["GUARANTEES", "guarantees_of"]
+
+_FAULTS: Final = {
+    "holder is killed": "kept: released after its ttl",
+    "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
+    "waiter is killed": "kept: its place is given up after a turn, or five seconds without a refresh",
+    "connection is cut or silent": "kept: asked again under the same name; loss signalled at the deadline",
+    "server restarts with its data (appendfsync always)": "kept",
+    "server restarts without its data": (
+        "fenced: others may be granted what is held, with larger tokens; loss signalled at the next renewal"
+    ),
+    "server's clock jumps forward": "fenced: leases end early; loss signalled at the next renewal",
+    "server's clock jumps back": "kept: leases last longer; tokens never go back while the record is kept",
+    "keys are evicted": "fenced: as a restart without data; set maxmemory-policy to noeviction",
+    "memory or disk is full": "refused; what is held is lost at its deadline, and signalled",
+    "scripts are flushed": "kept: they are loaded again",
+}
+
+_FAILOVER: Final = {
+    "master fails over": (
+        "fenced: the last writes may be lost, so that others are granted what is held, with larger tokens; "
+        "loss signalled at the next renewal (wait_replicas makes it rarer)"
+    ),
+    "master is cut off with some of its clients": (
+        "fenced: it goes on granting until it finds out (min-replicas-to-write limits that)"
+    ),
+}
+
+_NEEDS: Final = (
+    "Redis 6.2 or later, or Valkey",
+    "maxmemory-policy noeviction",
+    "the commands EVALSHA, SCRIPT LOAD, GET, SET, DEL, TIME, SCAN, PUBLISH, SUBSCRIBE, HELLO",
+)
+
+GUARANTEES: Final = Guarantees(
+    engine="redis",
+    scope="cluster",
+    fencing=(
+        "a counter in the record, never behind the server's wall clock in microseconds; it can regress only "
+        "if the record is lost and the clock that mints afterwards is behind"
+    ),
+    fifo="yes, among all clients of one server; fair=False lets newcomers barge",
+    crash_release="after its ttl",
+    loss_signal="at the deadline by the local clock; at once when broken",
+    primitives=("lock", "rlock", "rwlock", "semaphore"),
+    needs=_NEEDS,
+    faults=_FAULTS,
+)
+
+_SENTINEL: Final = replace(GUARANTEES, engine="redis+sentinel", faults={**_FAULTS, **_FAILOVER})
+
+_CLUSTER: Final = replace(
+    GUARANTEES,
+    engine="redis+cluster",
+    needs=(
+        "Redis 7.0 or later, or Valkey: wake-ups use sharded channels",
+        *_NEEDS[1:],
+        "CLUSTER SLOTS, SSUBSCRIBE and SPUBLISH",
+        "names with one {tag} for several locks in one step; others are taken one after the other",
+    ),
+    faults={
+        **_FAULTS,
+        **_FAILOVER,
+        "slots are moved": "kept: requests follow; a wake-up may take a second longer meanwhile",
+    },
+)
+
+
+def guarantees_of(settings: Settings, policy: str) -> Guarantees:
+    """``policy``: by which keys were found to be evicted; empty: none that we know of."""
+    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.shape, GUARANTEES)
+    if settings.wait_replicas:
+        told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
+        promised = replace(promised, needs=(*promised.needs, told))
+    if policy:
+        told = f"NOT SO HERE: this server evicts keys when its memory is full (maxmemory-policy {policy})"
+        faults = {**promised.faults, "keys are evicted": f"{told}; fenced"}
+        promised = replace(promised, needs=(*promised.needs, told), faults=faults)
+    return promised

@@ -1,0 +1,375 @@
+"""Hearing of wake-ups: one connection that listens, in a Cluster one for each master that is listened to.
+
+A wake-up that is published while nobody listens is gone. So whenever a connection is (back) in place,
+everyone who waits is told to look for itself. That a connection is dead shows in an answer that does not
+come: a quiet one is asked for a word from time to time, for sending succeeds as long as the kernel has room.
+
+Every connection hears the client's own channel. In a Cluster there is a channel for each hash tag, too, in
+the slot of the locks that it is about; whoever waits for a lock listens to that, at the server of the slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from hiredis import ReplyError
+
+from ...core.ops import Refused, Troubled
+from ...drivers.adapter import Hooks
+from ...errors import EngineUnavailable
+from .faults import failure_of, redirection
+from .lines import Gate, HearingLine, packed_command
+from .routing import Router
+from .settings import Address
+from .topology import masters_of
+from .translation import Space, channel_of
+
+__all__ = ["Ears", "Stage"]
+
+QUIET_SECONDS: Final = 5.0
+"""After this long without a word the server is asked for one; after as long again it is taken for dead."""
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+
+IDLE_CHANNELS: Final = 1000
+"""So many sharded channels are kept though nobody waits there: who comes back need not subscribe again."""
+
+PING: Final = packed_command(b"PING")
+
+
+class Stage(Protocol):
+    """What a driver gives to those who listen."""
+
+    async def find_out(self) -> None:
+        """Have the router know who serves what."""
+        ...
+
+    async def open_hearing(self, address: Address) -> HearingLine:
+        """Connect and log in."""
+        ...
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have it done beside everything else, until it ends by itself."""
+        ...
+
+    async def pause(self, seconds: float) -> None: ...
+
+    def gate(self) -> Gate: ...
+
+
+class _Channel:
+    """A sharded channel that somebody waits at."""
+
+    __slots__ = ("gate", "heard", "listeners", "missed", "name", "slot", "trouble")
+
+    def __init__(self, name: bytes, slot: int, gate: Gate) -> None:
+        self.name = name
+        self.slot = slot
+        self.listeners = 0
+        self.heard = False
+        self.missed = False
+        """It was heard before, somewhere else: wake-ups may have been missed meanwhile."""
+        self.trouble: Exception | None = None
+        self.gate = gate
+        """Opens when it is heard for the first time."""
+
+
+class _Ear:
+    """One connection that listens, and is made anew whatever happens to it."""
+
+    def __init__(
+        self,
+        ears: Ears,
+        hooks: Hooks,
+        stage: Stage,
+        find: Callable[[], Awaitable[Address]],
+        own_channel: bytes,
+    ) -> None:
+        self._ears = ears
+        self._hooks = hooks
+        self._stage = stage
+        self._find = find
+        self._own_channel = own_channel
+        self._line: HearingLine | None = None
+        self._asked: deque[bytes] = deque()
+        """Channels that are subscribed to and not confirmed yet, in their order."""
+        self._in_place = False
+        self._failures = 0
+        self.channels: dict[bytes, _Channel] = {}
+        self.address: Address | None = None
+        self.gate = stage.gate()
+        self.trouble: Exception | None = None
+        self.closed = False
+
+    async def run(self) -> None:
+        while not self.closed:
+            try:
+                await self._listen(await self._find())
+            except (Troubled, EngineUnavailable) as trouble:
+                self.trouble = trouble
+            if self.closed:
+                return
+            await self._ears.lost(self)
+            await self._stage.pause(self._next_pause())
+
+    def _next_pause(self) -> float:
+        longest = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+        self._failures = min(self._failures + 1, 10)
+        return random.uniform(longest / 2, longest)
+
+    async def _listen(self, address: Address) -> None:
+        line = await self._stage.open_hearing(address)
+        try:
+            self._begin(line, address)
+            quiet = False
+            while not self.closed:
+                heard = await line.receive(QUIET_SECONDS)
+                if heard:
+                    quiet = False
+                    strays = [stray for message in heard if (stray := self._hear(message)) is not None]
+                    if strays:
+                        await self._ears.relocate(self, strays)
+                elif quiet:
+                    raise Refused(f"{address} has not said a word in {2 * QUIET_SECONDS:g} s")
+                else:
+                    quiet = True
+                    line.send(PING)
+        finally:
+            with self._ears.mutex:
+                self._line = None
+            line.close()
+
+    def _begin(self, line: HearingLine, address: Address) -> None:
+        with self._ears.mutex:
+            self._in_place = False
+            self.address = address
+            self._asked = deque([self._own_channel, *self.channels])
+            line.send(packed_command(b"SUBSCRIBE", self._own_channel))
+            for name in self.channels:
+                line.send(packed_command(b"SSUBSCRIBE", name))
+            self._line = line
+
+    def add(self, channel: _Channel) -> None:
+        """From now on hear this one, too. The mutex of the ears is held."""
+        self.channels[channel.name] = channel
+        if self._line is not None:
+            self._asked.append(channel.name)
+            self._say(b"SSUBSCRIBE", channel.name)
+
+    def remove(self, channel: _Channel) -> None:
+        """The mutex of the ears is held."""
+        if self.channels.pop(channel.name, None) is not None:
+            self._say(b"SUNSUBSCRIBE", channel.name)
+
+    def _say(self, what: bytes, channel: bytes) -> None:
+        if self._line is not None:
+            with contextlib.suppress(Refused):  # a new connection begins with everything that is wanted
+                self._line.send(packed_command(what, channel))
+
+    def hang_up(self) -> None:
+        """Begin anew, or, when it is closed, end."""
+        line = self._line
+        if line is not None:
+            line.hang_up()
+
+    # --- what is heard --------------------------------------------------------------------------
+
+    def _hear(self, message: Any) -> _Channel | None:
+        """A channel that is heard elsewhere now, if that is what the message says."""
+        if isinstance(message, ReplyError):
+            return self._refused(str(message))
+        kind = message[0] if isinstance(message, list) and message else None
+        if kind in (b"message", b"smessage"):
+            self._hooks.post(message[2].decode("utf-8", "surrogatepass"))
+        elif kind in (b"subscribe", b"ssubscribe"):
+            self._confirmed(message[1])
+        elif kind == b"sunsubscribe":
+            return self.channels.get(message[1])
+        return None
+
+    def _confirmed(self, name: bytes) -> None:
+        missed = False
+        with self._ears.mutex:
+            if self._asked:
+                self._asked.popleft()
+            channel = self.channels.get(name)
+            if channel is not None:
+                missed, channel.missed, channel.heard, channel.trouble = channel.missed, False, True, None
+                channel.gate.open()
+            if not self._asked and not self._in_place:
+                self._in_place = missed = True
+        if missed:
+            self._failures = 0
+            self.trouble = None
+            self.gate.open()
+            self._hooks.post_all()
+
+    def _refused(self, message: str) -> _Channel | None:
+        """What could not be subscribed to: moved, or not for us."""
+        with self._ears.mutex:
+            channel = self.channels.get(self._asked.popleft()) if self._asked else None
+        address = self.address or Address("", 0)
+        sent = redirection(message)
+        if channel is None or sent is None:
+            failure = failure_of(message, address)
+            if channel is not None:
+                channel.trouble = failure
+            raise failure
+        self._ears.redirected(address, *sent)
+        return channel
+
+
+class Ears:
+    """All that one client hears with."""
+
+    def __init__(self, router: Router, space: Space, hooks: Hooks, stage: Stage) -> None:
+        self._router = router
+        self._space = space
+        self._hooks = hooks
+        self._stage = stage
+        self._own_channel = space.channel + hooks.client.encode()
+        self._ears: dict[Address | None, _Ear] = {}
+        self._channels: dict[bytes, _Channel] = {}
+        self._idle: dict[bytes, None] = {}
+        """Channels at which nobody waits now, the longest ago first."""
+        self._closed = False
+        self.mutex = threading.RLock()
+
+    # --- listening ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Hear what concerns the client as a whole; does not wait until it does."""
+        with self.mutex:
+            if self._ears or self._closed:
+                return
+            self._ear_at(next(iter(masters_of(self._router.masters)), None))
+
+    async def listen(self, name: str) -> None:
+        """Hear of this name. Returns when that is so, or was: after a break everyone is told to look."""
+        if self._space.sharded:
+            await self._listen_to_channel(name)
+            return
+        self.start()
+        ear = self._ears[None]
+        if not await ear.gate.wait(self._hooks.io_timeout):
+            raise ear.trouble or Refused("the server does not confirm that it will send wake-ups")
+
+    async def _listen_to_channel(self, name: str) -> None:
+        channel_name = channel_of(self._space, self._hooks.client, name)
+        with self.mutex:
+            channel = self._channels.get(channel_name)
+            if channel is None:
+                slot = self._router.slot_of(name)
+                address = self._router.server_of(slot)
+                channel = self._channels[channel_name] = _Channel(channel_name, slot, self._stage.gate())
+                self._ear_at(address).add(channel)
+            channel.listeners += 1
+            self._idle.pop(channel_name, None)
+        try:
+            if channel.heard or await channel.gate.wait(self._hooks.io_timeout):
+                return
+        except BaseException:
+            self._leave(channel)
+            raise
+        self._leave(channel)
+        ear = self._ears.get(self._router.server_of(channel.slot))
+        trouble = channel.trouble or (None if ear is None else ear.trouble)
+        raise trouble or Refused("the cluster does not confirm that it will send wake-ups")
+
+    def unlisten(self, name: str) -> None:
+        if self._space.sharded:
+            channel = self._channels.get(channel_of(self._space, self._hooks.client, name))
+            if channel is not None:
+                self._leave(channel)
+
+    def _leave(self, channel: _Channel) -> None:
+        with self.mutex:
+            channel.listeners -= 1
+            if channel.listeners:
+                return
+            self._idle[channel.name] = None
+            if len(self._idle) > IDLE_CHANNELS:
+                oldest = self._channels.pop(next(iter(self._idle)))
+                del self._idle[oldest.name]
+                for ear in self._ears.values():
+                    ear.remove(oldest)
+
+    def _ear_at(self, address: Address | None) -> _Ear:
+        """The ear at this server; None: at whatever server is the one. The mutex is held."""
+        ear = self._ears.get(address)
+        if ear is None:
+            ear = _Ear(self, self._hooks, self._stage, self._finder(address), self._own_channel)
+            self._ears[address] = ear
+            self._stage.start(ear.run)
+        return ear
+
+    def _finder(self, address: Address | None) -> Callable[[], Awaitable[Address]]:
+        async def find() -> Address:
+            if address is not None:
+                return address
+            await self._stage.find_out()
+            return self._router.server_of(0)
+
+        return find
+
+    # --- when servers change --------------------------------------------------------------------
+
+    def redirected(self, asked: Address, for_good: bool, slot: int, to: Address) -> None:
+        self._router.redirected(asked, for_good, slot, to)
+
+    async def lost(self, ear: _Ear) -> None:
+        """Its connection is gone: another server may have what it listened to."""
+        self._router.suspect()
+        if self._space.sharded:
+            await self.relocate(ear, list(ear.channels.values()))
+
+    async def relocate(self, ear: _Ear, channels: list[_Channel]) -> None:
+        """Listen to these where they are now."""
+        try:
+            await self._stage.find_out()
+        except (Troubled, EngineUnavailable):
+            return  # nobody knows where: the next try will tell
+        with self.mutex:
+            if self._closed:
+                return
+            for channel in channels:
+                address = self._router.masters[channel.slot] or ear.address
+                ear.channels.pop(channel.name, None)
+                channel.missed = True
+                self._ear_at(address).add(channel)
+            self._retire(ear)
+
+    def _retire(self, ear: _Ear) -> None:
+        """One whose server has no slots any more ends, if there is another to hear our own channel."""
+        serving = set(self._router.masters)
+        if ear.channels or ear.address in serving:
+            return
+        if len(self._ears) == 1:
+            self._ear_at(next(address for address in serving if address is not None))
+        self._ears = {address: each for address, each in self._ears.items() if each is not ear}
+        ear.closed = True
+        ear.hang_up()
+
+    def check(self) -> None:
+        """Who serves what was found out again: an ear at a server that is not the one any more moves."""
+        if self._space.sharded:
+            return
+        ear = self._ears.get(None)
+        if ear is not None and ear.address not in (None, self._router.home):
+            ear.hang_up()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._closed = True
+        with self.mutex:
+            ears = list(self._ears.values())
+        for ear in ears:
+            ear.closed = True
+            ear.hang_up()

@@ -1,0 +1,359 @@
+"""The way of a request to the server that keeps its record, and what else is asked of servers. No I/O here.
+
+What can go wrong on the way without anything having happened is dealt with: a script that the server does not
+know (yet, or since it was restarted), a slot that moved. Everything else goes back to the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from binascii import crc_hqx
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from hiredis import ReplyError
+
+from ...core.ops import Refused, Troubled, Unknown
+from ...drivers.adapter import Hooks, Steps
+from ...errors import EngineUnavailable
+from ...rules.record import is_idle
+from ...rules.requests import Acquire, Broken, Granted, Inspect, Release, Reply, Request, Snapshot
+from .faults import DEMOTED, failure_of, redirection
+from .greeting import Demoted, evicting
+from .lines import Nodes, packed_command
+from .settings import Address, Settings
+from .topology import SLOTS, find_master, masters_of, read_slots
+from .translation import (
+    TENDED_AT_ONCE,
+    Batch,
+    Command,
+    Script,
+    Space,
+    command,
+    command_in_order,
+    commands_for_tend,
+    name_of,
+    pack,
+    packed,
+    replies,
+    reply,
+    scan_pattern,
+    slot_of,
+)
+
+__all__ = ["Router"]
+
+REDIRECTIONS: Final = 8
+"""A request sent to and fro more often than this is refused: the Cluster is not at rest."""
+
+SCANNED_AT_ONCE: Final = 1000
+LOOKED_AT_AT_ONCE: Final = 100
+
+ASKING: Final = packed_command(b"ASKING")
+INFO_MEMORY: Final = packed_command(b"INFO", b"memory")
+
+
+class Router:
+    """Where the records of one space are, for one client."""
+
+    def __init__(
+        self, settings: Settings, space: Space, nodes: Nodes, hooks: Hooks, evicts: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._space = space
+        self._nodes = nodes
+        self._evicts = evicts
+        self._waits = _wait_for_replicas(settings, hooks.io_timeout)
+        self._id = settings.source
+        self._first_asked = list(settings.addresses)
+        self._was_ready = False
+        self.ready = False
+        """Who serves what was found out, and nothing has shown since that it changed."""
+        self.home: Address | None = None
+        """The one server that has everything; None in a Cluster."""
+        self.masters: list[Address | None] = []
+        """The server of each slot of a Cluster, as far as it is known."""
+
+    @property
+    def source(self) -> str:
+        """Whose numbers the tokens are."""
+        return f"redis:{self._id or ''}/{self._space.prefix.decode()}"
+
+    # --- who serves what ------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Find out who serves what: before the first request, and when something shows that it changed."""
+        if self._settings.shape == "cluster":
+            known = [*masters_of(self.masters), *self._settings.addresses]
+            self.masters = await read_slots(known, self._nodes)
+        elif self._settings.shape == "sentinel":
+            self.home = await find_master(self._settings.service, self._first_asked, self._nodes)
+        else:
+            self.home = self._settings.addresses[0]
+        if not self._was_ready:
+            await self._get_acquainted()
+        self.ready = self._was_ready = True
+
+    async def _get_acquainted(self) -> None:
+        """The first words with the deployment: does it keep what it is given, and whose are its numbers?"""
+        key = self._space.prefix + b"source"
+        asked = [
+            INFO_MEMORY,
+            packed_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
+            packed_command(b"GET", key),
+        ]
+        slot = crc_hqx(key, 0) % SLOTS
+        try:
+            address = self.server_of(slot)
+            told = await self._nodes.exchange(address, b"".join(asked), 3)
+        except Demoted as error:
+            if self._settings.shape == "single":
+                raise EngineUnavailable(str(error)) from None
+            raise
+        except Unknown as error:
+            raise Refused(str(error)) from None  # whatever happened to the id, our request was not sent
+        self._evicts(evicting(told[0]))
+        if self._settings.source is None:
+            if not isinstance(told[2], bytes):
+                error_reply = next((each for each in told[1:] if isinstance(each, ReplyError)), "nothing")
+                raise failure_of(str(error_reply), address)
+            self._id = told[2].decode("utf-8", "replace")
+
+    def server_of(self, slot: int) -> Address:
+        address = self.home if self.home is not None else self.masters[slot]
+        if address is None:
+            raise Refused(f"no server of the cluster has slot {slot}: is one down?")
+        return address
+
+    def suspect(self) -> None:
+        """Something failed that may mean that another server has taken over: look before the next request."""
+        if self._settings.shape != "single":
+            self.ready = False
+
+    # --- one request ----------------------------------------------------------------------------
+
+    async def apply(self, name: str, request: Request) -> Reply:
+        slot = self.slot_of(name)
+        payload = packed(self._space, name, request)
+        if self._waits and request.__class__ is Acquire:
+            return (await self._granted_to_replicas(slot, [(name, request)], payload, None))[0]
+        raw = await self.call(slot, payload, lambda: command(self._space, name, request).script)
+        return await self.told(request, raw, slot)
+
+    async def mended(self, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+        """The reply to a request that was answered with an error."""
+        slot = self.slot_of(name)
+        script = command(self._space, name, request).script
+        raws = await self._settled([error], self.server_of(slot), payload, lambda: script)
+        return await self.told(request, raws[0], slot)
+
+    async def told(self, request: Request, raw: Any, slot: int) -> Reply:
+        answer = reply(request, raw)
+        if answer.__class__ is Broken and self.masters:
+            await self._tell_victims(answer, self.server_of(slot))
+        return answer
+
+    def slot_of(self, name: str) -> int:
+        return slot_of(self._space, name) if self._space.sharded else 0
+
+    async def call(self, slot: int, payload: bytes, script: Callable[[], Script]) -> Any:
+        """The reply of the script to one call."""
+        return (await self._call(slot, payload, 1, script))[0]
+
+    async def _call(self, slot: int, payload: bytes, count: int, script: Callable[[], Script]) -> list[Any]:
+        address = self.server_of(slot)
+        raws = await self._exchange(address, payload, count)
+        return await self._settled(raws, address, payload, script)
+
+    async def _exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
+        waits = bool(self._waits) and payload.endswith(self._waits)
+        try:
+            if waits:
+                return await self._nodes.exchange_apart(address, payload, count)
+            return await self._nodes.exchange(address, payload, count)
+        except Troubled:
+            self.suspect()
+            raise
+
+    async def _settled(
+        self, raws: list[Any], address: Address, payload: bytes, script: Callable[[], Script]
+    ) -> list[Any]:
+        """Go on until the script has answered: load it, go where we are sent, raise what an error means."""
+        count = len(raws)
+        asking = False
+        for _ in range(REDIRECTIONS):
+            if not isinstance(raws[0], ReplyError):
+                return raws
+            message = str(raws[0])
+            if message.startswith("NOSCRIPT"):
+                await self._load(address, script())
+            elif self.masters and (sent := redirection(message)) is not None:
+                address, asking = self.redirected(address, *sent), not sent[0]
+            else:
+                raise self._failure(message, address)
+            if asking:
+                raws = (await self._exchange(address, ASKING + payload, count + 1))[1:]
+            else:
+                raws = await self._exchange(address, payload, count)
+        if isinstance(raws[0], ReplyError):
+            raise self._failure(str(raws[0]), address)
+        return raws
+
+    def redirected(self, asked: Address, for_good: bool, slot: int, to: Address) -> Address:
+        to = to if to.host else Address(asked.host, to.port)
+        if for_good:
+            self.masters[slot] = to
+            self.ready = False  # where one slot went, others did
+        return to
+
+    async def _load(self, address: Address, script: Script) -> None:
+        load = packed_command(b"SCRIPT", b"LOAD", script.source)
+        told = (await self._exchange(address, load, 1))[0]
+        if isinstance(told, ReplyError):
+            raise self._failure(str(told), address)
+
+    def _failure(self, message: str, address: Address) -> Exception:
+        if message.startswith(DEMOTED):
+            self._nodes.drop(address)
+            self.suspect()
+        return failure_of(message, address)
+
+    async def _tell_victims(self, broken: Broken, address: Address) -> None:
+        """In a Cluster holders listen to no slot in particular: their own channel reaches them everywhere."""
+        asked = [
+            packed_command(b"PUBLISH", self._space.channel + victim.client.encode(), victim.nonce.encode())
+            for victim in broken.victims
+            if victim.client
+        ]
+        if asked:
+            with contextlib.suppress(Troubled):  # the next renewal finds out
+                await self._nodes.exchange(address, b"".join(asked), len(asked))
+
+    # --- several at once ------------------------------------------------------------------------
+
+    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        """In a Cluster: as many of the first as share a slot. Whoever asked goes on from there."""
+        slot = self.slot_of(steps[0][0])
+        count = next((n for n, (name, _) in enumerate(steps) if self.slot_of(name) != slot), len(steps))
+        steps = steps[:count]
+        called = command_in_order(self._space, steps, stop_when_refused)
+        if self._waits:
+            return await self._granted_to_replicas(slot, list(steps), pack(called), called)
+        return replies(steps, await self.call(slot, pack(called), lambda: called.script))
+
+    async def tend(self, steps: Steps) -> list[Reply]:
+        """In pieces, one after the other: what is sent together holds up the server's other clients."""
+        told: list[Reply] = [None] * len(steps)  # type: ignore[list-item]  # every place is filled below
+        for address, batches in self._pieces(commands_for_tend(self._space, steps), steps):
+            payloads = [pack(batch.command) for batch in batches]
+            raws = await self._exchange(address, b"".join(payloads), len(payloads))
+            for batch, payload, raw in zip(batches, payloads, raws, strict=True):
+                settled = await self._settled([raw], address, payload, _script_of(batch.command))
+                its_steps = [steps[place] for place in batch.places]
+                for place, its in zip(batch.places, replies(its_steps, settled[0]), strict=True):
+                    told[place] = its
+        return told
+
+    def _pieces(self, batches: list[Batch], steps: Steps) -> Iterator[tuple[Address, list[Batch]]]:
+        """What goes to one server in one go: at most so many keys."""
+        by_server: dict[Address, list[Batch]] = {}
+        for batch in batches:
+            address = self.server_of(self.slot_of(steps[batch.places[0]][0]))
+            by_server.setdefault(address, []).append(batch)
+        for address, its in by_server.items():
+            piece: list[Batch] = []
+            size = 0
+            for batch in its:
+                if piece and size + len(batch.places) > TENDED_AT_ONCE:
+                    yield address, piece
+                    piece, size = [], 0
+                piece.append(batch)
+                size += len(batch.places)
+            yield address, piece
+
+    # --- acknowledged by replicas ---------------------------------------------------------------
+
+    async def _granted_to_replicas(
+        self, slot: int, steps: list[tuple[str, Request]], payload: bytes, called: Command | None
+    ) -> list[Reply]:
+        """Ask, have replicas acknowledge the answer on the same connection, or give all of it back."""
+        called = command(self._space, *steps[0]) if called is None else called
+        raw, acknowledged = await self._call(slot, payload + self._waits, 2, _script_of(called))
+        told = replies(steps, raw) if called.script.name == "in_order" else [reply(steps[0][1], raw)]
+        granted = [each for each, answer in zip(steps, told, strict=False) if isinstance(answer, Granted)]
+        wanted = self._settings.wait_replicas
+        if not granted or (isinstance(acknowledged, int) and acknowledged >= wanted):
+            return told
+        try:
+            for name, request in granted:
+                release = Release(request.nonce)  # type: ignore[union-attr]  # what is granted was an Acquire
+                await self.call(
+                    slot, packed(self._space, name, release), lambda: self._space.scripts["release"]
+                )
+        except Troubled as error:
+            raise Unknown(str(error)) from None
+        raise Refused(
+            f"{acknowledged} of {wanted} replicas acknowledged the grant in time, so it was given back "
+            "(wait_replicas, wait_timeout)"
+        )
+
+    # --- all names ------------------------------------------------------------------------------
+
+    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        found: list[tuple[str, Snapshot]] = []
+        for address in [self.home] if self.home is not None else masters_of(self.masters):
+            names = sorted(await self._scan(address, prefix))
+            for start in range(0, len(names), LOOKED_AT_AT_ONCE):
+                found += await self._look_at(address, names[start : start + LOOKED_AT_AT_ONCE])
+        told = dict(found)  # a slot that is being moved shows at both ends
+        return sorted(told.items(), key=lambda item: item[0].encode())
+
+    async def _scan(self, address: Address, prefix: str) -> set[str]:
+        names: set[str] = set()
+        cursor = b"0"
+        while True:
+            asked = packed_command(
+                b"SCAN",
+                cursor,
+                b"MATCH",
+                scan_pattern(self._space, prefix),
+                b"COUNT",
+                b"%d" % SCANNED_AT_ONCE,
+            )
+            told = (await self._exchange(address, asked, 1))[0]
+            if isinstance(told, ReplyError):
+                raise self._failure(str(told), address)
+            cursor, keys = told
+            for key in keys:
+                name = name_of(self._space, key)
+                if name is not None and name.startswith(prefix):
+                    names.add(name)
+            if cursor == b"0":
+                return names
+
+    async def _look_at(self, address: Address, names: list[str]) -> list[tuple[str, Snapshot]]:
+        request = Inspect()
+        payloads = [packed(self._space, name, request) for name in names]
+        raws = await self._exchange(address, b"".join(payloads), len(payloads))
+        found = []
+        for name, payload, raw in zip(names, payloads, raws, strict=True):
+            settled = await self._settled([raw], address, payload, lambda: self._space.scripts["inspect"])
+            snapshot = reply(request, settled[0])
+            if isinstance(snapshot, Snapshot) and not (
+                is_idle(snapshot.record) and snapshot.record.value is None
+            ):
+                found.append((name, snapshot))
+        return found
+
+
+def _script_of(called: Command) -> Callable[[], Script]:
+    return lambda: called.script
+
+
+def _wait_for_replicas(settings: Settings, io_timeout: float) -> bytes:
+    """The command that waits for them: well within the time that we wait for the answer."""
+    if not settings.wait_replicas:
+        return b""
+    milliseconds = max(int(min(settings.wait_seconds, io_timeout / 2) * 1000), 1)
+    return packed_command(b"WAIT", b"%d" % settings.wait_replicas, b"%d" % milliseconds)

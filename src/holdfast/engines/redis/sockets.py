@@ -1,0 +1,240 @@
+"""A connection for threads: a blocking socket, our own bytes out, ``hiredis`` for what comes in.
+
+The kernel keeps the time: a socket told once how long to wait needs one call for each reply, where Python's
+own time-outs need two. What was given up is cut off hard: nothing of it is sent when nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+from time import monotonic
+from typing import Any, Final
+
+import hiredis
+
+from ...core.ops import Refused, Unknown
+from ...errors import EngineUnavailable
+from .settings import Address
+
+__all__ = ["HARD_CLOSE", "SocketLine", "connection_refused", "open_socket", "tune"]
+
+READ_BYTES: Final = 16_384
+
+HARD_CLOSE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
+
+KEEPALIVE_SECONDS: Final = 15
+
+
+class SocketLine:
+    """One connection. Used by one thread at a time, but for ``send`` and ``close``."""
+
+    __slots__ = (
+        "__weakref__",
+        "_feed",
+        "_gets",
+        "_poll",
+        "_recv",
+        "_seconds",
+        "_send",
+        "_sending",
+        "_socket",
+        "address",
+        "age",
+        "used_at",
+    )
+
+    def __init__(self, connected: socket.socket, address: Address, seconds: float) -> None:
+        self.address = address
+        self.age = 0
+        """Kept by the pool."""
+        self.used_at = monotonic()
+        self._socket = connected
+        self._seconds = seconds
+        _limit(connected, seconds)
+        reader = hiredis.Reader()
+        self._feed, self._gets = reader.feed, reader.gets
+        self._send, self._recv = connected.send, connected.recv
+        self._poll = select.poll()
+        self._poll.register(connected.fileno(), select.POLLIN)
+        self._sending = threading.Lock()
+
+    def call(self, payload: bytes) -> Any:
+        """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
+        self.used_at = started = monotonic()
+        try:
+            sent = self._send(payload)
+        except OSError as error:
+            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
+        try:
+            if sent != len(payload):
+                self._send_rest(payload, sent, started)
+            data = self._recv(READ_BYTES)
+            self._feed(data)
+            reply = self._gets()
+            while reply is False:
+                data = self._more(data, started)
+                self._feed(data)
+                reply = self._gets()
+        except (OSError, hiredis.ProtocolError) as error:
+            raise self._unknown(error) from None
+        return reply
+
+    async def exchange(self, payload: bytes, count: int) -> list[Any]:
+        replies = [self.call(payload)]
+        started = monotonic()
+        try:
+            while len(replies) < count:
+                reply = self._gets()
+                while reply is False:
+                    self._feed(self._more(b"-", started))
+                    reply = self._gets()
+                replies.append(reply)
+        except (OSError, hiredis.ProtocolError) as error:
+            raise self._unknown(error) from None
+        return replies
+
+    def _send_rest(self, payload: bytes, sent: int, started: float) -> None:
+        left = memoryview(payload)[sent:]
+        while left:
+            self._check_time(started)
+            left = left[self._send(left) :]
+
+    def _more(self, last: bytes, started: float) -> bytes:
+        if not last:
+            raise ConnectionResetError("the server closed the connection")
+        if not self._poll.poll(max(self._check_time(started), 0.001) * 1000) and not self._pending():
+            raise TimeoutError
+        return self._recv(READ_BYTES)
+
+    def _pending(self) -> bool:
+        """Whether TLS has already read what the socket does not show any more."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def _check_time(self, started: float) -> float:
+        left = started + self._seconds - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _unknown(self, error: Exception) -> Unknown:
+        if isinstance(error, BlockingIOError | TimeoutError):
+            return Unknown(f"no answer from {self.address} in {self._seconds:g} s")
+        return Unknown(f"the connection to {self.address} broke: {_told(error)}")
+
+    def is_stale(self) -> bool:
+        """Whether something came that nobody asked for: most likely the end of the connection."""
+        return bool(self._poll.poll(0))
+
+    # --- wake-ups -------------------------------------------------------------------------------
+
+    async def receive(self, seconds: float) -> list[Any]:
+        heard: list[Any] = []
+        try:
+            if not self._pending() and not self._poll.poll(seconds * 1000):
+                return heard
+            data = self._recv(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._feed(data)
+            while (message := self._gets()) is not False:
+                heard.append(message)
+        except (OSError, ValueError, hiredis.ProtocolError) as error:
+            raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
+        return heard
+
+    def send(self, payload: bytes) -> None:
+        try:
+            with self._sending:
+                self._socket.sendall(payload)
+        except OSError as error:
+            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def hang_up(self) -> None:
+        """From any thread: whoever waits for an answer here gets none, and closes it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hard: what the kernel still has of ours is not sent any more."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+        self._socket.close()
+
+    def __del__(self) -> None:
+        """An interrupt can strike between any two steps, and nobody has the connection any more."""
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+
+def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
+    """Connect. Whatever fails, nothing was asked of the server yet."""
+    try:
+        if address.port:
+            connected = socket.create_connection(address, timeout=seconds)
+        else:
+            connected = socket.socket(socket.AF_UNIX)
+            connected.settimeout(seconds)
+            connected.connect(address.host)
+    except (OSError, UnicodeError) as error:
+        raise connection_refused(address, error) from None
+    try:
+        tune(connected)
+        return connected if tls is None else tls.wrap_socket(connected, server_hostname=address.host)
+    except OSError as error:
+        connected.close()
+        raise connection_refused(address, error) from None
+    except BaseException:
+        connected.close()
+        raise
+
+
+def connection_refused(address: Address, error: Exception) -> Refused | EngineUnavailable:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return EngineUnavailable(f"the certificate of {address} is not trusted: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        return EngineUnavailable(f"no TLS with {address} ({error.reason}): is it a server without TLS?")
+    return Refused(f"no connection to {address}: {_told(error)}")
+
+
+def tune(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), KEEPALIVE_SECONDS)
+
+
+def _limit(connected: socket.socket, seconds: float) -> None:
+    """Have the kernel end a call that takes too long. TLS makes several calls, and has to count itself."""
+    if isinstance(connected, ssl.SSLSocket):
+        connected.settimeout(seconds)
+        return
+    connected.settimeout(None)
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000) or (seconds < 1))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

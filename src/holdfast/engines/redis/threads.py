@@ -1,0 +1,277 @@
+"""Redis for the threads driver."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from hiredis import ReplyError
+
+from ...core.ops import Troubled
+from ...drivers.adapter import Hooks, Steps
+from ...rules.requests import Reply, Request, Snapshot
+from .greeting import ask_once, greet
+from .hearing import Ears
+from .lines import at_once
+from .pool import Pool
+from .routing import Router
+from .settings import Address, Credentials, Login, Settings, credentials_of
+from .sockets import SocketLine, open_socket
+from .translation import Space, packed, reply
+
+__all__ = ["RedisThreads"]
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast")
+
+STOP_SECONDS: Final = 2.0
+
+
+class RedisThreads:
+    """One client's way to its servers."""
+
+    hearing = None
+
+    def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
+        self._space = space
+        self._sockets = _Sockets(settings, hooks)
+        self._router = Router(settings, space, self._sockets, hooks, evicts)
+        self._ears = Ears(self._router, space, hooks, self)
+        self._direct = settings.shape != "cluster" and not settings.wait_replicas
+        self._home: Pool | None = None
+        """Where every request goes; None: the router has to be asked."""
+        self._finding = threading.RLock()
+        self._stopping = _Gate()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def source(self) -> str:
+        return self._router.source
+
+    def apply(self, name: str, request: Request) -> Reply:
+        home = self._home
+        if home is None:
+            return at_once(self._apply(name, request))
+        payload = packed(self._space, name, request)
+        try:
+            raw = home.call(payload)
+        except Troubled:
+            self._troubled()
+            raise
+        if raw.__class__ is ReplyError:
+            return self._mended(name, request, payload, raw)
+        return reply(request, raw)
+
+    def _mended(self, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+        try:
+            return at_once(self._router.mended(name, request, payload, error))
+        except Troubled:
+            self._troubled()
+            raise
+
+    async def _apply(self, name: str, request: Request) -> Reply:
+        await self.find_out()
+        return await self._router.apply(name, request)
+
+    def _troubled(self) -> None:
+        self._router.suspect()
+        if not self._router.ready:
+            self._home = None
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
+
+    def tend(self, steps: Steps) -> list[Reply]:
+        return self._ask(lambda: self._router.tend(steps))
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return self._ask(lambda: self._router.list_names(prefix))
+
+    def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            at_once(self.find_out())
+            return at_once(question())
+        except Troubled:
+            self._troubled()
+            raise
+
+    # --- wake-ups -------------------------------------------------------------------------------
+
+    def listen(self, name: str | None) -> None:
+        if name is None:
+            self._ears.start()
+        else:
+            at_once(self._listen(name))
+
+    async def _listen(self, name: str) -> None:
+        await self.find_out()
+        await self._ears.listen(name)
+
+    def unlisten(self, name: str) -> None:
+        self._ears.unlisten(name)
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Nobody tells us that a client died: its claims run out."""
+
+    def unwatch_clients(self, nonce: str) -> None:
+        """Nobody was watched."""
+
+    # --- what the ears need ---------------------------------------------------------------------
+
+    async def find_out(self) -> None:
+        if self._router.ready:
+            return
+        with self._finding:
+            if self._router.ready:
+                return
+            await self._router.prepare()
+            if self._direct and self._router.home is not None:
+                self._home = self._sockets.pool(self._router.home)
+        self._ears.check()
+
+    async def open_hearing(self, address: Address) -> SocketLine:
+        return self._sockets.open_hearing(address)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        thread = threading.Thread(target=self._work, args=(work,), name="holdfast-listener", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            at_once(work())
+        except Exception:
+            log.exception("holdfast: a thread that listens ended; waiters look by themselves")
+            raise
+
+    async def pause(self, seconds: float) -> None:
+        await self._stopping.wait(seconds)
+
+    def gate(self) -> _Gate:
+        return _Gate()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._stopping.open()
+        self._ears.close()
+        self._sockets.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(STOP_SECONDS)
+
+    def forked(self) -> None:
+        self._sockets.forget()
+
+
+class _Gate:
+    """For threads to wait at. An interrupt in the middle of ``threading.Event`` would leave it locked."""
+
+    __slots__ = ("_opened", "_waiting")
+
+    def __init__(self) -> None:
+        self._opened = False
+        self._waiting: list[threading.Lock] = []
+
+    async def wait(self, seconds: float) -> bool:
+        if not self._opened:
+            lock = threading.Lock()
+            lock.acquire()
+            self._waiting.append(lock)
+            if not self._opened:
+                lock.acquire(timeout=seconds)
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(lock)
+        return self._opened
+
+    def open(self) -> None:
+        self._opened = True
+        for lock in list(self._waiting):
+            with contextlib.suppress(RuntimeError):  # told already
+                lock.release()
+
+
+class _Sockets:
+    """All connections of one client: a few for commands to each server, and those that listen."""
+
+    def __init__(self, settings: Settings, hooks: Hooks) -> None:
+        self._settings = settings
+        self._client = hooks.client
+        self._seconds = hooks.io_timeout
+        self._mutex = threading.RLock()
+        self._pools: dict[Address, Pool] = {}
+        self._hearing: set[SocketLine] = set()
+        self._closed = False
+
+    def pool(self, address: Address) -> Pool:
+        pool = self._pools.get(address)
+        if pool is None:
+            with self._mutex:
+                pool = self._pools.get(address)
+                if pool is None:
+                    pool = Pool(address, self._settings.connections, self._seconds, self._greeted)
+                    self._pools[address] = pool
+        return pool
+
+    async def exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
+        return await self.pool(address).exchange(payload, count)
+
+    async def exchange_apart(self, address: Address, payload: bytes, count: int) -> list[Any]:
+        """Nobody shares a connection while it is in use."""
+        return await self.pool(address).exchange(payload, count)
+
+    async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
+        """Each may take its share of the time: one that is silent must not use up that of the others."""
+        seconds = max(self._seconds / len(self._settings.addresses), 0.1)
+        line = SocketLine(open_socket(address, self._settings.sentinel_tls, seconds), address, seconds)
+        try:
+            credentials = _credentials(self._settings.sentinel_login)
+            return await ask_once(line, credentials, self._client, payload)
+        finally:
+            line.close()
+
+    def drop(self, address: Address) -> None:
+        self.pool(address).drop()
+
+    def open_hearing(self, address: Address) -> SocketLine:
+        line = self._greeted(address)
+        with self._mutex:
+            if not self._closed:
+                self._hearing = {*(each for each in self._hearing if each.is_open()), line}
+                return line
+        line.close()
+        return line
+
+    def _greeted(self, address: Address) -> SocketLine:
+        tls = self._settings.tls
+        line = SocketLine(open_socket(address, tls, self._seconds), address, self._seconds)
+        try:
+            at_once(greet(line, self._settings, _credentials(self._settings.login), self._client))
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+        for pool in list(self._pools.values()):
+            pool.close()
+        for line in self._hearing:
+            line.hang_up()
+
+    def forget(self) -> None:
+        """This is the child of a fork: nobody else is here, and mutexes may be locked for ever."""
+        for pool in list(self._pools.values()):
+            pool.forget()
+        for line in list(self._hearing):
+            line.forget()
+
+
+def _credentials(login: Login) -> Credentials:
+    if login.provider is None:
+        return login.username, login.password
+    return credentials_of(login.provider.get_credentials())
