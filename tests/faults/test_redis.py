@@ -1,0 +1,360 @@
+"""Redis when things go wrong: processes stop and die; servers restart, forget, fail over, set their clocks."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from faults.children import acting, holding, waiting
+from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
+from holdfast.lab.proxy import Proxy
+from holdfast.lab.servers import Redis, RedisSentinel
+from support import wait_until
+from support.servers import shared_redis
+
+pytestmark = pytest.mark.engine("redis")
+
+HURRY = 0.5
+"""Seconds: an io_timeout for tests in which a server does not answer."""
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    """One that may be harmed."""
+    with Redis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def url() -> str:
+    """One that others use too, with a database for these tests."""
+    return f"{shared_redis().url}/7"
+
+
+@pytest.fixture(autouse=True)
+def empty_database(url: str) -> None:
+    shared_redis().commands(("SELECT", "7"), ("FLUSHDB",))
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
+def taken(client: Client, timeout: float | None = 0, ttl: float = 30.0) -> Lease:
+    lease = client.lock("x", ttl=ttl).acquire(timeout=timeout)
+    assert lease is not None
+    return lease
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def test_a_holder_that_is_killed_is_followed_when_its_ttl_is_over(url: str, locks: Client) -> None:
+    """At the holder's remaining time, not at the waiter's own ttl."""
+    with holding(url, ttl=2.0) as child:
+        token = int(child.expect("held"))
+        child.kill()
+        began = time.monotonic()
+        lease = taken(locks, timeout=20, ttl=600)
+        assert time.monotonic() - began < 10
+    assert lease.token > token
+    lease.release()
+
+
+def test_a_holder_that_is_stopped_loses_it_and_its_write_is_refused(
+    url: str, locks: Client, tmp_path: Path
+) -> None:
+    data = tmp_path / "data.db"
+    with closing(sqlite3.connect(data)) as db:
+        db.execute("CREATE TABLE invoice (writer TEXT)")
+        fencing.install(db)
+        db.commit()
+    code = f"""
+import sqlite3
+db = sqlite3.connect({str(data)!r})
+
+def write():
+    with db:
+        fencing.enforce(db, "invoices", lease)
+        db.execute("INSERT INTO invoice VALUES ('child')")
+    return "written"
+
+lease = locks.lock("x", ttl=1.0).acquire()
+with db:
+    fencing.advance(db, "invoices", lease)
+print("held", lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        print("did", eval(line), flush=True)
+    except holdfast.HoldfastError as error:
+        print("did", type(error).__name__, flush=True)
+"""
+    with acting(url, code) as child:
+        token = int(child.expect("held"))
+        child.send("write()")
+        assert child.expect("did") == "written"
+        child.stop()
+        lease = taken(locks, timeout=20)
+        assert lease.token > token
+        with closing(sqlite3.connect(data)) as db, db:
+            fencing.advance(db, "invoices", lease)
+        child.cont()
+        for order, said in (("write()", "StaleToken"), ("lease.check()", "LockLost")):
+            child.send(order)
+            assert child.expect("did") == said
+        lease.check()
+        lease.release()
+
+
+def test_a_waiter_that_is_killed_holds_up_nobody(url: str, locks: Client) -> None:
+    mine = taken(locks)
+    with waiting(url) as first:
+        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        with waiting(url) as second:
+            wait_until(lambda: len(locks.inspect("x").waiters) == 2)
+            first.kill()
+            mine.release()
+            second.expect("granted")  # after the turn of the dead one, at the latest
+            second.send()
+            second.expect("released")
+
+
+def test_holders_in_forked_children_and_parents(url: str) -> None:
+    """The child says nothing on its parent's connections: the parent goes on holding and renewing."""
+    code = """
+lease = locks.lock("x", ttl=1.5).acquire()
+pid = os.fork()
+if pid == 0:
+    try:
+        lease.check()
+    except holdfast.LockLost:
+        os._exit(0 if locks.lock("y").acquire(timeout=5) else 2)
+    os._exit(1)
+_, status = os.waitpid(pid, 0)
+lost = lease.wait_lost(timeout=2)
+print("child", os.waitstatus_to_exitcode(status), "lost", lost, flush=True)
+lease.release()
+"""
+    with acting(url, code) as parent:
+        assert parent.expect("child") == "0 lost False"
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+def test_connections_that_the_server_kills(server: Redis) -> None:
+    with holdfast.connect(server.url) as client:
+        lease = taken(client, ttl=2.0)
+        for _ in range(3):
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            server.command("CLIENT", "KILL", "TYPE", "pubsub")
+            assert client.inspect("x").locked
+        renewed = lease.remaining
+        wait_until(lambda: lease.remaining > renewed)  # by the keeper, on a new connection
+        lease.release()
+
+
+def test_a_waiter_whose_subscription_was_cut_is_still_woken(server: Redis) -> None:
+    with holdfast.connect(server.url) as holder, holdfast.connect(server.url) as other:
+        lease = taken(holder, ttl=600)
+        granted: list[Lease | None] = []
+        thread = threading.Thread(target=lambda: granted.append(other.lock("x").acquire(timeout=30)))
+        thread.start()
+        wait_until(lambda: holder.inspect("x").waiters)
+        server.command("CLIENT", "KILL", "TYPE", "pubsub")
+        lease.release()
+        thread.join(20)
+        assert granted
+        assert granted[0] is not None
+        granted[0].release()
+
+
+def test_a_connection_that_goes_silent_loses_the_lease_in_time(server: Redis) -> None:
+    """The renewal hangs; the loss is told at the deadline all the same, and exactly once."""
+    with Proxy(server.host, server.port) as proxy:
+        client = holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY)
+        lease = taken(client, ttl=2.0)
+        told: list[float] = []
+        lease.on_lost(lambda lost: told.append(lost.remaining))
+        proxy.hold()
+        assert lease.wait_lost(timeout=10)
+        wait_until(lambda: told)
+        with pytest.raises(LockLost) as caught:
+            lease.check()
+        assert caught.value.reason == "unreachable"
+        proxy.pass_on()
+        again = client.lock("x").acquire(timeout=20)
+        assert again is not None
+        assert again.token > lease.token
+        again.release()
+        client.close()
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize("ending", ["reset", "close"])
+def test_a_grant_whose_reply_is_lost_is_recognised(server: Redis, ending: str) -> None:
+    with Proxy(server.host, server.port) as proxy, holdfast.connect(f"redis://{proxy.address}") as client:
+        taken(client).release()  # connected, script loaded
+        lost = proxy.lose_reply(b"EVALSHA", "reset" if ending == "reset" else "close")
+        lease = taken(client, timeout=10)
+        assert lost.is_set()
+        stands = client.inspect("x")
+        assert [holder.token for holder in stands.holders] == [lease.token]
+        assert stands.token == lease.token, "nothing was minted twice"
+        lease.release()
+        assert not client.inspect("x").locked
+
+
+def test_a_release_whose_reply_is_lost_can_be_called_again(server: Redis) -> None:
+    with Proxy(server.host, server.port) as proxy:
+        client = holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY)
+        lock = client.lock("x")
+        lock.acquire()
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(EngineUnavailable):
+            lock.release()
+        proxy.pass_on()
+        lock.release()
+        assert not client.inspect("x").locked
+        client.close()
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+def test_a_restart_that_keeps_everything() -> None:
+    with Redis(persistence="aof-always") as server, holdfast.connect(server.url) as client:
+        lease = taken(client, ttl=30)
+        server.restart(kill=True)
+        lease.extend()
+        lease.check()
+        with holdfast.connect(server.url) as other:
+            assert other.lock("x").acquire(timeout=0) is None
+        lease.release()
+
+
+def test_a_restart_that_forgets_everything(server: Redis) -> None:
+    """The lock is free and the counter lost: the new token is larger, and the old holder is told."""
+    with holdfast.connect(server.url) as client, holdfast.connect(server.url) as other:
+        lease = taken(client, ttl=3.0)
+        server.restart(kill=True)
+        newer = taken(other, timeout=20)
+        assert newer.token > lease.token
+        assert lease.wait_lost(timeout=10)
+        newer.release()
+
+
+def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path: Path) -> None:
+    """The replica never heard of the grant. Two hold it for a while; the guard lets only the newer write."""
+    with (
+        Redis() as replica,
+        Proxy(server.host, server.port) as link,
+        closing(sqlite3.connect(tmp_path / "data.db")) as db,
+        holdfast.connect(server.url, io_timeout=HURRY) as client,
+        holdfast.connect(replica.url) as other,
+    ):
+        fencing.install(db)
+        replica.command("REPLICAOF", link.host, str(link.port))
+        taken(client, timeout=10).release()
+        wait_until(lambda: _offset(replica) == _offset(server) > 0)
+        link.hold()  # from here on the replica hears nothing
+        stale = taken(client, ttl=600)
+        with db:
+            fencing.advance(db, "invoices", stale)
+        server.kill()
+        link.cut()
+        replica.command("REPLICAOF", "NO", "ONE")
+        newer = taken(other, timeout=20)
+        assert newer.fence.source == stale.fence.source
+        assert newer.token > stale.token
+        with db:
+            fencing.advance(db, "invoices", newer)
+        with pytest.raises(StaleToken), db:
+            fencing.enforce(db, "invoices", stale)
+        newer.release()
+
+
+def _offset(server: Redis) -> int:
+    told = server.info("replication")
+    return int(told.get("slave_repl_offset", told["master_repl_offset"]))
+
+
+@pytest.mark.engine("redis+sentinel")
+def test_a_failover_under_sentinels_keeps_what_was_replicated() -> None:
+    with RedisSentinel() as redis:
+        url = f"redis+sentinel://{redis.addresses}/0?service={redis.service}"
+        with holdfast.connect(url) as client, holdfast.connect(url) as other:
+            lease = taken(client, timeout=10, ttl=60)
+            wait_until(lambda: _offset(redis.nodes[0]) == _offset(redis.nodes[1]))
+            redis.failover()
+            # Until the old one knows, what is written there is lost.
+            wait_until(lambda: _is_replica(redis.nodes[0]))
+            wait_until(lambda: _is_extended(lease))
+            assert other.lock("x").acquire(timeout=0.1) is None
+            lease.release()
+            newer = taken(other, timeout=20)
+            assert newer.token > lease.token
+            newer.release()
+
+
+def _is_replica(server: Redis) -> bool:
+    try:
+        return bool(server.command("ROLE")[0] == b"slave")
+    except OSError:
+        return False  # it hangs up on everybody when it changes its role
+
+
+def _is_extended(lease: Lease) -> bool:
+    try:
+        lease.extend()
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def test_a_key_that_somebody_deletes_is_a_loss(server: Redis) -> None:
+    with holdfast.connect(server.url) as client:
+        lease = taken(client, ttl=1.5)
+        server.command("FLUSHALL")
+        assert lease.wait_lost(timeout=10)
+        with pytest.raises(LockLost) as caught:
+            lease.check()
+        assert caught.value.reason == "expired"
+
+
+def test_a_read_only_replica_is_refused(server: Redis) -> None:
+    with (
+        Redis(replica_of=server) as replica,
+        holdfast.connect(replica.url, io_timeout=HURRY) as client,
+        pytest.raises(EngineUnavailable, match="replica"),
+    ):
+        client.lock("x").acquire(timeout=5)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_the_clock_of_the_server_jumps(seconds: float) -> None:
+    """Exclusion may break when it jumps ahead; tokens go on growing, and whoever was taken over is fenced."""
+    with Redis(faketime=True) as server, holdfast.connect(server.url) as client:
+        old = taken(client, ttl=600)
+        server.shift_clock(seconds)
+        with holdfast.connect(server.url) as other:
+            newer = other.lock("x").acquire(timeout=0)
+            if seconds > 0:
+                assert newer is not None
+                assert newer.token > old.token
+            else:
+                assert newer is None
+                old.release()
+                newer = taken(other)
+                assert newer.token > old.token
+            newer.release()
