@@ -1,4 +1,4 @@
-"""Redis when things go wrong: processes stop and die; servers restart, forget, fail over, set their clocks."""
+"""Redis when things go wrong: processes stop and die; servers restart, forget, fail over, jump in time."""
 
 from __future__ import annotations
 
