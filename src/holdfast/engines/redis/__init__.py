@@ -1,0 +1,1 @@
+"""Records kept by a Redis server, changed by scripts that run where the record lives."""

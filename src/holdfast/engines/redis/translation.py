@@ -1,0 +1,374 @@
+"""Requests as calls of scripts, and what the scripts answer as replies. No I/O here.
+
+The last argument of a script that concerns an attempt is the attempt's nonce; what comes before is the same
+each time one lock is taken, or given back, by one owner. ``packed`` makes use of that: it keeps the bytes of
+the command up to the nonce.
+
+What a fresh grant is, its caller knows from its own request. So the script answers with the token alone,
+and only where there is more to say (shared holders, ``max_hold``, a repeated request) with all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ...errors import EngineUnavailable
+from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher
+from ...rules.requests import (
+    Absent,
+    Acquire,
+    Adopt,
+    Break,
+    Broken,
+    Busy,
+    Done,
+    Downgrade,
+    Exhausted,
+    Export,
+    Gone,
+    Granted,
+    Inspect,
+    Mismatch,
+    Queued,
+    Refresh,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Resize,
+    SetValue,
+    Snapshot,
+    Stop,
+    Unwatch,
+    Watch,
+    Withdraw,
+    Withdrawn,
+)
+from .keys import Space, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
+from .loading import Script
+
+__all__ = [
+    "TENDED_AT_ONCE",
+    "Batch",
+    "Command",
+    "Script",
+    "Space",
+    "channel_of",
+    "command",
+    "command_in_order",
+    "commands_for_tend",
+    "key_of",
+    "name_of",
+    "pack",
+    "packed",
+    "replies",
+    "reply",
+    "scan_pattern",
+    "slot_of",
+    "trouble",
+]
+
+TENDED_AT_ONCE: Final = 500
+"""More keys than this would hold up the server's other clients for more than a millisecond or two."""
+
+PACKED_AT_MOST: Final = 10_000
+"""So many beginnings of commands are kept for one space."""
+
+SCHEMA: Final = 1
+"""Of the records that the scripts write: see ``scripts/storing.lua``."""
+
+Steps = Sequence[tuple[str, Request]]
+
+_new = tuple.__new__
+_DONE: Final = Done()
+_RETENTION_MS: Final = int(RETENTION_SECONDS * 1000)
+
+
+class Command(NamedTuple):
+    """One call of a script."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    args: tuple[bytes, ...]
+
+
+class Batch(NamedTuple):
+    """One call for some of the steps: the replies are those of the steps at ``places``, in this order."""
+
+    command: Command
+    places: tuple[int, ...]
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def command(space: Space, name: str, request: Request) -> Command:
+    """The call that applies this request to the record of this name."""
+    kind, arguments = _ENCODERS[request.__class__]
+    return Command(space.scripts[kind], _keys(space, name, request), arguments(request))
+
+
+def _keys(space: Space, name: str, request: Request) -> tuple[bytes, ...]:
+    """The value is kept apart, so that no other request has to read it."""
+    if isinstance(request, SetValue | Watch | Inspect):
+        return key_of(space, name), value_key_of(space, name)
+    return (key_of(space, name),)
+
+
+def command_in_order(space: Space, steps: Steps, stop_when_refused: bool) -> Command:
+    """Several names in one step. In a Cluster all of them have to be in one slot: see ``slot_of``."""
+    return _several(space, "in_order", steps, (b"1" if stop_when_refused else b"0",))
+
+
+def commands_for_tend(space: Space, steps: Steps) -> list[Batch]:
+    """The keeper's renewals and refreshes: as few calls as the slots of a Cluster, and their size, allow."""
+    groups: dict[int, list[int]] = {}
+    for place, (name, _) in enumerate(steps):
+        groups.setdefault(slot_of(space, name) if space.sharded else 0, []).append(place)
+    batches = []
+    for places in groups.values():
+        for start in range(0, len(places), TENDED_AT_ONCE):
+            some = tuple(places[start : start + TENDED_AT_ONCE])
+            batches.append(Batch(_several(space, "tend", [steps[place] for place in some], ()), some))
+    return batches
+
+
+def _several(space: Space, script: str, steps: Steps, first: tuple[bytes, ...]) -> Command:
+    """Each step as its kind, how many keys and arguments it has, and the arguments themselves."""
+    keys: list[bytes] = []
+    args = list(first)
+    for name, request in steps:
+        kind, arguments = _ENCODERS[request.__class__]
+        its_keys, its_args = _keys(space, name, request), arguments(request)
+        keys += its_keys
+        args += (kind.encode(), b"%d" % len(its_keys), b"%d" % len(its_args), *its_args)
+    return Command(space.scripts[script], tuple(keys), tuple(args))
+
+
+def pack(command: Command) -> bytes:
+    """The bytes to send: ``EVALSHA`` with everything, in the server's protocol."""
+    script, keys, args = command
+    parts = (b"EVALSHA", script.sha1, b"%d" % len(keys), *keys, *args)
+    return b"*%d\r\n" % len(parts) + b"".join([_bulk(part) for part in parts])
+
+
+def packed(space: Space, name: str, request: Request) -> bytes:
+    """``pack(command(…))``, quick where the same is asked again with another nonce."""
+    shape: object
+    if request.__class__ is Acquire and not request.metadata:
+        shape = (name, request[1:11])
+    elif request.__class__ is Release:
+        shape = (name, request[1])
+    else:
+        return pack(command(space, name, request))
+    beginning = space.packed.get(shape)
+    if beginning is None:
+        beginning = _beginning(space, shape, command(space, name, request))
+    nonce: str = request[0]
+    if nonce.isascii():
+        return beginning + b"$%d\r\n%b\r\n" % (len(nonce), nonce.encode())
+    return beginning + _bulk(_text(nonce))
+
+
+def _beginning(space: Space, shape: object, command: Command) -> bytes:
+    whole = pack(command)
+    beginning = whole[: len(whole) - len(_bulk(command.args[-1]))]
+    if len(space.packed) >= PACKED_AT_MOST:
+        space.packed.clear()
+    space.packed[shape] = beginning
+    return beginning
+
+
+def _bulk(part: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(part), part)
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _number(number: float | None) -> bytes:
+    return b"" if number is None else repr(number).encode()
+
+
+def _flag(flag: bool) -> bytes:
+    return b"1" if flag else b"0"
+
+
+def _acquire(ask: Acquire) -> tuple[bytes, ...]:
+    """The first argument is how an idle record of this kind and limit begins: up to its token."""
+    return (
+        b"%d %b %d %d " % (SCHEMA, ask.kind.encode(), ask.limit, ask.limit),
+        _text(ask.client),
+        _text(ask.owner),
+        ask.mode.encode(),
+        _number(ask.ttl),
+        b"%d" % (int(ask.ttl * 1000) + 1 + _RETENTION_MS),
+        _flag(ask.wait),
+        _flag(ask.fair),
+        _flag(ask.renews),
+        _number(ask.max_hold),
+        _metadata(ask.metadata),
+        _text(ask.nonce),
+    )
+
+
+def _metadata(metadata: Mapping[str, str]) -> bytes:
+    return _text(json.dumps(dict(metadata), ensure_ascii=False)) if metadata else b""
+
+
+_Arguments = Callable[[Any], tuple[bytes, ...]]
+
+_ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
+    Acquire: ("acquire", _acquire),
+    Release: ("release", lambda ask: (_number(ask.linger), _text(ask.nonce))),
+    Withdraw: ("withdraw", lambda ask: (_number(ask.linger), _text(ask.nonce))),
+    Renew: ("renew", lambda ask: (_number(ask.ttl), _text(ask.nonce))),
+    Refresh: ("refresh", lambda ask: (_text(ask.nonce),)),
+    Stop: ("stop", lambda ask: (_text(ask.nonce),)),
+    Export: ("export", lambda ask: (_text(ask.nonce),)),
+    Adopt: (
+        "adopt",
+        lambda ask: (_text(ask.client), _text(ask.owner), _flag(ask.renews), _text(ask.nonce)),
+    ),
+    Downgrade: ("downgrade", lambda ask: (_text(ask.reader_nonce), _text(ask.nonce))),
+    Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, _text(ask.reason))),
+    SetValue: ("set_value", lambda ask: (ask.data, _number(ask.retention), _text(ask.nonce))),
+    Resize: ("resize", lambda ask: (b"%d" % ask.declared, b"%d" % ask.limit)),
+    Watch: ("watch", lambda ask: (_text(ask.client), _text(ask.nonce))),
+    Unwatch: ("unwatch", lambda ask: (_text(ask.nonce),)),
+    Inspect: ("inspect", lambda ask: ()),
+}
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+
+def reply(request: Request, raw: Any) -> Reply:
+    """What a script answered, as the rule would have."""
+    if raw.__class__ is int:
+        if request.__class__ is Acquire:
+            _, _, _, kind, mode, ttl, _, _, _, _, _, metadata = request
+            return _new(Granted, (raw, (), kind, mode, ttl, None, metadata))
+        return _DONE
+    return _DECODERS[raw[0]](*raw[1:])
+
+
+def replies(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Reply]:
+    """The replies to the first steps: all of them, unless one was refused that ended it."""
+    return [reply(request, told) for (_, request), told in zip(steps, raw, strict=False)]
+
+
+def trouble(message: str) -> EngineUnavailable | None:
+    """What one of our scripts complains of in an error reply; None: the error is not ours."""
+    if not message.startswith("HOLDFAST "):
+        return None
+    return EngineUnavailable(f"Redis {message.removeprefix('HOLDFAST ')}")
+
+
+def _string(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _maybe(raw: bytes) -> float | None:
+    return float(raw) if raw else None
+
+
+def _mapping(raw: bytes) -> Mapping[str, str]:
+    return json.loads(_string(raw)) if raw else {}
+
+
+def _granted(
+    token: int, kind: bytes, mode: bytes, ttl: bytes, lasts: bytes, metadata: bytes, *peers: int
+) -> Granted:
+    return Granted(token, peers, kind.decode(), mode.decode(), float(ttl), _maybe(lasts), _mapping(metadata))
+
+
+def _snapshot(
+    now: bytes,
+    kind: bytes,
+    token: int,
+    limit: int,
+    declared: int,
+    value: list[Any],
+    holders: list[list[Any]],
+    queue: list[list[Any]],
+    ended: list[list[Any]],
+    watchers: list[list[Any]],
+) -> Snapshot:
+    record = Record(
+        kind.decode() or None,
+        token,
+        tuple([_holder(*held) for held in holders]),
+        tuple([_waiter(*waits) for waits in queue]),
+        limit,
+        declared,
+        StoredValue(*value) if value else None,
+        tuple([Ended(_string(e[0]), e[1].decode(), _string(e[2]), float(e[3])) for e in ended]),
+        tuple([Watcher(_string(w[0]), _string(w[1]), float(w[2])) for w in watchers]),
+    )
+    return Snapshot(record, float(now))
+
+
+def _holder(
+    nonce: bytes,
+    client: bytes,
+    owner: bytes,
+    mode: bytes,
+    since: bytes,
+    expires_at: bytes,
+    token: int,
+    ttl: bytes,
+    renews: int,
+    until: bytes,
+    metadata: bytes,
+) -> Holder:
+    return Holder(
+        _string(nonce),
+        _string(client),
+        _string(owner),
+        mode.decode(),
+        token,
+        float(since),
+        float(expires_at),
+        float(ttl),
+        renews == 1,
+        _maybe(until),
+        _mapping(metadata),
+    )
+
+
+def _waiter(
+    nonce: bytes, client: bytes, owner: bytes, mode: bytes, since: bytes, expires_at: bytes, turn_at: bytes
+) -> Waiter:
+    return Waiter(
+        _string(nonce),
+        _string(client),
+        _string(owner),
+        mode.decode(),
+        float(since),
+        float(expires_at),
+        _maybe(turn_at),
+    )
+
+
+def _holders(raw: tuple[list[Any], ...]) -> tuple[Holder, ...]:
+    return tuple([_holder(*held) for held in raw])
+
+
+_DECODERS: Final[dict[bytes, Callable[..., Reply]]] = {
+    b"granted": _granted,
+    b"busy": lambda now, *holders: Busy(_holders(holders), float(now)),
+    b"queued": lambda position, look_in, *blockers: Queued(
+        position, float(look_in), tuple([_string(client) for client in blockers])
+    ),
+    b"withdrawn": lambda now, *holders: Withdrawn(_holders(holders), float(now)),
+    b"gone": lambda reason, note: Gone(reason.decode(), _string(note)),
+    b"absent": Absent,
+    b"broken": lambda token, *victims: Broken(token or None, _holders(victims)),
+    b"mismatch": lambda kind, limit: Mismatch(kind.decode(), limit),
+    b"exhausted": Exhausted,
+    b"snapshot": _snapshot,
+}
