@@ -34,7 +34,7 @@ NAMES: Final = (
     "in_order",
 )
 
-_INCLUDE: Final = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+_INCLUDE: Final = re.compile(r"^--@include ([\w/]+)$", re.MULTILINE)
 
 
 class Script(NamedTuple):
@@ -53,8 +53,11 @@ def _file(name: str) -> str:
 
 def source_of(name: str, sharded: bool = False) -> str:
     """The whole text of a script."""
-    text = _INCLUDE.sub(lambda match: _file(match[1]), _file(name))
-    return text.replace("--@channels", _file("sharded_channels" if sharded else "channels"))
+
+    def included(match: re.Match[str]) -> str:
+        return _file("rules/sharded_channels" if sharded and match[1] == "rules/channels" else match[1])
+
+    return _INCLUDE.sub(included, _file(name))
 
 
 @cache

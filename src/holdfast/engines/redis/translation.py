@@ -11,7 +11,9 @@ and only where there is more to say (shared holders, ``max_hold``, a repeated re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from ...errors import EngineUnavailable
@@ -46,6 +48,7 @@ from ...rules.requests import (
     Withdraw,
     Withdrawn,
 )
+from . import message_pack
 from .keys import Space, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
 from .loading import Script
 
@@ -77,12 +80,14 @@ PACKED_AT_MOST: Final = 10_000
 """So many beginnings of commands are kept for one space."""
 
 SCHEMA: Final = 1
-"""Of the records that the scripts write: see ``scripts/storing.lua``."""
+"""Of the records that the scripts write: see ``scripts/rules/record.lua``."""
 
 Steps = Sequence[tuple[str, Request]]
 
 _new = tuple.__new__
 _DONE: Final = Done()
+_COMPLAINT: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
+"""The server adds where in which script an error was raised."""
 _RETENTION_MS: Final = int(RETENTION_SECONDS * 1000)
 
 
@@ -119,7 +124,14 @@ def _keys(space: Space, name: str, request: Request) -> tuple[bytes, ...]:
 
 def command_in_order(space: Space, steps: Steps, stop_when_refused: bool) -> Command:
     """Several names in one step. In a Cluster all of them have to be in one slot: see ``slot_of``."""
-    return _several(space, "in_order", steps, (b"1" if stop_when_refused else b"0",))
+    keys: list[bytes] = []
+    args = [_flag(stop_when_refused)]
+    for name, request in steps:
+        kind, arguments = _ENCODERS[request.__class__]
+        its_keys, its_args = _keys(space, name, request), arguments(request)
+        keys += its_keys
+        args += (kind.encode(), b"%d" % len(its_keys), b"%d" % len(its_args), *its_args)
+    return Command(space.scripts["in_order"], tuple(keys), tuple(args))
 
 
 def commands_for_tend(space: Space, steps: Steps) -> list[Batch]:
@@ -131,20 +143,21 @@ def commands_for_tend(space: Space, steps: Steps) -> list[Batch]:
     for places in groups.values():
         for start in range(0, len(places), TENDED_AT_ONCE):
             some = tuple(places[start : start + TENDED_AT_ONCE])
-            batches.append(Batch(_several(space, "tend", [steps[place] for place in some], ()), some))
+            batches.append(Batch(_tend(space, [steps[place] for place in some]), some))
     return batches
 
 
-def _several(space: Space, script: str, steps: Steps, first: tuple[bytes, ...]) -> Command:
-    """Each step as its kind, how many keys and arguments it has, and the arguments themselves."""
-    keys: list[bytes] = []
-    args = list(first)
-    for name, request in steps:
-        kind, arguments = _ENCODERS[request.__class__]
-        its_keys, its_args = _keys(space, name, request), arguments(request)
-        keys += its_keys
-        args += (kind.encode(), b"%d" % len(its_keys), b"%d" % len(its_args), *its_args)
-    return Command(space.scripts[script], tuple(keys), tuple(args))
+def _tend(space: Space, steps: Steps) -> Command:
+    """Two arguments for each step: its ttl, which a refresh has not, and its nonce."""
+    args: list[bytes] = []
+    for _, request in steps:
+        if isinstance(request, Renew):
+            args += (_number(request.ttl), _text(request.nonce))
+        elif isinstance(request, Refresh):
+            args += (b"", _text(request.nonce))
+        else:
+            raise TypeError(f"{type(request).__name__} is no way to tend a lock")
+    return Command(space.scripts["tend"], tuple([key_of(space, name) for name, _ in steps]), tuple(args))
 
 
 def pack(command: Command) -> bytes:
@@ -193,25 +206,41 @@ def _number(number: float | None) -> bytes:
     return b"" if number is None else repr(number).encode()
 
 
+def _linger(linger: float) -> bytes:
+    return _number(linger) if linger else b"0"
+
+
 def _flag(flag: bool) -> bytes:
     return b"1" if flag else b"0"
 
 
 def _acquire(ask: Acquire) -> tuple[bytes, ...]:
-    """The first argument is how an idle record of this kind and limit begins: up to its token."""
+    """Two arguments are parts of the record as the script writes it (``scripts/rules/record.lua``).
+
+    They are how an idle record of this kind and limit begins, and how the holder's fields end.
+    """
+    limit = message_pack.integer(ask.limit)
     return (
-        b"%d %b %d %d " % (SCHEMA, ask.kind.encode(), ask.limit, ask.limit),
-        _text(ask.client),
-        _text(ask.owner),
-        ask.mode.encode(),
+        message_pack.integer(SCHEMA) + message_pack.text(ask.kind.encode()) + limit + limit,
+        _claim(ask),
         _number(ask.ttl),
-        b"%d" % (int(ask.ttl * 1000) + 1 + _RETENTION_MS),
-        _flag(ask.wait),
-        _flag(ask.fair),
-        _flag(ask.renews),
-        _number(ask.max_hold),
-        _metadata(ask.metadata),
+        b"%d" % (ceil(ask.ttl * 1000) + _RETENTION_MS),
+        _flag(ask.wait) + _flag(ask.fair) + (b"" if ask.max_hold is None else b" " + _number(ask.max_hold)),
         _text(ask.nonce),
+    )
+
+
+def _claim(ask: Acquire) -> bytes:
+    return b"".join(
+        (
+            message_pack.text(_text(ask.client)),
+            message_pack.text(_text(ask.owner)),
+            message_pack.text(ask.mode.encode()),
+            message_pack.double(ask.ttl),
+            message_pack.boolean(ask.renews),
+            message_pack.boolean(False),  # until: the script knows the time
+            message_pack.text(_metadata(ask.metadata)),
+        )
     )
 
 
@@ -223,8 +252,8 @@ _Arguments = Callable[[Any], tuple[bytes, ...]]
 
 _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
     Acquire: ("acquire", _acquire),
-    Release: ("release", lambda ask: (_number(ask.linger), _text(ask.nonce))),
-    Withdraw: ("withdraw", lambda ask: (_number(ask.linger), _text(ask.nonce))),
+    Release: ("release", lambda ask: (_linger(ask.linger), _text(ask.nonce))),
+    Withdraw: ("withdraw", lambda ask: (_linger(ask.linger), _text(ask.nonce))),
     Renew: ("renew", lambda ask: (_number(ask.ttl), _text(ask.nonce))),
     Refresh: ("refresh", lambda ask: (_text(ask.nonce),)),
     Stop: ("stop", lambda ask: (_text(ask.nonce),)),
@@ -263,9 +292,8 @@ def replies(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Re
 
 def trouble(message: str) -> EngineUnavailable | None:
     """What one of our scripts complains of in an error reply; None: the error is not ours."""
-    if not message.startswith("HOLDFAST "):
-        return None
-    return EngineUnavailable(f"Redis {message.removeprefix('HOLDFAST ')}")
+    complaint = _COMPLAINT.match(message)
+    return None if complaint is None else EngineUnavailable(f"Redis {complaint[1]}")
 
 
 def _string(raw: bytes) -> str:

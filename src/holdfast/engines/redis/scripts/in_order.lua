@@ -1,0 +1,40 @@
+-- Several names in one step, in the given order: `apply_in_order` of rules/transitions.py.
+-- KEYS: those of the steps. ARGV: whether to end with the first acquire that is not granted; then for each
+-- step what it is, how many keys and arguments it has, and the arguments.
+--@include clock
+--@include rules/channels
+--@include rules/record
+--@include rules/queueing
+--@include rules/acquiring
+--@include rules/giving_back
+--@include rules/living_on
+--@include rules/applying
+--@include rules/more
+
+local HANDLERS = {
+  acquire = acquire, release = release, withdraw = withdraw, renew = renew, refresh = refresh, stop = stop,
+  export = export, adopt = adopt, downgrade = downgrade, ['break'] = break_, set_value = set_value,
+  resize = resize, watch = watch, unwatch = unwatch, inspect = inspect,
+}
+
+local steps, key, argument = {}, 1, 2
+while ARGV[argument] do
+  local what, keys, arguments = ARGV[argument], tonumber(ARGV[argument + 1]), tonumber(ARGV[argument + 2])
+  local ask = { unpack(ARGV, argument + 3, argument + 2 + arguments) }
+  steps[#steps + 1] = { what = what, key = KEYS[key], value_key = keys > 1 and KEYS[key + 1], ask = ask }
+  key, argument = key + keys, argument + 3 + arguments
+  -- A record that cannot be read ends it all here, before anything was changed.
+  load(steps[#steps].key)
+end
+
+local answers = {}
+for _, step in ipairs(steps) do
+  local kind = step.what == 'acquire' and select(2, cmsgpack.unpack(step.ask[1])) or nil
+  local answer = apply(step.key, step.value_key, HANDLERS[step.what], step.ask, kind)
+  answers[#answers + 1] = answer
+  local is_granted = type(answer) == 'number' or answer[1] == 'granted'
+  if ARGV[1] == '1' and step.what == 'acquire' and not is_granted then
+    break
+  end
+end
+return answers

@@ -1,0 +1,47 @@
+-- The keeper's batch: renew what is held, refresh where one waits or watches.
+-- KEYS: the record of each step. ARGV: for each step its ttl (empty: it is a refresh) and its nonce.
+--@include clock
+
+local answers, rest = {}, {}
+for step, key in ipairs(KEYS) do
+  local ttl, nonce = tonumber(ARGV[2 * step - 1]), ARGV[2 * step]
+  -- The only holder, and nothing else to see: renewed without a closer look.
+  local raw = ttl and redis.pcall('GET', key)
+  local is_renewed = false
+  if type(raw) == 'string' and string.byte(raw) == 1 then
+    local schema, kind, limit, declared, last, mine, since, expires_at, token, client, owner, mode, _, renews,
+      until_, metadata = cmsgpack.unpack(raw)
+    if mine == nonce and expires_at > now then
+      local later = now + ttl
+      if until_ and until_ < later then
+        later = until_
+      end
+      if later > expires_at then
+        expires_at = later
+      end
+      local lives_ms = string.format('%.0f', math.ceil((expires_at - now) * 1000) + 86400000)
+      redis.call('SET', key, cmsgpack.pack(schema, kind, limit, declared, last, mine, since, expires_at, token,
+        client, owner, mode, ttl, renews, until_, metadata), 'PX', lives_ms)
+      is_renewed = true
+    end
+  end
+  if is_renewed then
+    answers[step] = 1
+  else
+    rest[#rest + 1] = step
+  end
+end
+if #rest == 0 then
+  return answers
+end
+
+--@include rules/channels
+--@include rules/record
+--@include rules/queueing
+--@include rules/acquiring
+--@include rules/giving_back
+--@include rules/living_on
+--@include rules/applying
+--@include rules/tending
+
+return answers

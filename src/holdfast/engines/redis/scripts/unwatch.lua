@@ -1,0 +1,12 @@
+-- Unwatch. KEYS: the record. ARGV: nonce. See rules/more.lua.
+--@include clock
+--@include rules/channels
+--@include rules/record
+--@include rules/queueing
+--@include rules/acquiring
+--@include rules/giving_back
+--@include rules/living_on
+--@include rules/applying
+--@include rules/more
+
+return apply(KEYS[1], nil, unwatch, ARGV)
