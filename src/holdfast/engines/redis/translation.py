@@ -225,9 +225,16 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
         _claim(ask),
         _number(ask.ttl),
         b"%d" % (ceil(ask.ttl * 1000) + _RETENTION_MS),
-        _flag(ask.wait) + _flag(ask.fair) + (b"" if ask.max_hold is None else b" " + _number(ask.max_hold)),
+        _options(ask),
         _text(ask.nonce),
     )
+
+
+def _options(ask: Acquire) -> bytes:
+    """Two characters and no more where a free lock can be granted without a closer look."""
+    options = _flag(ask.wait) + _flag(ask.fair)
+    is_plain = ask.max_hold is None and (ask.kind != "semaphore" or ask.limit > 0)
+    return options if is_plain else options + b" " + _number(ask.max_hold)
 
 
 def _claim(ask: Acquire) -> bytes:

@@ -4,7 +4,7 @@
 local raw = redis.call('GET', KEYS[1])
 --@include clock
 
--- Nobody holds it, nobody waits, and max_hold is not asked for: everything is known without a closer look.
+-- Nobody holds it, nobody waits, and nothing special is asked for: it is granted without a closer look.
 local last, more = 0, nil
 if raw then
   local size = #ARGV[1]

@@ -1,0 +1,134 @@
+"""The records as they lie on the server, read without the help of the scripts that wrote them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from holdfast.rules.record import EMPTY, Ended, Holder, Record, StoredValue, Waiter, Watcher
+
+SCHEMA = 1
+SIZES = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+FLOATS = {0xCA: ">f", 0xCB: ">d"}
+TEXTS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
+LISTS = {0xDC: ">H", 0xDD: ">I"}
+
+
+def record_of(raw: bytes | None, value: bytes | None = None) -> Record:
+    """What is stored under the two keys of a name."""
+    if raw is None:
+        return EMPTY._replace(value=value_of(value))
+    schema, kind, limit, declared, token, *rest = values_in(raw)
+    assert schema == SCHEMA
+    holders: list[Any] = []
+    queue: list[Any] = []
+    ended: list[Any] = []
+    watchers: list[Any] = []
+    if rest and isinstance(rest[0], list):
+        holders, queue, ended, watchers = rest
+        assert queue or ended or watchers or len(holders) > 1, "there is a shorter form for this"
+    elif rest:
+        holders = [rest]
+    return Record(
+        kind.decode() if kind else None,
+        token,
+        tuple(holder_of(*fields) for fields in holders),
+        tuple(waiter_of(*fields) for fields in queue),
+        limit,
+        declared,
+        value_of(value),
+        tuple(Ended(e[0].decode(), e[1].decode(), e[2].decode(), e[3]) for e in ended),
+        tuple(Watcher(w[0].decode(), w[1].decode(), w[2]) for w in watchers),
+    )
+
+
+def holder_of(
+    nonce: bytes,
+    since: float,
+    expires_at: float,
+    token: int,
+    client: bytes,
+    owner: bytes,
+    mode: bytes,
+    ttl: float,
+    renews: bool,
+    until: float | bool,
+    metadata: bytes,
+) -> Holder:
+    return Holder(
+        nonce.decode(),
+        client.decode(),
+        owner.decode(),
+        mode.decode(),
+        token,
+        since,
+        expires_at,
+        ttl,
+        renews,
+        None if until is False else until,
+        json.loads(metadata) if metadata else {},
+    )
+
+
+def waiter_of(
+    nonce: bytes,
+    since: float,
+    expires_at: float,
+    turn_at: float | bool,
+    client: bytes,
+    owner: bytes,
+    mode: bytes,
+) -> Waiter:
+    return Waiter(
+        nonce.decode(),
+        client.decode(),
+        owner.decode(),
+        mode.decode(),
+        since,
+        expires_at,
+        None if turn_at is False else turn_at,
+    )
+
+
+def value_of(raw: bytes | None) -> StoredValue | None:
+    if raw is None:
+        return None
+    schema, token, forget_at_us, data = values_in(raw)
+    assert schema == SCHEMA
+    return StoredValue(data, token, forget_at_us)
+
+
+def values_in(raw: bytes) -> list[Any]:
+    """The MessagePack values that follow each other."""
+    values, at = [], 0
+    while at < len(raw):
+        value, at = _value(raw, at)
+        values.append(value)
+    return values
+
+
+def _value(raw: bytes, at: int) -> tuple[Any, int]:
+    mark = raw[at]
+    at += 1
+    if mark < 0x80:
+        return mark, at
+    if mark in SIZES or mark in FLOATS:
+        return _number(raw, at, SIZES.get(mark) or FLOATS[mark])
+    if mark in (0xC2, 0xC3):
+        return mark == 0xC3, at
+    if mark in TEXTS or 0xA0 <= mark < 0xC0:
+        size, at = (mark & 0x1F, at) if mark < 0xC0 else _number(raw, at, TEXTS[mark])
+        return raw[at : at + size], at + size
+    if mark in LISTS or 0x90 <= mark < 0xA0:
+        size, at = (mark & 0x0F, at) if mark < 0xA0 else _number(raw, at, LISTS[mark])
+        items = []
+        for _ in range(size):
+            item, at = _value(raw, at)
+            items.append(item)
+        return items, at
+    raise AssertionError(f"{mark:#x} is not written by any script")
+
+
+def _number(raw: bytes, at: int, form: str) -> tuple[Any, int]:
+    return struct.unpack_from(form, raw, at)[0], at + struct.calcsize(form)

@@ -1,0 +1,49 @@
+"""The scripts do what the rules do: every reply, every record, every wake-up, how long it is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from engines.redis.twins import Translation, compare, deeds_of, random_deeds, scripts_with, shortest
+from rules.moves import KINDS, Move, moves
+from support.servers import shared_redis
+
+TIMES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1"))
+"""So many times as many sequences as in an ordinary run."""
+
+
+@pytest.fixture(scope="module")
+def translation() -> Iterator[Translation]:
+    translation = Translation(shared_redis(), scripts_with())
+    yield translation
+    translation.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_sequences(kind: str, translation: Translation) -> None:
+    @settings(max_examples=60 * TIMES)
+    @given(moves(kind))
+    def check(sequence: list[Move]) -> None:
+        compare(translation, deeds_of(sequence))
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_sequences_and_several_names(kind: str, translation: Translation) -> None:
+    @settings(max_examples=150 * TIMES, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @given(st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        deeds = random_deeds(kind, seed)
+        try:
+            compare(translation, deeds)
+        except AssertionError:
+            compare(translation, shortest(translation, deeds))
+            raise
+
+    check()
