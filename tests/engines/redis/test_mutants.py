@@ -8,7 +8,7 @@ import pytest
 
 from engines.redis.mutants import MUTANTS, Mutant
 from engines.redis.twins import Deed, Translation, crowded_deeds, differs, random_deeds, scripts_with
-from holdfast.engines.redis.loading import NAMES, source_of
+from holdfast.engines.redis.loading import NAMES, assembled
 from rules.moves import KINDS
 from support.servers import shared_redis
 
@@ -29,7 +29,7 @@ def sequences() -> Iterator[list[Deed]]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
 def test_noticed(mutant: Mutant) -> None:
-    assert any(mutant.text in source_of(name) for name in NAMES), "no script has that line any more"
+    assert any(mutant.text in assembled(name) for name in NAMES), "no script has that line any more"
     translation = Translation(shared_redis(), scripts_with(mutant.change()))
     try:
         assert is_noticed(translation), f"nothing noticed that {mutant.what}"

@@ -10,7 +10,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha1
 from typing import Any, NamedTuple
 
 from hiredis import ReplyError
@@ -18,7 +17,7 @@ from hiredis import ReplyError
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
 from holdfast.engines.redis.keys import Space, key_of, value_key_of
-from holdfast.engines.redis.loading import NAMES, Script, source_of
+from holdfast.engines.redis.loading import NAMES, Script, assembled, script, with_constants
 from holdfast.engines.redis.translation import (
     command,
     command_in_order,
@@ -59,8 +58,8 @@ END = b"#"
 SLACK_MS = 20_000
 """How long a sequence may take on a busy machine, as seen by what remains of a record's life."""
 
-Change = Callable[[str, str], str]
-"""Makes another text of a script, given its name and text."""
+Change = Callable[[str], str]
+"""Makes another text of the text of a script."""
 
 
 class Deed(NamedTuple):
@@ -84,15 +83,13 @@ class Told(NamedTuple):
     """How long the record is kept, where it was stored."""
 
 
-def scripts_with(change: Change = lambda _, text: text) -> dict[str, Script]:
+def scripts_with(change: Change = lambda text: text) -> dict[str, Script]:
     """The shipped scripts with a clock that the test sets, and changed further."""
     scripts = {}
     for name in NAMES:
-        text = source_of(name)
-        assert text.count(source_of("clock")) == 1, "every script reads the clock once"
-        source = change(name, text.replace(source_of("clock"), CLOCK)).encode()
-        digest = sha1(source, usedforsecurity=False).hexdigest().encode()
-        scripts[name] = Script(name, source, digest)
+        text = assembled(name)
+        assert text.count(assembled("clock")) == 1, "every script reads the clock once"
+        scripts[name] = script(name, with_constants(change(text.replace(assembled("clock"), CLOCK))))
     return scripts
 
 
