@@ -4,6 +4,9 @@ A line ``--@include name`` stands for the file of that name. Scripts begin with 
 and include the rest behind it: functions are made anew by every call that reaches their definition. For the
 same reason constants (``local NAME = number``, or a text) are put in place of their names, since every name
 from outside that a function refers to makes it dearer.
+
+The first line says what the server may do with a script. Those that give back or keep what is held also run
+where its memory is full (``allow-oom``); the others are refused there before they have changed anything.
 """
 
 from __future__ import annotations

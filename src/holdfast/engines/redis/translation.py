@@ -84,6 +84,7 @@ Steps = Sequence[tuple[str, Request]]
 
 _new = tuple.__new__
 _DONE: Final = Done()
+_SIZES: Final = [b"$%d\r\n" % size for size in range(100)]
 _DOUBLE: Final = struct.Struct(">d")
 _COMPLAINT: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
 """The server adds where in which script an error was raised."""
@@ -169,19 +170,16 @@ def pack(command: Command) -> bytes:
 def packed(space: Space, name: str, request: Request) -> bytes:
     """``pack(command(…))``, quick where the same is asked again with another nonce."""
     shape: object
-    if request.__class__ is Acquire and not request.metadata:
-        shape = (name, request[1:11])
+    if request.__class__ is Acquire and not request[11]:
+        shape = name, request[1:11]
     elif request.__class__ is Release:
-        shape = (name, request[1])
+        shape = name, request[1]
     else:
         return pack(command(space, name, request))
-    beginning = space.packed.get(shape)
-    if beginning is None:
-        beginning = _beginning(space, shape, command(space, name, request))
-    nonce: str = request[0]
-    if nonce.isascii():
-        return beginning + b"$%d\r\n%b\r\n" % (len(nonce), nonce.encode())
-    return beginning + _bulk(_text(nonce))
+    beginning = space.packed.get(shape) or _beginning(space, shape, command(space, name, request))
+    nonce = request[0].encode("utf-8", "surrogatepass")
+    size = len(nonce)
+    return b"".join((beginning, _SIZES[size] if size < 100 else b"$%d\r\n" % size, nonce, b"\r\n"))
 
 
 def _beginning(space: Space, shape: object, command: Command) -> bytes:
@@ -285,8 +283,7 @@ def reply(request: Request, raw: Any) -> Reply:
     """What a script answered, as the rule would have."""
     if raw.__class__ is int:
         if request.__class__ is Acquire:
-            _, _, _, kind, mode, ttl, _, _, _, _, _, metadata = request
-            return _new(Granted, (raw, (), kind, mode, ttl, None, metadata))
+            return _new(Granted, (raw, (), request[3], request[4], request[5], None, request[11]))
         return _DONE
     return _DECODERS[raw[0]](*raw[1:])
 

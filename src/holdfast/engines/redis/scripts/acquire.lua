@@ -1,3 +1,4 @@
+#!lua
 -- Acquire. KEYS: the record. ARGV: what a record of this kind and limit has before its token (kind, limit,
 -- declared), the claim (what the holder's fields end with), ttl, how long to keep the record in milliseconds,
 -- options, nonce. See rules/acquiring.lua.

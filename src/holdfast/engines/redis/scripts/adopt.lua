@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Adopt. KEYS: the record. ARGV: client, owner, whether it renews, nonce.
 --@include rules/constants
 --@include clock

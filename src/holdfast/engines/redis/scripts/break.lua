@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Break. KEYS: the record. ARGV: token (empty: whichever), reason.
 --@include rules/constants
 --@include clock

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Downgrade. KEYS: the record. ARGV: the reader's nonce, nonce.
 --@include rules/constants
 --@include clock

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Export. KEYS: the record. ARGV: nonce.
 --@include rules/constants
 --@include clock

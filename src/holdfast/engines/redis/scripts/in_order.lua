@@ -1,3 +1,4 @@
+#!lua
 -- Several names in one step, in the given order: `apply_in_order` of rules/transitions.py.
 -- KEYS: those of the steps. ARGV: whether to end with the first acquire that is not granted; then for each
 -- step what it is, how many keys and arguments it has, and the arguments.

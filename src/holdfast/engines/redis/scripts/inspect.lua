@@ -1,3 +1,4 @@
+#!lua flags=no-writes
 -- Inspect. KEYS: the record, the value.
 --@include rules/constants
 --@include clock

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Release. KEYS: the record. ARGV: linger, nonce. See rules/giving_back.lua.
 --@include rules/constants
 local raw = redis.call('GET', KEYS[1])

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Renew. KEYS: the record. ARGV: ttl, nonce.
 --@include rules/constants
 --@include clock

@@ -1,3 +1,4 @@
+#!lua
 -- Resize. KEYS: the record. ARGV: declared, limit.
 --@include rules/constants
 --@include clock

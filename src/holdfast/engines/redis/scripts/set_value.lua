@@ -1,3 +1,4 @@
+#!lua
 -- SetValue. KEYS: the record, the value. ARGV: data, retention, nonce.
 --@include rules/constants
 --@include clock

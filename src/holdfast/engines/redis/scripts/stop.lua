@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Stop. KEYS: the record. ARGV: nonce.
 --@include rules/constants
 --@include clock

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- The keeper's batch: renew what is held, refresh where one waits or watches.
 -- KEYS: the record of each step. ARGV: for each step its ttl (empty: it is a refresh) and its nonce.
 --@include rules/constants

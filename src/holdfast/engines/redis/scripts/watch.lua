@@ -1,3 +1,4 @@
+#!lua
 -- Watch. KEYS: the record, the value. ARGV: client, nonce.
 --@include rules/constants
 --@include clock

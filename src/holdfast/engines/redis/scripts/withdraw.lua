@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Withdraw. KEYS: the record. ARGV: linger, nonce.
 --@include rules/constants
 --@include clock
