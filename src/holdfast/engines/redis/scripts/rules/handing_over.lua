@@ -1,5 +1,16 @@
 -- Living on without the client, or with another: the rest of that part of rules/transitions.py.
 
+-- A holder to be changed, in the place of the one that is there; nil: it is gone.
+local function take_holder(record, nonce)
+  local place = place_of(record.holders, nonce)
+  if not place then
+    return nil
+  end
+  local holder = { unpack(record.holders[place]) }
+  record.holders = with_row(record.holders, place, holder)
+  return holder
+end
+
 local function stop(record, ask)
   local holder = take_holder(record, ask[1])
   if not holder then
