@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from typing import Any
@@ -19,22 +20,26 @@ def record_of(raw: bytes | None, value: bytes | None = None) -> Record:
     """What is stored under the two keys of a name."""
     if raw is None:
         return EMPTY._replace(value=value_of(value))
-    schema, kind, limit, declared, token, *rest = values_in(raw)
+    schema, shape, kind, limit, declared, token, *rest = values_in(raw)
     assert schema == SCHEMA
     holders: list[Any] = []
     queue: list[Any] = []
+    deadlines: list[float] = []
+    turns: list[float] = []
     ended: list[Any] = []
     watchers: list[Any] = []
-    if rest and isinstance(rest[0], list):
-        holders, queue, ended, watchers = rest
+    if shape == 2:
+        holders, queue, deadlines, turns, ended, watchers = rest
         assert queue or ended or watchers or len(holders) > 1, "there is a shorter form for this"
-    elif rest:
+    elif shape == 1:
         holders = [rest]
+    else:
+        assert (shape, rest) == (0, [])
     return Record(
         kind.decode() if kind else None,
         token,
         tuple(holder_of(*fields) for fields in holders),
-        tuple(waiter_of(*fields) for fields in queue),
+        tuple(itertools.starmap(waiter_of, itertools.zip_longest(queue, deadlines, turns))),
         limit,
         declared,
         value_of(value),
@@ -71,24 +76,9 @@ def holder_of(
     )
 
 
-def waiter_of(
-    nonce: bytes,
-    since: float,
-    expires_at: float,
-    turn_at: float | bool,
-    client: bytes,
-    owner: bytes,
-    mode: bytes,
-) -> Waiter:
-    return Waiter(
-        nonce.decode(),
-        client.decode(),
-        owner.decode(),
-        mode.decode(),
-        since,
-        expires_at,
-        None if turn_at is False else turn_at,
-    )
+def waiter_of(raw: bytes, deadline: float, turn_at: float | None) -> Waiter:
+    nonce, mode, client, owner, since = values_in(raw)
+    return Waiter(nonce.decode(), client.decode(), owner.decode(), mode.decode(), since, deadline, turn_at)
 
 
 def value_of(raw: bytes | None) -> StoredValue | None:

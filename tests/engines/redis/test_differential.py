@@ -9,7 +9,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from engines.redis.twins import Translation, compare, deeds_of, random_deeds, scripts_with, shortest
+from engines.redis.twins import (
+    Translation,
+    compare,
+    crowded_deeds,
+    deeds_of,
+    random_deeds,
+    scripts_with,
+    shortest,
+)
 from rules.moves import KINDS, Move, moves
 from support.servers import shared_redis
 
@@ -26,12 +34,17 @@ def translation() -> Iterator[Translation]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_sequences(kind: str, translation: Translation) -> None:
-    @settings(max_examples=60 * TIMES)
+    @settings(max_examples=100 * TIMES)
     @given(moves(kind))
     def check(sequence: list[Move]) -> None:
         compare(translation, deeds_of(sequence))
 
     check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crowd(kind: str, translation: Translation) -> None:
+    compare(translation, crowded_deeds(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)

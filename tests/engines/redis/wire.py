@@ -23,10 +23,14 @@ class Wire:
     def __init__(self, server: Redis, scripts: Mapping[str, Script] | None = None, resp: int = 2) -> None:
         self._socket = socket.create_connection((server.host, server.port), ANSWER_SECONDS)
         self._reader = hiredis.Reader()
-        if resp != 2:
-            self.ask(b"HELLO", b"%d" % resp)
-        for script in (scripts or {}).values():
-            assert self.ask(b"SCRIPT", b"LOAD", script.source) == script.sha1, script.name
+        try:
+            if resp != 2:
+                self.ask(b"HELLO", b"%d" % resp)
+            for script in (scripts or {}).values():
+                assert self.ask(b"SCRIPT", b"LOAD", script.source) == script.sha1, script.name
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, *words: bytes) -> Any:
         """One command; an error is raised."""

@@ -1,7 +1,12 @@
 """The Lua scripts as the server gets them: put together from files that are part of the package.
 
 A line ``--@include name`` stands for the file of that name. Scripts begin with what the common case needs
-and include the rest behind it: functions are made anew by every call that reaches their definition.
+and include the rest behind it: functions are made anew by every call that reaches their definition. For the
+same reason constants (``local NAME = number``, or a text) are put in place of their names, since every name
+from outside that a function refers to makes it dearer.
+
+The first line says what the server may do with a script. Those that give back or keep what is held also run
+where its memory is full (``allow-oom``); the others are refused there before they have changed anything.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["NAMES", "Script", "load", "source_of"]
+__all__ = ["NAMES", "Script", "assembled", "load", "script", "with_constants"]
 
 NAMES: Final = (
     "acquire",
@@ -35,6 +40,8 @@ NAMES: Final = (
 )
 
 _INCLUDE: Final = re.compile(r"^--@include ([\w/]+)$", re.MULTILINE)
+_CONSTANT: Final = re.compile(r"^local ([A-Z][A-Z_]*) = ([\d.]+|'[^']*')\n", re.MULTILINE)
+_CAPITALS: Final = re.compile(r"\b[A-Z][A-Z_]*\b")
 
 
 class Script(NamedTuple):
@@ -51,8 +58,8 @@ def _file(name: str) -> str:
     return (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def source_of(name: str, sharded: bool = False) -> str:
-    """The whole text of a script."""
+def assembled(name: str, sharded: bool = False) -> str:
+    """The whole text of a script, for people to read."""
 
     def included(match: re.Match[str]) -> str:
         return _file("rules/sharded_channels" if sharded and match[1] == "rules/channels" else match[1])
@@ -60,11 +67,18 @@ def source_of(name: str, sharded: bool = False) -> str:
     return _INCLUDE.sub(included, _file(name))
 
 
+def with_constants(text: str) -> str:
+    """The same for the server: constants in place of their names."""
+    constants = dict(_CONSTANT.findall(text))
+    return _CAPITALS.sub(lambda match: constants.get(match[0], match[0]), _CONSTANT.sub("", text))
+
+
 @cache
 def load(sharded: bool) -> dict[str, Script]:
     """All scripts; for a Cluster they publish to sharded channels."""
-    return {name: _script(name, source_of(name, sharded).encode()) for name in NAMES}
+    return {name: script(name, with_constants(assembled(name, sharded))) for name in NAMES}
 
 
-def _script(name: str, source: bytes) -> Script:
+def script(name: str, text: str) -> Script:
+    source = text.encode()
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode())

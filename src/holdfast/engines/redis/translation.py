@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -79,13 +80,12 @@ TENDED_AT_ONCE: Final = 500
 PACKED_AT_MOST: Final = 10_000
 """So many beginnings of commands are kept for one space."""
 
-SCHEMA: Final = 1
-"""Of the records that the scripts write: see ``scripts/rules/record.lua``."""
-
 Steps = Sequence[tuple[str, Request]]
 
 _new = tuple.__new__
 _DONE: Final = Done()
+_SIZES: Final = [b"$%d\r\n" % size for size in range(100)]
+_DOUBLE: Final = struct.Struct(">d")
 _COMPLAINT: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
 """The server adds where in which script an error was raised."""
 _RETENTION_MS: Final = int(RETENTION_SECONDS * 1000)
@@ -170,19 +170,16 @@ def pack(command: Command) -> bytes:
 def packed(space: Space, name: str, request: Request) -> bytes:
     """``pack(command(…))``, quick where the same is asked again with another nonce."""
     shape: object
-    if request.__class__ is Acquire and not request.metadata:
-        shape = (name, request[1:11])
+    if request.__class__ is Acquire and not request[11]:
+        shape = name, request[1:11]
     elif request.__class__ is Release:
-        shape = (name, request[1])
+        shape = name, request[1]
     else:
         return pack(command(space, name, request))
-    beginning = space.packed.get(shape)
-    if beginning is None:
-        beginning = _beginning(space, shape, command(space, name, request))
-    nonce: str = request[0]
-    if nonce.isascii():
-        return beginning + b"$%d\r\n%b\r\n" % (len(nonce), nonce.encode())
-    return beginning + _bulk(_text(nonce))
+    beginning = space.packed.get(shape) or _beginning(space, shape, command(space, name, request))
+    nonce = request[0].encode("utf-8", "surrogatepass")
+    size = len(nonce)
+    return b"".join((beginning, _SIZES[size] if size < 100 else b"$%d\r\n" % size, nonce, b"\r\n"))
 
 
 def _beginning(space: Space, shape: object, command: Command) -> bytes:
@@ -217,11 +214,11 @@ def _flag(flag: bool) -> bytes:
 def _acquire(ask: Acquire) -> tuple[bytes, ...]:
     """Two arguments are parts of the record as the script writes it (``scripts/rules/record.lua``).
 
-    They are how an idle record of this kind and limit begins, and how the holder's fields end.
+    They are what stands before the token, and what the holder's fields end with.
     """
     limit = message_pack.integer(ask.limit)
     return (
-        message_pack.integer(SCHEMA) + message_pack.text(ask.kind.encode()) + limit + limit,
+        message_pack.text(ask.kind.encode()) + limit + limit,
         _claim(ask),
         _number(ask.ttl),
         b"%d" % (ceil(ask.ttl * 1000) + _RETENTION_MS),
@@ -286,8 +283,7 @@ def reply(request: Request, raw: Any) -> Reply:
     """What a script answered, as the rule would have."""
     if raw.__class__ is int:
         if request.__class__ is Acquire:
-            _, _, _, kind, mode, ttl, _, _, _, _, _, metadata = request
-            return _new(Granted, (raw, (), kind, mode, ttl, None, metadata))
+            return _new(Granted, (raw, (), request[3], request[4], request[5], None, request[11]))
         return _DONE
     return _DECODERS[raw[0]](*raw[1:])
 
@@ -307,8 +303,13 @@ def _string(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
+def _float(raw: bytes) -> float:
+    number: float = _DOUBLE.unpack(raw)[0]
+    return number
+
+
 def _maybe(raw: bytes) -> float | None:
-    return float(raw) if raw else None
+    return _float(raw) if raw else None
 
 
 def _mapping(raw: bytes) -> Mapping[str, str]:
@@ -318,7 +319,7 @@ def _mapping(raw: bytes) -> Mapping[str, str]:
 def _granted(
     token: int, kind: bytes, mode: bytes, ttl: bytes, lasts: bytes, metadata: bytes, *peers: int
 ) -> Granted:
-    return Granted(token, peers, kind.decode(), mode.decode(), float(ttl), _maybe(lasts), _mapping(metadata))
+    return Granted(token, peers, kind.decode(), mode.decode(), _float(ttl), _maybe(lasts), _mapping(metadata))
 
 
 def _snapshot(
@@ -341,10 +342,10 @@ def _snapshot(
         limit,
         declared,
         StoredValue(*value) if value else None,
-        tuple([Ended(_string(e[0]), e[1].decode(), _string(e[2]), float(e[3])) for e in ended]),
-        tuple([Watcher(_string(w[0]), _string(w[1]), float(w[2])) for w in watchers]),
+        tuple([Ended(_string(e[0]), e[1].decode(), _string(e[2]), _float(e[3])) for e in ended]),
+        tuple([Watcher(_string(w[0]), _string(w[1]), _float(w[2])) for w in watchers]),
     )
-    return Snapshot(record, float(now))
+    return Snapshot(record, _float(now))
 
 
 def _holder(
@@ -366,9 +367,9 @@ def _holder(
         _string(owner),
         mode.decode(),
         token,
-        float(since),
-        float(expires_at),
-        float(ttl),
+        _float(since),
+        _float(expires_at),
+        _float(ttl),
         renews == 1,
         _maybe(until),
         _mapping(metadata),
@@ -383,8 +384,8 @@ def _waiter(
         _string(client),
         _string(owner),
         mode.decode(),
-        float(since),
-        float(expires_at),
+        _float(since),
+        _float(expires_at),
         _maybe(turn_at),
     )
 
@@ -395,11 +396,11 @@ def _holders(raw: tuple[list[Any], ...]) -> tuple[Holder, ...]:
 
 _DECODERS: Final[dict[bytes, Callable[..., Reply]]] = {
     b"granted": _granted,
-    b"busy": lambda now, *holders: Busy(_holders(holders), float(now)),
+    b"busy": lambda now, *holders: Busy(_holders(holders), _float(now)),
     b"queued": lambda position, look_in, *blockers: Queued(
-        position, float(look_in), tuple([_string(client) for client in blockers])
+        position, _float(look_in), tuple([_string(client) for client in blockers])
     ),
-    b"withdrawn": lambda now, *holders: Withdrawn(_holders(holders), float(now)),
+    b"withdrawn": lambda now, *holders: Withdrawn(_holders(holders), _float(now)),
     b"gone": lambda reason, note: Gone(reason.decode(), _string(note)),
     b"absent": Absent,
     b"broken": lambda token, *victims: Broken(token or None, _holders(victims)),

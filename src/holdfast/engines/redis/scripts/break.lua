@@ -1,10 +1,14 @@
--- Break. KEYS: the record. ARGV: token (empty: whichever), reason. See rules/giving_back.lua.
+#!lua flags=allow-oom
+-- Break. KEYS: the record. ARGV: token (empty: whichever), reason.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
+--@include rules/living_on
+--@include rules/handing_over
 --@include rules/applying
 
-return apply(KEYS[1], nil, break_, ARGV)
+return apply(break_, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

@@ -1,4 +1,6 @@
--- Downgrade. KEYS: the record. ARGV: the reader's nonce, nonce. See rules/more.lua.
+#!lua flags=allow-oom
+-- Downgrade. KEYS: the record. ARGV: the reader's nonce, nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
@@ -6,7 +8,7 @@
 --@include rules/acquiring
 --@include rules/giving_back
 --@include rules/living_on
+--@include rules/handing_over
 --@include rules/applying
---@include rules/more
 
-return apply(KEYS[1], nil, downgrade, ARGV)
+return apply(downgrade, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

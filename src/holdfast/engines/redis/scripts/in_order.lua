@@ -1,6 +1,8 @@
+#!lua
 -- Several names in one step, in the given order: `apply_in_order` of rules/transitions.py.
 -- KEYS: those of the steps. ARGV: whether to end with the first acquire that is not granted; then for each
 -- step what it is, how many keys and arguments it has, and the arguments.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
@@ -8,8 +10,9 @@
 --@include rules/acquiring
 --@include rules/giving_back
 --@include rules/living_on
+--@include rules/handing_over
+--@include rules/looking
 --@include rules/applying
---@include rules/more
 
 local HANDLERS = {
   acquire = acquire, release = release, withdraw = withdraw, renew = renew, refresh = refresh, stop = stop,
@@ -24,13 +27,13 @@ while ARGV[argument] do
   steps[#steps + 1] = { what = what, key = KEYS[key], value_key = keys > 1 and KEYS[key + 1], ask = ask }
   key, argument = key + keys, argument + 3 + arguments
   -- A record that cannot be read ends it all here, before anything was changed.
-  load(steps[#steps].key)
+  understand(steps[#steps].key, redis.call('GET', steps[#steps].key))
 end
 
 local answers = {}
 for _, step in ipairs(steps) do
-  local kind = step.what == 'acquire' and select(2, cmsgpack.unpack(step.ask[1])) or nil
-  local answer = apply(step.key, step.value_key, HANDLERS[step.what], step.ask, kind)
+  local raw = redis.call('GET', step.key)
+  local answer = apply(HANDLERS[step.what], step.ask, step.key, raw, step.value_key)
   answers[#answers + 1] = answer
   local is_granted = type(answer) == 'number' or answer[1] == 'granted'
   if ARGV[1] == '1' and step.what == 'acquire' and not is_granted then

@@ -1,12 +1,13 @@
--- Inspect. KEYS: the record, the value. See rules/more.lua.
+#!lua flags=no-writes
+-- Inspect. KEYS: the record, the value.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
---@include rules/living_on
+--@include rules/looking
 --@include rules/applying
---@include rules/more
 
-return apply(KEYS[1], KEYS[2], inspect, ARGV)
+return apply(inspect, ARGV, KEYS[1], redis.call('GET', KEYS[1]), KEYS[2])

@@ -1,11 +1,13 @@
--- Refresh. KEYS: the record. ARGV: nonce. See rules/living_on.lua.
+#!lua flags=allow-oom
+-- Refresh. KEYS: the record. ARGV: nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
---@include rules/living_on
+--@include rules/looking
 --@include rules/applying
 
-return apply(KEYS[1], nil, refresh, ARGV)
+return apply(refresh, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

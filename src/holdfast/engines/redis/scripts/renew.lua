@@ -1,11 +1,12 @@
--- Renew. KEYS: the record. ARGV: ttl, nonce. See rules/living_on.lua.
+#!lua flags=allow-oom
+-- Renew. KEYS: the record. ARGV: ttl, nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
 --@include rules/giving_back
 --@include rules/living_on
 --@include rules/applying
 
-return apply(KEYS[1], nil, renew, ARGV)
+return apply(renew, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

@@ -1,12 +1,13 @@
--- Resize. KEYS: the record. ARGV: declared, limit. See rules/more.lua.
+#!lua
+-- Resize. KEYS: the record. ARGV: declared, limit.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
---@include rules/living_on
+--@include rules/looking
 --@include rules/applying
---@include rules/more
 
-return apply(KEYS[1], nil, resize, ARGV)
+return apply(resize, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

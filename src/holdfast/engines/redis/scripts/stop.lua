@@ -1,4 +1,6 @@
--- Stop. KEYS: the record. ARGV: nonce. See rules/living_on.lua.
+#!lua flags=allow-oom
+-- Stop. KEYS: the record. ARGV: nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
@@ -6,6 +8,7 @@
 --@include rules/acquiring
 --@include rules/giving_back
 --@include rules/living_on
+--@include rules/handing_over
 --@include rules/applying
 
-return apply(KEYS[1], nil, stop, ARGV)
+return apply(stop, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

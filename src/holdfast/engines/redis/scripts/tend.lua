@@ -1,5 +1,7 @@
+#!lua flags=allow-oom
 -- The keeper's batch: renew what is held, refresh where one waits or watches.
 -- KEYS: the record of each step. ARGV: for each step its ttl (empty: it is a refresh) and its nonce.
+--@include rules/constants
 --@include clock
 
 local answers, rest = {}, {}
@@ -8,10 +10,10 @@ for step, key in ipairs(KEYS) do
   -- The only holder, and nothing else to see: renewed without a closer look.
   local raw = ttl and redis.pcall('GET', key)
   local is_renewed = false
-  if type(raw) == 'string' and string.byte(raw) == 1 then
-    local schema, kind, limit, declared, last, mine, since, expires_at, token, client, owner, mode, _, renews,
-      until_, metadata = cmsgpack.unpack(raw)
-    if mine == nonce and expires_at > now then
+  if type(raw) == 'string' and string.sub(raw, 1, 2) == BEGINS_HELD_BY_ONE then
+    local is_read, schema, shape, kind, limit, declared, last, mine, since, expires_at, token, client, owner, mode,
+      _, renews, until_, metadata = pcall(cmsgpack.unpack, raw)
+    if is_read and mine == nonce and expires_at > now then
       local later = now + ttl
       if until_ and until_ < later then
         later = until_
@@ -19,14 +21,14 @@ for step, key in ipairs(KEYS) do
       if later > expires_at then
         expires_at = later
       end
-      local lives_ms = string.format('%.0f', math.ceil((expires_at - now) * 1000) + 86400000)
-      redis.call('SET', key, cmsgpack.pack(schema, kind, limit, declared, last, mine, since, expires_at, token,
-        client, owner, mode, ttl, renews, until_, metadata), 'PX', lives_ms)
+      local lives_ms = math.ceil((expires_at - now) * 1000) + RETENTION_MS
+      redis.call('SET', key, cmsgpack.pack(schema, shape, kind, limit, declared, last, mine, since, expires_at,
+        token, client, owner, mode, ttl, renews, until_, metadata), 'PX', lives_ms)
       is_renewed = true
     end
   end
   if is_renewed then
-    answers[step] = 1
+    answers[step] = DONE
   else
     rest[#rest + 1] = step
   end
@@ -38,7 +40,6 @@ end
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
 --@include rules/giving_back
 --@include rules/living_on
 --@include rules/applying

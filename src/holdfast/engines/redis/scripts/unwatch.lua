@@ -1,12 +1,13 @@
--- Unwatch. KEYS: the record. ARGV: nonce. See rules/more.lua.
+#!lua flags=allow-oom
+-- Unwatch. KEYS: the record. ARGV: nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
---@include rules/living_on
+--@include rules/looking
 --@include rules/applying
---@include rules/more
 
-return apply(KEYS[1], nil, unwatch, ARGV)
+return apply(unwatch, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

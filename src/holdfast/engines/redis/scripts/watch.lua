@@ -1,12 +1,13 @@
--- Watch. KEYS: the record, the value. ARGV: client, nonce. See rules/more.lua.
+#!lua
+-- Watch. KEYS: the record, the value. ARGV: client, nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
 --@include rules/acquiring
 --@include rules/giving_back
---@include rules/living_on
+--@include rules/looking
 --@include rules/applying
---@include rules/more
 
-return apply(KEYS[1], KEYS[2], watch, ARGV)
+return apply(watch, ARGV, KEYS[1], redis.call('GET', KEYS[1]), KEYS[2])

@@ -1,10 +1,11 @@
--- Withdraw. KEYS: the record. ARGV: linger, nonce. See rules/giving_back.lua.
+#!lua flags=allow-oom
+-- Withdraw. KEYS: the record. ARGV: linger, nonce.
+--@include rules/constants
 --@include clock
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
 --@include rules/giving_back
 --@include rules/applying
 
-return apply(KEYS[1], nil, withdraw, ARGV)
+return apply(withdraw, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

@@ -1,45 +1,27 @@
 -- Acquiring: the functions of that part of rules/transitions.py.
 
-local DONE = 1
-
 -- Larger than every earlier one, and, should the counter be lost, larger than those before the loss.
 local function next_token(record, wall_us)
   local token = math.max(record.token + 1, wall_us)
   return token < MAX_TOKEN and token
 end
 
-local function is_shared(holder)
-  return holder[MODE] == 'read' or holder[MODE] == 'permit'
-end
-
-local function peers_of(record, holder)
-  local peers = {}
-  if is_shared(holder) then
-    for _, other in ipairs(record.holders) do
-      if other ~= holder and is_shared(other) then
-        peers[#peers + 1] = other[TOKEN]
+-- To one whose own request was granted just now, its token says it all, unless there is more.
+local function granted(record, holder, now, is_fresh)
+  local lasts = holder[UNTIL] and holder[UNTIL] - now
+  local mode, kind = holder[MODE], record.kind or 'lock'
+  local answer = { 'granted', holder[TOKEN], kind, mode, exact(holder[TTL]), exact(lasts), holder[METADATA] }
+  if mode == 'read' or mode == 'permit' then
+    for _, peer in ipairs(record.holders) do
+      if peer ~= holder and (peer[MODE] == 'read' or peer[MODE] == 'permit') then
+        answer[#answer + 1] = peer[TOKEN]
       end
     end
   end
-  return peers
-end
-
-local function granted(record, holder, now)
-  local lasts = holder[UNTIL] and exact(holder[UNTIL] - now) or ''
-  local kind = record.kind or 'lock'
-  local answer = { 'granted', holder[TOKEN], kind, holder[MODE], exact(holder[TTL]), lasts, holder[METADATA] }
-  for _, peer in ipairs(peers_of(record, holder)) do
-    answer[#answer + 1] = peer
+  if is_fresh and not lasts and #answer == 7 then
+    return holder[TOKEN]
   end
   return answer
-end
-
--- To one whose own request was granted just now, its token says it all, unless there is more.
-local function freshly_granted(record, holder, now)
-  if holder[UNTIL] or #peers_of(record, holder) > 0 then
-    return granted(record, holder, now)
-  end
-  return holder[TOKEN]
 end
 
 local function mismatch(record, kind, limit)
@@ -50,74 +32,69 @@ local function mismatch(record, kind, limit)
   return { 'mismatch', record.kind, record.declared }
 end
 
-local function queued(record, place, now)
-  return { 'queued', place - 1, exact(look_in(record, place, now)), unpack(blockers(record, place)) }
-end
-
 -- The claim: client, owner, mode, ttl, whether it renews, until, metadata; as the holder's fields will be.
-local function grant(record, nonce, claim, max_hold, place, now, wall_us, admits)
+local function grant(record, nonce, claim, max_hold, place, now, wall_us)
   local token = next_token(record, wall_us)
   if not token then
-    return record, { 'exhausted' }
+    return { 'exhausted' }
   end
   local client, owner, mode, ttl, renews, _, metadata = unpack(claim)
-  local until_ = max_hold and now + max_hold
+  local until_ = max_hold and now + max_hold or false
   local expires_at = capped(now + ttl, until_)
-  local holder = {
-    nonce, now, expires_at, token, client, owner, mode, ttl, renews, until_ or false, metadata,
-  }
-  local after = replaced(record, {
-    token = token,
-    holders = with_place(record.holders, #record.holders + 1, holder),
-    queue = place and without_place(record.queue, place) or record.queue,
-  })
-  return turns(after, now, admits), freshly_granted(after, holder, now)
-end
-
-local function enqueue(record, nonce, claim, place, now, admits)
-  local expires_at, waiter = now + PATIENCE_SECONDS, nil
+  local holder = { nonce, now, expires_at, token, client, owner, mode, ttl, renews, until_, metadata }
+  record.token = token
+  record.holders = with_row(record.holders, #record.holders + 1, holder)
   if place then
-    waiter = with_fields(record.queue[place], { [EXPIRES_AT] = expires_at })
-  else
-    local client, owner, mode = unpack(claim)
-    waiter = { nonce, now, expires_at, false, client, owner, mode }
-    place = #record.queue + 1
+    keep_waiters(record, function(other) return other ~= place end)
   end
-  local after = turns(replaced(record, { queue = with_place(record.queue, place, waiter) }), now, admits)
-  return after, queued(after, place, now)
+  deal_turns(record, now)
+  return granted(record, holder, now, true), true
 end
 
--- Options: whether it waits, whether it is fair, and after a space max_hold if there is one.
-local function acquire(record, ask, now, wall_us, admits)
-  local _, kind, limit = cmsgpack.unpack(ask[1])
+local function enqueue(record, nonce, claim, place, now)
+  if not place then
+    local client, owner, mode = unpack(claim)
+    place = #record.queue + 1
+    record.queue = with_row(record.queue, place, cmsgpack.pack(nonce, mode, client, owner, now))
+  end
+  record.deadlines[place] = now + PATIENCE_SECONDS
+  deal_turns(record, now)
+  return queued(record, place, next_event_at(record), now), true
+end
+
+-- Ask: kind and limit, the claim, ttl, how long to keep the record, options, nonce. Options: whether it waits, whether it is fair, and after a space max_hold if there is one.
+local function acquire(record, ask, now, wall_us)
+  local kind, limit = cmsgpack.unpack(ask[1])
   local claim, options, nonce = { cmsgpack.unpack(ask[2]) }, ask[5], ask[6]
-  local waits, fair, max_hold = string.match(options, '^([01])([01]) ?(.*)$')
+  local waits, fair = string.sub(options, 1, 1) == '1', string.sub(options, 2, 2) == '1'
   local refused = mismatch(record, kind, limit)
   if refused then
-    return record, refused
+    return refused
   end
-  local holder = find_holder(record, nonce)
-  if holder then
-    return record, granted(record, holder, now)
+  local holds = place_of(record.holders, nonce)
+  if holds then
+    return granted(record, record.holders[holds], now)
   end
-  local ended = find_ended(record, nonce)
+  local ended = place_of(record.ended, nonce)
   if ended then
-    return record, { 'gone', ended[REASON], ended[NOTE] }
+    return { 'gone', record.ended[ended][REASON], record.ended[ended][NOTE] }
   end
-  if not record.kind then
-    record = replaced(record, { kind = kind, limit = limit, declared = limit })
+  local is_changed = not record.kind
+  if is_changed then
+    record.kind, record.limit, record.declared = kind, limit, limit
   end
-  local place, mode, may = find_waiter(record, nonce), claim[3], nil
+  local place, mode, may = waits_at(record, nonce), claim[3], nil
   if place then
-    may = record.queue[place][TURN_AT] or
-      fair == '0' and admits(modes_of(record.holders), mode, record.limit)
+    may = record.turns[place] or not fair and admits(record, modes_of(record.holders), mode)
   else
-    may = may_pass(record, mode, fair == '1', admits)
+    may = may_pass(record, mode, fair)
   end
   if may then
-    return grant(record, nonce, claim, tonumber(max_hold), place, now, wall_us, admits)
-  elseif waits == '0' then
-    return record, with_holders({ 'busy', exact(now) }, record.holders)
+    local max_hold = tonumber(string.sub(options, 4))
+    local answer, is_granted = grant(record, nonce, claim, max_hold, place, now, wall_us)
+    return answer, is_granted or is_changed
+  elseif waits then
+    return enqueue(record, nonce, claim, place, now)
   end
-  return enqueue(record, nonce, claim, place, now, admits)
+  return telling({ 'busy', exact(now) }, record.holders), is_changed
 end

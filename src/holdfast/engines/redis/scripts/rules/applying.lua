@@ -1,32 +1,5 @@
 -- One transition of one record: `apply` of rules/transitions.py, with the loading and storing around it.
 
-local ENDED_KEPT = 100
-
--- The one predicate by which primitives differ: may one come in beside those who hold it?
-local function mutex_admits(held)
-  return #held == 0
-end
-
-local function rwlock_admits(held, mode)
-  if #held == 0 then
-    return true
-  elseif mode ~= 'read' then
-    return false
-  end
-  for _, other in ipairs(held) do
-    if other == 'write' then
-      return false
-    end
-  end
-  return true
-end
-
-local function semaphore_admits(held, _, limit)
-  return #held < limit
-end
-
-local ADMITS = { lock = mutex_admits, rwlock = rwlock_admits, semaphore = semaphore_admits }
-
 -- What watchers want to hear of. Renewals and refreshes are no news: they come every second.
 local function is_news(before, after)
   if after.value_is_new or before.limit ~= after.limit then
@@ -41,24 +14,25 @@ local function is_news(before, after)
     end
   end
   for place, waiter in ipairs(before.queue) do
-    if waiter[NONCE] ~= after.queue[place][NONCE] then
+    local nonce, other = cmsgpack.unpack(waiter), cmsgpack.unpack(after.queue[place])
+    if nonce ~= other then
       return true
     end
   end
   return false
 end
 
--- Those whose turn has just come, those who watch, and those whose grant was taken away.
+-- Wakes those whose turn has just come, those who watch, and those whose grant was taken away.
 local function wake_all(key, before, after, victims)
   local had_turn = {}
-  for _, waiter in ipairs(before.queue) do
-    had_turn[waiter[NONCE]] = waiter[TURN_AT] and true
+  for place = 1, #before.turns do
+    local nonce = cmsgpack.unpack(before.queue[place])
+    had_turn[nonce] = true
   end
-  for _, waiter in ipairs(after.queue) do
-    if not waiter[TURN_AT] then
-      break
-    elseif not had_turn[waiter[NONCE]] then
-      wake(key, waiter[CLIENT], waiter[NONCE])
+  for place = 1, #after.turns do
+    local nonce, _, client = cmsgpack.unpack(after.queue[place])
+    if not had_turn[nonce] then
+      wake(key, client, nonce)
     end
   end
   if #after.watchers > 0 and is_news(before, after) then
@@ -73,30 +47,42 @@ local function wake_all(key, before, after, victims)
   end
 end
 
--- Without what is over, and no more of the ended than the newest.
-local function tidied(record, now)
-  local ended = record.ended
-  if #ended > 0 then
-    ended = filtered(ended, function(attempt) return attempt[FORGET_AT] > now end)
-    while #ended > ENDED_KEPT do
-      table.remove(ended, 1)
+-- Forgets what is over, and of the ended all but the newest.
+local function tidy(record, now)
+  if #record.ended == 0 and #record.watchers == 0 then
+    return
+  end
+  local ended, watchers = {}, {}
+  for _, attempt in ipairs(record.ended) do
+    if attempt[FORGET_AT] > now then
+      ended[#ended + 1] = attempt
     end
   end
-  local watchers = filtered(record.watchers, function(watcher) return watcher[WATCHES_UNTIL] > now end)
-  return replaced(record, { ended = ended, watchers = watchers })
+  while #ended > ENDED_KEPT do
+    table.remove(ended, 1)
+  end
+  for _, watcher in ipairs(record.watchers) do
+    if watcher[WATCHES_UNTIL] > now then
+      watchers[#watchers + 1] = watcher
+    end
+  end
+  record.ended, record.watchers = ended, watchers
 end
 
--- A handler gives back the record it was given where nothing needs to be stored: time alone changed it,
--- if anything did, and whoever looks next computes the same.
-local function apply(key, value_key, handler, ask, asked_kind)
-  local record = load(key)
-  local admits = ADMITS[record.kind or asked_kind or 'lock']
-  local settled = settle(record, now, admits)
-  local after, answer, victims = handler(settled, ask, now, wall_us, admits, value_key)
-  if after ~= settled then
-    after = tidied(after, now)
-    store(key, after, now)
-    wake_all(key, record, after, victims)
+-- A handler changes the record; it gives back what to answer, whether there is anything to store, and whose
+-- grant was taken away. Where there is nothing to store, time alone changed the record, if anything did, and
+-- whoever looks next computes the same.
+local function apply(handler, ask, key, raw, value_key)
+  local record = understand(key, raw)
+  local before = {
+    holders = record.holders, queue = record.queue, turns = record.turns, limit = record.limit,
+  }
+  settle(record, now)
+  local answer, is_changed, victims = handler(record, ask, now, wall_us, value_key)
+  if is_changed then
+    tidy(record, now)
+    store(key, record, now)
+    wake_all(key, before, record, victims)
   end
   return answer
 end

@@ -1,5 +1,39 @@
 -- How the queue moves: rules/queueing.py, function by function.
 
+-- The one predicate by which primitives differ: may one come in beside those who hold it?
+local function admits(record, held, mode)
+  if record.kind == 'semaphore' then
+    return #held < record.limit
+  elseif #held == 0 then
+    return true
+  elseif record.kind ~= 'rwlock' or mode ~= 'read' then
+    return false
+  end
+  for _, other in ipairs(held) do
+    if other == 'write' then
+      return false
+    end
+  end
+  return true
+end
+
+-- Where in the queue an attempt is. What the string of a waiter begins with is its nonce, length included.
+local function waits_at(record, nonce)
+  local beginning = cmsgpack.pack(nonce)
+  local size = #beginning
+  for place, waiter in ipairs(record.queue) do
+    if string.sub(waiter, 1, size) == beginning then
+      return place
+    end
+  end
+end
+
+local function client_of(waiter)
+  local _, _, client = cmsgpack.unpack(waiter)
+  return client
+end
+
+-- When time alone next changes this record; nil: never.
 local function next_event_at(record)
   local soonest = nil
   for _, holder in ipairs(record.holders) do
@@ -7,132 +41,113 @@ local function next_event_at(record)
       soonest = holder[EXPIRES_AT]
     end
   end
-  for _, waiter in ipairs(record.queue) do
-    local at = waiter[EXPIRES_AT]
-    if waiter[TURN_AT] and waiter[TURN_AT] + TURN_SECONDS < at then
-      at = waiter[TURN_AT] + TURN_SECONDS
+  for _, deadline in ipairs(record.deadlines) do
+    if not soonest or deadline < soonest then
+      soonest = deadline
     end
-    if not soonest or at < soonest then
-      soonest = at
+  end
+  for _, turn_at in ipairs(record.turns) do
+    if turn_at + TURN_SECONDS < soonest then
+      soonest = turn_at + TURN_SECONDS
     end
   end
   return soonest
 end
 
--- The record with turns dealt: the longest front of the queue that can be admitted together.
-local function turns(record, at, admits)
+-- Deals turns: to the longest front of the queue that can be admitted together.
+local function deal_turns(record, at)
   if #record.queue == 0 then
-    return record
+    return
   end
-  local modes, queue, open_so_far, is_front = modes_of(record.holders), {}, true, true
-  for index, waiter in ipairs(record.queue) do
-    open_so_far = open_so_far and admits(modes, waiter[MODE], record.limit)
-    if open_so_far then
-      modes[#modes + 1] = waiter[MODE]
-      waiter = waiter[TURN_AT] and waiter or with_fields(waiter, { [TURN_AT] = at })
-    elseif is_front and waiter[TURN_AT] then
-      waiter = with_fields(waiter, { [TURN_AT] = false })
-    else
-      -- Turns are a front of the queue: behind the first without one, nobody has one.
-      is_front = false
+  local modes, turns = modes_of(record.holders), {}
+  for place, waiter in ipairs(record.queue) do
+    local _, mode = cmsgpack.unpack(waiter)
+    if not admits(record, modes, mode) then
+      break
     end
-    queue[index] = waiter
+    modes[#modes + 1] = mode
+    turns[place] = record.turns[place] or at
   end
-  return replaced(record, { queue = queue })
+  record.turns = turns
 end
 
--- What happens at the moment `at`.
-local function pass_event(record, at, admits)
-  local late = {}
-  for _, waiter in ipairs(record.queue) do
-    if waiter[TURN_AT] and waiter[TURN_AT] + TURN_SECONDS <= at then
-      late[waiter[CLIENT]] = true
+-- Leaves in the queue those of whom `stays(place, waiter)` is true.
+local function keep_waiters(record, stays)
+  local queue, deadlines, turns = {}, {}, {}
+  for place, waiter in ipairs(record.queue) do
+    if stays(place, waiter) then
+      queue[#queue + 1], deadlines[#deadlines + 1] = waiter, record.deadlines[place]
+      turns[#turns + 1] = record.turns[place]
     end
   end
-  local holders = filtered(record.holders, function(holder) return holder[EXPIRES_AT] > at end)
-  local queue = filtered(record.queue, function(waiter)
-    return waiter[EXPIRES_AT] > at and not late[waiter[CLIENT]]
-  end)
-  return turns(replaced(record, { holders = holders, queue = queue }), at, admits)
+  record.queue, record.deadlines, record.turns = queue, deadlines, turns
 end
 
--- The record as it stands at `now`: expired leases and missed turns are gone, turns are dealt.
-local function settle(record, now, admits)
-  local at = next_event_at(record)
-  while at and at <= now do
-    record = pass_event(record, at, admits)
-    at = next_event_at(record)
-  end
-  return record
-end
-
--- Whether one who is not in the queue may have it now: behind all who wait, unless it barges.
-local function may_pass(record, mode, fair, admits)
-  local modes = modes_of(record.holders)
-  if fair then
-    for _, waiter in ipairs(record.queue) do
-      if not waiter[TURN_AT] then
-        return false
-      end
-      modes[#modes + 1] = waiter[MODE]
-    end
-  end
-  return admits(modes, mode, record.limit)
-end
-
--- Seconds until the waiter at `place` should look again even if nobody wakes it.
-local function look_in(record, place, now)
-  local at = next_event_at(record)
-  if not at or record.queue[place][TURN_AT] then
-    return 0
-  end
-  local ahead = 0
-  for index = 1, place - 1 do
-    if not record.queue[index][TURN_AT] then
-      ahead = ahead + 1
-    end
-  end
-  return math.max(at - now, 0) + ahead * TURN_SECONDS
-end
-
--- The clients whose end would move the waiter at `place`: the holders and the one before it.
-local function blockers(record, place)
-  local clients, seen = {}, { [''] = true }
-  local function add(client)
-    if not seen[client] then
-      seen[client] = true
-      clients[#clients + 1] = client
+-- What happens at the moment `at`. A missed turn drops all entries of that client.
+local function pass_event(record, at)
+  local late, is_any_late, holders = {}, false, {}
+  for place, turn_at in ipairs(record.turns) do
+    if turn_at + TURN_SECONDS <= at then
+      late[client_of(record.queue[place])] = true
+      is_any_late = true
     end
   end
   for _, holder in ipairs(record.holders) do
-    add(holder[CLIENT])
-  end
-  if place > 1 then
-    add(record.queue[place - 1][CLIENT])
-  end
-  return clients
-end
-
-local function find_holder(record, nonce)
-  for place, holder in ipairs(record.holders) do
-    if holder[NONCE] == nonce then
-      return holder, place
+    if holder[EXPIRES_AT] > at then
+      holders[#holders + 1] = holder
     end
   end
+  record.holders = holders
+  keep_waiters(record, function(place, waiter)
+    return record.deadlines[place] > at and not (is_any_late and late[client_of(waiter)])
+  end)
+  deal_turns(record, at)
 end
 
-local function find_waiter(record, nonce)
-  for place, waiter in ipairs(record.queue) do
-    if waiter[NONCE] == nonce then
-      return place
-    end
+-- Makes of the record what it is at `now`: expired leases and missed turns are gone, turns are dealt.
+local function settle(record, now)
+  local at = next_event_at(record)
+  while at and at <= now do
+    pass_event(record, at)
+    at = next_event_at(record)
   end
 end
 
-local function find_ended(record, nonce)
-  for _, ended in ipairs(record.ended) do
-    if ended[NONCE] == nonce then
-      return ended
+-- Whether one who is not in the queue may have it now: behind all who wait, unless it barges.
+local function may_pass(record, mode, fair)
+  local modes = modes_of(record.holders)
+  if fair then
+    if #record.turns < #record.queue then
+      return false
+    end
+    for _, waiter in ipairs(record.queue) do
+      local _, wanted = cmsgpack.unpack(waiter)
+      modes[#modes + 1] = wanted
     end
   end
+  return admits(record, modes, mode)
+end
+
+-- Seconds until the waiter at `place` should look again even if nobody wakes it; `at` is the next event.
+local function look_in(record, place, at, now)
+  if record.turns[place] then
+    return 0
+  end
+  return math.max(at - now, 0) + (place - 1 - #record.turns) * TURN_SECONDS
+end
+
+-- Where the waiter at `place` stands, and the clients whose end would move it: the holders and the one before it.
+local function queued(record, place, at, now)
+  local answer, seen = { 'queued', place - 1, exact(look_in(record, place, at, now)) }, { [''] = true }
+  for _, holder in ipairs(record.holders) do
+    if not seen[holder[CLIENT]] then
+      seen[holder[CLIENT]] = true
+      answer[#answer + 1] = holder[CLIENT]
+    end
+  end
+  local before = place > 1 and client_of(record.queue[place - 1])
+  if before and not seen[before] then
+    answer[#answer + 1] = before
+  end
+  return answer
 end

@@ -1,62 +1,90 @@
 -- What the server keeps about one name, and how it is written down: rules/record.py and rules/codec.py.
 --
--- A record is a string of MessagePack values: schema, kind (false: none), limit, declared, token, and then
---   nothing                                  if it is idle,
---   the fields of the holder                 if one holds it and there is nothing else to say,
---   holders, queue, ended, watchers          otherwise.
--- MessagePack has doubles and whole numbers below 2^53 exactly, which the server's JSON has not.
--- The schema is the first byte, as long as it is a small number. The value is under a key of its own, so that
--- hot records stay small.
+-- A record is a string of MessagePack values: schema, shape, kind (false: none), limit, declared, token, and then
+--   nothing                                                 if it is idle,
+--   the fields of the holder                                if one holds it and there is nothing else to say,
+--   holders, queue, deadlines, turns, ended, watchers       if it is full.
+-- MessagePack has doubles and whole numbers below 2^53 exactly, which the server's JSON has not. Schema and shape
+-- are the first two bytes. The value is under a key of its own: hot records stay small.
+--
+-- A queue can be long, and every look at the record reads it. So what never changes of a waiter is one string
+-- (nonce, mode, client, owner, since), read only when it is needed; beside it there is the list of deadlines.
+-- Turns are a front of the queue: the list of when they began is as long as that.
+--
+-- While a script works on it, a record is a table that changes. Its lists of holders, waiters and turns do not:
+-- they are replaced, so that what was there before can be compared with what is there now.
 
-local SCHEMA = 1
-local LARGEST_SCHEMA = 31
-local TURN_SECONDS = 2.0
-local PATIENCE_SECONDS = 5.0
-local RETENTION_MS = 86400000
-local MAX_TOKEN = 9007199254740992
-
--- Fields of holders and waiters. None is false: a list must not have holes.
-local NONCE, SINCE, EXPIRES_AT, TOKEN, CLIENT, OWNER, MODE = 1, 2, 3, 4, 5, 6, 7
-local TTL, RENEWS, UNTIL, METADATA = 8, 9, 10, 11
-local TURN_AT = 4
--- Fields of attempts that were ended, and of watchers; the first is the nonce.
-local REASON, NOTE, FORGET_AT = 2, 3, 4
-local WATCHING, WATCHES_UNTIL = 2, 3
-
-local function replaced(record, changes)
-  local copy = {
-    kind = record.kind, limit = record.limit, declared = record.declared, token = record.token,
-    holders = record.holders, queue = record.queue, ended = record.ended, watchers = record.watchers,
-    value_is_new = record.value_is_new,
+-- Takes what reading the text as MessagePack gave; nil if that is no record.
+local function record_of(is_read, _, shape, kind, limit, declared, token, ...)
+  if not is_read or type(token) ~= 'number' then
+    return nil
+  end
+  local holders, queue, deadlines, turns, ended, watchers = {}, {}, {}, {}, {}, {}
+  if shape == HELD_BY_ONE then
+    holders = { { ... } }
+  elseif shape == FULL then
+    holders, queue, deadlines, turns, ended, watchers = ...
+  end
+  return {
+    kind = kind, limit = limit, declared = declared, token = token, holders = holders, queue = queue,
+    deadlines = deadlines, turns = turns, ended = ended, watchers = watchers,
   }
-  for field, value in pairs(changes) do
-    copy[field] = value
-  end
-  return copy
 end
 
-local function with_fields(row, changes)
-  local copy = {}
-  for field = 1, #row do
-    copy[field] = row[field]
+local function understand(key, raw)
+  if not raw then
+    return record_of(true, SCHEMA, IDLE, false, 0, 0, 0)
   end
-  for field, value in pairs(changes) do
-    copy[field] = value
+  local schema, record = string.byte(raw), nil
+  if schema == SCHEMA then
+    record = record_of(pcall(cmsgpack.unpack, raw))
+  elseif schema and schema > SCHEMA and schema <= LARGEST_SCHEMA then
+    error({ err = 'HOLDFAST holds a record of schema ' .. schema .. ', this version reads up to ' .. SCHEMA ..
+      ': upgrade holdfast here' })
   end
-  return copy
+  return record or error({ err = 'HOLDFAST holds something that is no record of Holdfast under the key ' .. key ..
+    ': delete that key' })
 end
 
-local function filtered(rows, is_kept)
-  local kept = {}
-  for _, row in ipairs(rows) do
-    if is_kept(row) then
-      kept[#kept + 1] = row
+-- It is kept for a day after the last thing in it has ended.
+local function store(key, record, now)
+  local kind, limit, declared, token = record.kind, record.limit, record.declared, record.token
+  local holders, queue, ended, watchers = record.holders, record.queue, record.ended, record.watchers
+  local last, text = now, nil
+  for _, holder in ipairs(holders) do
+    last = math.max(last, holder[EXPIRES_AT])
+  end
+  if #queue > 0 or #ended > 0 or #watchers > 0 or #holders > 1 then
+    for _, deadline in ipairs(record.deadlines) do
+      last = math.max(last, deadline)
+    end
+    for _, attempt in ipairs(ended) do
+      last = math.max(last, attempt[FORGET_AT])
+    end
+    for _, watcher in ipairs(watchers) do
+      last = math.max(last, watcher[WATCHES_UNTIL])
+    end
+    text = cmsgpack.pack(SCHEMA, FULL, kind, limit, declared, token, holders, queue, record.deadlines, record.turns,
+      ended, watchers)
+  elseif #holders == 1 then
+    text = cmsgpack.pack(SCHEMA, HELD_BY_ONE, kind, limit, declared, token, unpack(holders[1]))
+  else
+    text = cmsgpack.pack(SCHEMA, IDLE, kind, limit, declared, token)
+  end
+  redis.call('SET', key, text, 'PX', math.ceil((last - now) * 1000) + RETENTION_MS)
+end
+
+-- Where in a list the row of an attempt is.
+local function place_of(rows, nonce)
+  for place, row in ipairs(rows) do
+    if row[NONCE] == nonce then
+      return place
     end
   end
-  return kept
 end
 
-local function with_place(rows, place, row)
+-- A list with one row replaced, or added at its end.
+local function with_row(rows, place, row)
   local copy = {}
   for index = 1, #rows do
     copy[index] = rows[index]
@@ -65,14 +93,15 @@ local function with_place(rows, place, row)
   return copy
 end
 
-local function without_place(rows, place)
-  local copy = {}
-  for index = 1, #rows do
-    if index ~= place then
-      copy[#copy + 1] = rows[index]
+-- A list without the rows of an attempt.
+local function without(rows, nonce)
+  local others = {}
+  for _, row in ipairs(rows) do
+    if row[NONCE] ~= nonce then
+      others[#others + 1] = row
     end
   end
-  return copy
+  return others
 end
 
 local function modes_of(rows)
@@ -83,6 +112,7 @@ local function modes_of(rows)
   return modes
 end
 
+-- An expiry that respects max_hold.
 local function capped(expires_at, until_)
   if not until_ or expires_at < until_ then
     return expires_at
@@ -90,90 +120,18 @@ local function capped(expires_at, until_)
   return until_
 end
 
-local function fields_of(kind, limit, declared, token, first, queue, ended, watchers, ...)
-  local holders = first
-  if not first then
-    holders = {}
-  elseif type(first) ~= 'table' then
-    holders, queue, ended, watchers = { { first, queue, ended, watchers, ... } }, nil, nil, nil
-  end
-  return {
-    kind = kind, limit = limit, declared = declared, token = token,
-    holders = holders, queue = queue or {}, ended = ended or {}, watchers = watchers or {},
-  }
-end
-
-local function decode(key, raw)
-  if not raw then
-    return fields_of(false, 0, 0, 0)
-  end
-  local schema = string.byte(raw)
-  if schema == SCHEMA then
-    local fields = { pcall(cmsgpack.unpack, raw) }
-    if fields[1] and type(fields[6]) == 'number' then
-      return fields_of(unpack(fields, 3))
-    end
-  elseif schema and schema > SCHEMA and schema <= LARGEST_SCHEMA then
-    error({ err = 'HOLDFAST holds a record of schema ' .. schema .. ', this version reads up to ' .. SCHEMA ..
-      ': upgrade holdfast here' })
-  end
-  error({ err = 'HOLDFAST holds something that is no record of Holdfast under the key ' .. key ..
-    ': delete that key' })
-end
-
-local function encode(record)
-  local kind, limit, declared, token = record.kind, record.limit, record.declared, record.token
-  local holders, queue, ended, watchers = record.holders, record.queue, record.ended, record.watchers
-  if #queue > 0 or #ended > 0 or #watchers > 0 or #holders > 1 then
-    return cmsgpack.pack(SCHEMA, kind, limit, declared, token, holders, queue, ended, watchers)
-  elseif holders[1] then
-    return cmsgpack.pack(SCHEMA, kind, limit, declared, token, unpack(holders[1]))
-  end
-  return cmsgpack.pack(SCHEMA, kind, limit, declared, token)
-end
-
--- When nothing in it is in force any more.
-local function ends_at(record, now)
-  local last = now
-  for _, holder in ipairs(record.holders) do
-    last = math.max(last, holder[EXPIRES_AT])
-  end
-  for _, waiter in ipairs(record.queue) do
-    last = math.max(last, waiter[EXPIRES_AT])
-  end
-  for _, ended in ipairs(record.ended) do
-    last = math.max(last, ended[FORGET_AT])
-  end
-  for _, watcher in ipairs(record.watchers) do
-    last = math.max(last, watcher[WATCHES_UNTIL])
-  end
-  return last
-end
-
-local function load(key)
-  return decode(key, redis.call('GET', key))
-end
-
-local function store(key, record, now)
-  local lives_ms = math.ceil((ends_at(record, now) - now) * 1000) + RETENTION_MS
-  redis.call('SET', key, encode(record), 'PX', string.format('%.0f', lives_ms))
-end
-
--- Numbers with a fraction as they stand, in an answer.
+-- A number in an answer, with all its digits; nothing for none.
 local function exact(number)
-  return number and string.format('%.17g', number) or ''
+  return number and struct.pack('>d', number) or ''
 end
 
-local function told_holder(holder)
-  return {
-    holder[NONCE], holder[CLIENT], holder[OWNER], holder[MODE], exact(holder[SINCE]), exact(holder[EXPIRES_AT]),
-    holder[TOKEN], exact(holder[TTL]), holder[RENEWS] and 1 or 0, exact(holder[UNTIL]), holder[METADATA],
-  }
-end
-
-local function with_holders(answer, holders)
+-- An answer with holders added to it.
+local function telling(answer, holders)
   for _, holder in ipairs(holders) do
-    answer[#answer + 1] = told_holder(holder)
+    answer[#answer + 1] = {
+      holder[NONCE], holder[CLIENT], holder[OWNER], holder[MODE], exact(holder[SINCE]), exact(holder[EXPIRES_AT]),
+      holder[TOKEN], exact(holder[TTL]), holder[RENEWS] and 1 or 0, exact(holder[UNTIL]), holder[METADATA],
+    }
   end
   return answer
 end
