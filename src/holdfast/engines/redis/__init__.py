@@ -1,1 +1,79 @@
-"""Records kept by a Redis server, changed by scripts that run where the record lives."""
+"""``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``: locks on Redis or Valkey.
+
+Records are kept by the server, changed by scripts that run where the record lives. The URLs and their options
+are described in ``settings.py``; a live client of redis-py may be given instead of a URL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...core.urls import URL
+from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...model import Guarantees
+from .clients import settings_from_client
+from .guarantees import guarantees_of
+from .keys import Space
+from .settings import SHAPES, Settings, settings_from_url
+from .threads import RedisThreads
+
+__all__ = ["open_client", "open_engine"]
+
+log = logging.getLogger("holdfast")
+
+LINGER_SECONDS: Final = 60.0
+"""A request can sit in the buffers of a server that is stopped, or of a proxy, and be carried out when nobody
+waits for it any more. What is given up is cut off, so that nothing more of it is sent; what was sent, and is
+older than this when the server goes on, may be granted to nobody. It is free again after its ttl."""
+
+
+class RedisEngine:
+    """One deployment and one namespace in it."""
+
+    linger = LINGER_SECONDS
+
+    def __init__(self, url: str, settings: Settings, namespace: str) -> None:
+        self.url = url
+        self._settings = settings
+        self._space = Space(namespace, sharded=settings.shape == "cluster")
+        self._policy = ""
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return guarantees_of(self._settings, self._policy)
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+        return RedisThreads(self._settings, self._space, hooks, self._evicts)
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        from .asyncio import RedisAsyncio
+
+        return RedisAsyncio(self._settings, self._space, hooks, self._evicts)
+
+    def _evicts(self, policy: str) -> None:
+        """Found at connect. Said once: it is the operator who can change it."""
+        if policy and not self._policy:
+            log.warning(
+                "holdfast: %s throws keys away when its memory is full (maxmemory-policy %s), locks among "
+                "them: set it to noeviction",
+                self.url,
+                policy,
+            )
+        self._policy = policy
+
+
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedisEngine:
+    return RedisEngine(str(url), settings_from_url(url, options), namespace)
+
+
+def open_client(client: Any, namespace: str, options: Mapping[str, Any]) -> RedisEngine:
+    """Whatever a live client of redis-py is connected to, with its settings."""
+    settings = settings_from_client(client, options)
+    scheme = next(scheme for scheme, shape in SHAPES.items() if shape == settings.shape)
+    scheme = "rediss" if scheme == "redis" and settings.tls is not None else scheme
+    hosts = ",".join(map(str, settings.addresses))
+    query = f"?service={settings.service}" if settings.service else ""
+    path = f"/{settings.database}" if settings.database or query else ""
+    return RedisEngine(f"{scheme}://{hosts}{path}{query}", settings, namespace)
