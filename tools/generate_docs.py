@@ -60,7 +60,14 @@ def engines() -> list[tuple[str, Guarantees]]:
     return list(seen.items())
 
 
-EXAMPLES = {"memory": "memory://", "sqlite": "sqlite:////var/lib/app/locks.db"}
+EXAMPLES = {
+    "memory": "memory://",
+    "sqlite": "sqlite:////var/lib/app/locks.db",
+    "redis": "redis://localhost:6379/0",
+    "rediss": "rediss://localhost:6379/0",
+    "redis+sentinel": "redis+sentinel://localhost:26379?service=main",
+    "redis+cluster": "redis+cluster://localhost:6379",
+}
 
 
 def table() -> str:

@@ -51,7 +51,7 @@ IF_LOST: tuple[IfLost, ...] = ("cancel", "raise", "note")
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     namespace: str = "holdfast",
     io_timeout: float = IO_TIMEOUT_SECONDS,
@@ -59,6 +59,7 @@ def connect(
 ) -> AsyncClient:
     """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
 
+    Instead of a URL it takes a live client (``redis.Redis`` and its relatives) and uses its settings.
     Connects when it is first used, and belongs to the event loop in which that is.
     """
     return AsyncClient(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))

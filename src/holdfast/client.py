@@ -37,7 +37,7 @@ IN_A_LOOP = "the threads API of holdfast blocks, and an event loop runs in this 
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     namespace: str = "holdfast",
     io_timeout: float = IO_TIMEOUT_SECONDS,
@@ -45,6 +45,7 @@ def connect(
 ) -> Client:
     """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
 
+    Instead of a URL it takes a live client (``redis.Redis`` and its relatives) and uses its settings.
     Connects when it is first used. Close it, or use it as a context manager: closing releases what it holds.
     """
     return Client(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))

@@ -85,9 +85,9 @@ def _forbidden_in_script(message: str) -> bool:
 
 def permission_needed() -> str:
     return (
-        "the user lacks a permission: Holdfast needs +@scripting, +@hash +@string +@keyspace +@connection, "
-        "PUBLISH and SUBSCRIBE (in a cluster SPUBLISH, SSUBSCRIBE and CLUSTER SLOTS), TIME, SCAN, "
-        "the keys ~holdfast:* and the channels &holdfast:*"
+        "the user lacks a permission: Holdfast needs ~holdfast:* &holdfast:* +@scripting +@connection "
+        "+get +set +time +scan +publish +subscribe (in a cluster +spublish +ssubscribe "
+        "+sunsubscribe +cluster|slots as well); +info|memory lets it see whether keys are evicted"
     )
 
 

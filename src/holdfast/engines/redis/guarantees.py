@@ -39,7 +39,7 @@ _FAILOVER: Final = {
 _NEEDS: Final = (
     "Redis 6.2 or later, or Valkey",
     "maxmemory-policy noeviction",
-    "the commands EVALSHA, SCRIPT LOAD, GET, SET, DEL, TIME, SCAN, PUBLISH, SUBSCRIBE, HELLO",
+    "the commands EVALSHA, SCRIPT LOAD, GET, SET, TIME, SCAN, PUBLISH, SUBSCRIBE, HELLO",
 )
 
 GUARANTEES: Final = Guarantees(

@@ -71,14 +71,25 @@ class Pool:
         self._closed = False
 
     def call(self, payload: bytes) -> Any:
-        """One request, one reply."""
-        line = self._take()
+        """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here."""
+        now = monotonic()
         try:
-            reply = line.call(payload)
+            line = self._idle.pop()
+        except IndexError:
+            line = self._wait_for_one()
+        if now - line.used_at > IDLE_SECONDS:
+            line = self._checked(line)
+        try:
+            reply = line.call(payload, now)
         except BaseException:
             self._lose(line)
             raise
-        self._put(line)
+        if line.age != self._age:
+            self._lose(line)
+            return reply
+        self._idle.append(line)
+        if self._places:
+            self._serve()
         return reply
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
@@ -94,14 +105,21 @@ class Pool:
     # --- taking one, and giving it back ---------------------------------------------------------
 
     def _take(self) -> SocketLine:
-        while True:
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            return self._wait_for_one()
+        return line if monotonic() - line.used_at < IDLE_SECONDS else self._checked(line)
+
+    def _checked(self, line: SocketLine) -> SocketLine:
+        """It was idle for a while: this one if it is still in place, else another."""
+        while line.is_stale():
+            self._lose(line)
             try:
                 line = self._idle.pop()
             except IndexError:
                 return self._wait_for_one()
-            if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
-                return line
-            self._lose(line)
+        return line
 
     def _put(self, line: SocketLine) -> None:
         if line.age != self._age:

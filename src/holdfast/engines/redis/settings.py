@@ -172,7 +172,7 @@ def _merged(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dic
             raise InvalidArgument(f"{url.scheme}:// has no option {option!r}: {told}")
         if option in url.options:
             raise InvalidArgument(f"{option} stands in the URL and beside it: write it once")
-    return {**url.options, **options}
+    return {**url.options, **{option: value for option, value in options.items() if value is not None}}
 
 
 def _credentials(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | None]:

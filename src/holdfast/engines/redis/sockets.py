@@ -65,9 +65,9 @@ class SocketLine:
         self._poll.register(connected.fileno(), select.POLLIN)
         self._sending = threading.Lock()
 
-    def call(self, payload: bytes) -> Any:
+    def call(self, payload: bytes, started: float) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
-        self.used_at = started = monotonic()
+        self.used_at = started
         try:
             sent = self._send(payload)
         except OSError as error:
@@ -87,8 +87,8 @@ class SocketLine:
         return reply
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
-        replies = [self.call(payload)]
         started = monotonic()
+        replies = [self.call(payload, started)]
         try:
             while len(replies) < count:
                 reply = self._gets()

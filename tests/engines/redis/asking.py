@@ -1,0 +1,91 @@
+"""One way to ask an adapter, whichever driver it is for, and to see what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from holdfast.core.urls import parse_url
+from holdfast.drivers.adapter import Hooks
+from holdfast.engines.redis import RedisEngine, open_engine
+from holdfast.rules.requests import Acquire, Release
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Driver = Literal["threads", "asyncio"]
+
+
+class Asker:
+    """An adapter of a client of its own. ``ask(adapter.apply, …)`` blocks until it is answered."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        url: str,
+        *,
+        namespace: str | None = None,
+        io_timeout: float = 5.0,
+        **options: Any,
+    ) -> None:
+        self.engine: RedisEngine = open_engine(
+            parse_url(url), namespace or f"test-{secrets.token_hex(6)}", options
+        )
+        self.id = secrets.token_hex(8)
+        self.posted: list[str] = []
+        self.told_to_look = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        hooks = Hooks(self.id, self.posted.append, self._look, io_timeout)
+        self.adapter: Any
+        if driver == "threads":
+            self.adapter = self.engine.threads(hooks)
+        else:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="loop of the test")
+            self._thread.start()
+            self.adapter = self.ask(lambda: self.engine.asyncio(hooks))
+
+    def _look(self) -> None:
+        self.told_to_look += 1
+
+    def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Called in the loop, if there is one, and awaited if need be."""
+        if self._loop is None:
+            return question(*args, **kwargs)
+
+        async def asked() -> Any:
+            answer = question(*args, **kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        return asyncio.run_coroutine_threadsafe(asked(), self._loop).result(60)
+
+    def apply(self, name: str, request: Any) -> Any:
+        return self.ask(self.adapter.apply, name, request)
+
+    def acquire(self, name: str = "x", nonce: str = "n1", *, wait: bool = False, ttl: float = 30.0) -> Any:
+        return self.apply(
+            name, Acquire(nonce, self.id, "host/1/me", "lock", "exclusive", ttl=ttl, wait=wait)
+        )
+
+    def release(self, name: str = "x", nonce: str = "n1") -> Any:
+        return self.apply(name, Release(nonce))
+
+    def close(self) -> None:
+        self.ask(self.adapter.close)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
