@@ -14,6 +14,7 @@ from holdfast.core.urls import parse_url
 from holdfast.drivers.adapter import Hooks
 from holdfast.engines.redis import RedisEngine, open_engine
 from holdfast.rules.requests import Acquire, Release
+from support import wait_until
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,12 +69,17 @@ class Asker:
         return self.ask(self.adapter.apply, name, request)
 
     def acquire(self, name: str = "x", nonce: str = "n1", *, wait: bool = False, ttl: float = 30.0) -> Any:
-        return self.apply(
-            name, Acquire(nonce, self.id, "host/1/me", "lock", "exclusive", ttl=ttl, wait=wait)
-        )
+        return self.apply(name, Acquire(nonce, self.id, "host/1/me", "lock", "exclusive", ttl=ttl, wait=wait))
 
     def release(self, name: str = "x", nonce: str = "n1") -> Any:
         return self.apply(name, Release(nonce))
+
+    def until_told_to_look(self, seen: int = 0) -> None:
+        """Wake-ups may have been missed, it was told, more often than ``seen``."""
+        wait_until(lambda: self.told_to_look > seen, timeout=30)
+
+    def until_posted(self, nonce: str) -> None:
+        wait_until(lambda: nonce in self.posted)
 
     def close(self) -> None:
         self.ask(self.adapter.close)

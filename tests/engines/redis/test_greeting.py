@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def guarded() -> Iterator[Redis]:
         yield server
 
 
-def try_out(driver: Driver, url: str, **options: object) -> Granted:
+def try_out(driver: Driver, url: str, **options: Any) -> Granted:
     with Asker(driver, url, **options) as asker:
         granted = asker.acquire()
         assert isinstance(granted, Granted)
@@ -79,16 +80,17 @@ def test_who_may_not_is_told_so_at_once(driver: Driver, guarded: Redis, user: st
 def test_who_may_not_listen_is_told_when_it_wants_to(driver: Driver, guarded: Redis) -> None:
     with Asker(driver, f"redis://deaf:deaf-secret@{guarded.address}", io_timeout=0.5) as asker:
         assert isinstance(asker.acquire(), Granted)
-        with pytest.raises(EngineUnavailable, match="lacks a permission.*subscribe"):
+        with pytest.raises(EngineUnavailable, match=r"lacks a permission.*subscribe"):
             asker.ask(asker.adapter.listen, "x")
 
 
 def test_databases_are_apart(driver: Driver) -> None:
     namespace = f"test-{secrets.token_hex(6)}"
     url = shared_redis().url
-    with Asker(driver, f"{url}/1", namespace=namespace) as one, Asker(
-        driver, f"{url}/2", namespace=namespace
-    ) as two:
+    with (
+        Asker(driver, f"{url}/1", namespace=namespace) as one,
+        Asker(driver, f"{url}/2", namespace=namespace) as two,
+    ):
         assert isinstance(one.acquire(), Granted)
         assert isinstance(two.acquire(), Granted)
         assert one.adapter.source != two.adapter.source
@@ -104,13 +106,19 @@ def test_tls(driver: Driver) -> None:
     files = server.certificates
     try_out(driver, f"{server.url}?ssl_ca_certs={files.authority}")
     try_out(driver, server.url, ssl_cert_reqs="none")
-    try_out(driver, server.url, ssl_ca_certs=str(files.authority), ssl_certfile=str(files.certificate), ssl_keyfile=str(files.key))
+    try_out(
+        driver,
+        server.url,
+        ssl_ca_certs=str(files.authority),
+        ssl_certfile=str(files.certificate),
+        ssl_keyfile=str(files.key),
+    )
 
 
 def test_a_certificate_that_is_not_trusted(driver: Driver) -> None:
     with (
         Asker(driver, shared_redis_tls().url) as asker,
-        pytest.raises(EngineUnavailable, match="certificate of .* is not trusted"),
+        pytest.raises(EngineUnavailable, match=r"certificate of .* is not trusted"),
     ):
         asker.acquire()
 
@@ -118,7 +126,7 @@ def test_a_certificate_that_is_not_trusted(driver: Driver) -> None:
 def test_tls_to_a_server_without(driver: Driver) -> None:
     with (
         Asker(driver, f"rediss://{shared_redis().address}", io_timeout=2.0) as asker,
-        pytest.raises((EngineUnavailable, Refused), match="no TLS with|no connection to"),
+        pytest.raises((EngineUnavailable, Refused), match=r"no TLS with|no connection to"),
     ):
         asker.acquire()
 
@@ -136,7 +144,10 @@ def test_no_tls_to_a_server_with(driver: Driver) -> None:
 
 def test_a_member_of_a_cluster_by_itself(driver: Driver) -> None:
     member = shared_redis_cluster().masters[0]
-    with Asker(driver, member.url) as asker, pytest.raises(EngineUnavailable, match=r"write redis\+cluster://"):
+    with (
+        Asker(driver, member.url) as asker,
+        pytest.raises(EngineUnavailable, match=r"write redis\+cluster://"),
+    ):
         asker.acquire()
 
 
@@ -160,7 +171,7 @@ def test_a_sentinel_by_itself(driver: Driver) -> None:
 def test_no_sentinel(driver: Driver) -> None:
     with (
         Asker(driver, f"redis+sentinel://{shared_redis().address}?service=main") as asker,
-        pytest.raises(EngineUnavailable, match="unknown command|lacks a command"),
+        pytest.raises(EngineUnavailable, match=r"unknown command|lacks a command"),
     ):
         asker.acquire()
 
@@ -231,6 +242,9 @@ def test_what_is_evicted_is_read_from_what_the_server_says() -> None:
 
 
 def test_an_error_of_the_whole_client_says_what_to_do(guarded: Redis) -> None:
-    with holdfast.connect(f"redis://{guarded.address}") as locks:
-        with pytest.raises(EngineUnavailable, match=r"wants a password: write redis://:password@host"):
-            locks.lock("x").acquire()
+    told = "wants a password: write redis://:password@host"
+    with (
+        holdfast.connect(f"redis://{guarded.address}") as locks,
+        pytest.raises(EngineUnavailable, match=told),
+    ):
+        locks.lock("x").acquire()

@@ -1,4 +1,4 @@
-"""Connections that break, by a proxy before a real server: what did not happen is told apart from what may have.
+"""Connections that break, by a proxy before a real server: what did not happen, and what may have.
 
 Nobody ever gets a reply that was meant for another.
 """
@@ -136,7 +136,7 @@ def _sees_it_closed(asker: Asker) -> bool:
 def test_nobody_listens(driver: Driver, proxy: Proxy) -> None:
     proxy.refuse()
     with Asker(driver, f"redis://{proxy.address}") as asker:
-        with pytest.raises(Refused, match="no connection to .*: "):
+        with pytest.raises(Refused, match=r"no connection to .*: "):
             asker.acquire()
         proxy.pass_on()
         assert isinstance(asker.acquire(), Granted)
@@ -166,7 +166,9 @@ def test_a_second_copy_of_a_request_grants_nothing_more(driver: Driver, proxy: P
         granted = [asker.acquire(f"x{number}", f"n{number}") for number in range(10)]
         assert len({each.token for each in granted}) == 10
         for number, each in enumerate(granted):
-            assert [holder.token for holder in asker.apply(f"x{number}", Inspect()).record.holders] == [each.token]
+            assert [holder.token for holder in asker.apply(f"x{number}", Inspect()).record.holders] == [
+                each.token
+            ]
 
 
 # --- asyncio ------------------------------------------------------------------------------------
@@ -180,7 +182,12 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write(proxy: Prox
             line: Any = locks._driver.adapter._home  # type: ignore[attr-defined]  # looked at from inside
             writes: list[bytes] = []
             write = line._transport.write
-            line._transport = _Recorder(line._transport, lambda data: (writes.append(data), write(data)))
+
+            def record(data: bytes) -> None:
+                writes.append(data)
+                write(data)
+
+            line._transport = _Recorder(line._transport, record)
             leases = await asyncio.gather(*[locks.lock(f"x{number}").acquire() for number in range(100)])
             assert len({lease.token for lease in leases if lease is not None}) == 100
             assert len(writes) == 1

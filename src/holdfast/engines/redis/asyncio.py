@@ -74,7 +74,7 @@ class RedisAsyncio:
         return answer
 
     def _troubled(self) -> None:
-        self._router.suspect()
+        self._router.suspect(self._router.home)
         if not self._router.ready:
             self._home = None
 
@@ -142,9 +142,6 @@ class RedisAsyncio:
         except Exception:
             log.exception("holdfast: a task that listens ended; waiters look by themselves")
             raise
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     def gate(self) -> _Gate:
         return _Gate()

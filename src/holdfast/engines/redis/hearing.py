@@ -58,8 +58,6 @@ class Stage(Protocol):
         """Have it done beside everything else, until it ends by itself."""
         ...
 
-    async def pause(self, seconds: float) -> None: ...
-
     def gate(self) -> Gate: ...
 
 
@@ -104,11 +102,15 @@ class _Ear:
         self.channels: dict[bytes, _Channel] = {}
         self.address: Address | None = None
         self.gate = stage.gate()
+        """Opens when it hears for the first time."""
+        self._bell = stage.gate()
+        """Ends the pause after this try, also when it rings before that begins."""
         self.trouble: Exception | None = None
         self.closed = False
 
     async def run(self) -> None:
         while not self.closed:
+            self._bell = self._stage.gate()
             try:
                 await self._listen(await self._find())
             except (Troubled, EngineUnavailable) as trouble:
@@ -116,7 +118,7 @@ class _Ear:
             if self.closed:
                 return
             await self._ears.lost(self)
-            await self._stage.pause(self._next_pause())
+            await self._bell.wait(self._next_pause())
 
     def _next_pause(self) -> float:
         longest = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
@@ -171,6 +173,15 @@ class _Ear:
         if self._line is not None:
             with contextlib.suppress(Refused):  # a new connection begins with everything that is wanted
                 self._line.send(packed_command(what, channel))
+
+    def hurry(self) -> None:
+        """Somebody wants to hear: do not pause."""
+        self._bell.open()
+
+    def close(self) -> None:
+        self.closed = True
+        self.hang_up()
+        self._bell.open()
 
     def hang_up(self) -> None:
         """Begin anew, or, when it is closed, end."""
@@ -257,6 +268,8 @@ class Ears:
             return
         self.start()
         ear = self._ears[None]
+        if ear.trouble is not None:
+            ear.hurry()
         if not await ear.gate.wait(self._hooks.io_timeout):
             raise ear.trouble or Refused("the server does not confirm that it will send wake-ups")
 
@@ -325,7 +338,7 @@ class Ears:
 
     async def lost(self, ear: _Ear) -> None:
         """Its connection is gone: another server may have what it listened to."""
-        self._router.suspect()
+        self._router.suspect(ear.address)
         if self._space.sharded:
             await self.relocate(ear, list(ear.channels.values()))
 
@@ -353,8 +366,7 @@ class Ears:
         if len(self._ears) == 1:
             self._ear_at(next(address for address in serving if address is not None))
         self._ears = {address: each for address, each in self._ears.items() if each is not ear}
-        ear.closed = True
-        ear.hang_up()
+        ear.close()
 
     def check(self) -> None:
         """Who serves what was found out again: an ear at a server that is not the one any more moves."""
@@ -371,5 +383,4 @@ class Ears:
         with self.mutex:
             ears = list(self._ears.values())
         for ear in ears:
-            ear.closed = True
-            ear.hang_up()
+            ear.close()

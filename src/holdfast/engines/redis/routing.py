@@ -67,6 +67,8 @@ class Router:
         self._waits = _wait_for_replicas(settings, hooks.io_timeout)
         self._id = settings.source
         self._first_asked = list(settings.addresses)
+        self._doubtful: set[Address] = set()
+        """Where something failed: others are asked first."""
         self._was_ready = False
         self.ready = False
         """Who serves what was found out, and nothing has shown since that it changed."""
@@ -86,14 +88,21 @@ class Router:
         """Find out who serves what: before the first request, and when something shows that it changed."""
         if self._settings.shape == "cluster":
             known = [*masters_of(self.masters), *self._settings.addresses]
+            known.sort(key=lambda address: address in self._doubtful)
             self.masters = await read_slots(known, self._nodes)
         elif self._settings.shape == "sentinel":
-            self.home = await find_master(self._settings.service, self._first_asked, self._nodes)
+            self._move_to(await find_master(self._settings.service, self._first_asked, self._nodes))
         else:
             self.home = self._settings.addresses[0]
         if not self._was_ready:
             await self._get_acquainted()
+        self._doubtful.clear()
         self.ready = self._was_ready = True
+
+    def _move_to(self, master: Address) -> None:
+        if self.home not in (None, master):
+            self._nodes.drop(self.home)
+        self.home = master
 
     async def _get_acquainted(self) -> None:
         """The first words with the deployment: does it keep what it is given, and whose are its numbers?"""
@@ -126,10 +135,12 @@ class Router:
             raise Refused(f"no server of the cluster has slot {slot}: is one down?")
         return address
 
-    def suspect(self) -> None:
-        """Something failed that may mean that another server has taken over: look before the next request."""
+    def suspect(self, address: Address | None) -> None:
+        """Something failed there. Another server may have taken over: look before the next request."""
         if self._settings.shape != "single":
             self.ready = False
+            if address is not None:
+                self._doubtful.add(address)
 
     # --- one request ----------------------------------------------------------------------------
 
@@ -173,7 +184,7 @@ class Router:
                 return await self._nodes.exchange_apart(address, payload, count)
             return await self._nodes.exchange(address, payload, count)
         except Troubled:
-            self.suspect()
+            self.suspect(address)
             raise
 
     async def _settled(
@@ -216,7 +227,7 @@ class Router:
     def _failure(self, message: str, address: Address) -> Exception:
         if message.startswith(DEMOTED):
             self._nodes.drop(address)
-            self.suspect()
+            self.suspect(address)
         return failure_of(message, address)
 
     async def _tell_victims(self, broken: Broken, address: Address) -> None:

@@ -44,7 +44,6 @@ class RedisThreads:
         self._home: Pool | None = None
         """Where every request goes; None: the router has to be asked."""
         self._finding = threading.RLock()
-        self._stopping = _Gate()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -77,7 +76,7 @@ class RedisThreads:
         return await self._router.apply(name, request)
 
     def _troubled(self) -> None:
-        self._router.suspect()
+        self._router.suspect(self._router.home)
         if not self._router.ready:
             self._home = None
 
@@ -151,16 +150,12 @@ class RedisThreads:
             log.exception("holdfast: a thread that listens ended; waiters look by themselves")
             raise
 
-    async def pause(self, seconds: float) -> None:
-        await self._stopping.wait(seconds)
-
     def gate(self) -> _Gate:
         return _Gate()
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._stopping.open()
         self._ears.close()
         self._sockets.close()
         for thread in self._threads:

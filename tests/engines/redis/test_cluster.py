@@ -1,0 +1,269 @@
+"""A real Cluster: every name at the server of its slot, while slots move and masters fail."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from engines.redis.asking import Asker, Driver
+from holdfast.core.ops import Refused, Troubled
+from holdfast.engines.redis.translation import key_of, slot_of
+from holdfast.lab.servers import RedisCluster
+from holdfast.protocols import records
+from holdfast.rules.requests import Acquire, Break, Broken, Busy, Done, Granted, Queued, Renew
+from support import wait_until
+from support.servers import shared_redis_cluster
+
+
+@pytest.fixture
+def asker(driver: Driver) -> Iterator[Asker]:
+    with Asker(driver, url_of(shared_redis_cluster())) as asker:
+        yield asker
+
+
+@pytest.fixture(scope="module")
+def moving() -> Iterator[RedisCluster]:
+    """One whose slots may be moved."""
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+def url_of(cluster: RedisCluster) -> str:
+    return f"redis+cluster://{cluster.addresses}"
+
+
+def names_apart(asker: Asker, cluster: RedisCluster) -> list[str]:
+    """One name at each master."""
+    found: dict[int, str] = {}
+    for number in count():
+        name = f"name-{number}"
+        found.setdefault(cluster.owner(slot_of(asker.engine._space, name)).port, name)
+        if len(found) == len(cluster.masters):
+            return list(found.values())
+    raise AssertionError
+
+
+def move(cluster: RedisCluster, asker: Asker, name: str) -> None:
+    slot = slot_of(asker.engine._space, name)
+    owner = cluster.owner(slot)
+    cluster.move(slot, next(node for node in cluster.masters if node is not owner))
+
+
+def until_longer(seen: list[int], enough: int) -> None:
+    wait_until(lambda: len(seen) > enough, timeout=30)
+
+
+def test_names_are_where_the_cluster_says(asker: Asker) -> None:
+    cluster = shared_redis_cluster()
+    for name in ("a", "b", "with {tag} in it", "{", "}", "{}x", "%"):
+        slot = slot_of(asker.engine._space, name)
+        assert slot == cluster.slot_of(key_of(asker.engine._space, name))
+        assert isinstance(asker.acquire(name, f"n-{name}"), Granted)
+
+
+def test_any_member_is_enough_to_begin_with(driver: Driver) -> None:
+    cluster = shared_redis_cluster()
+    url = f"redis+cluster://127.0.0.1:1,{cluster.masters[2].address}"
+    with Asker(driver, url) as asker:
+        for name in names_apart(asker, cluster):
+            assert isinstance(asker.acquire(name, f"n-{name}"), Granted)
+
+
+def test_nobody_answers(driver: Driver) -> None:
+    with (
+        Asker(driver, "redis+cluster://127.0.0.1:1,127.0.0.1:2") as asker,
+        pytest.raises(Refused, match=r"no member of the cluster answers \(127\.0\.0\.1:1, 127\.0\.0\.1:2\)"),
+    ):
+        asker.acquire()
+
+
+def test_tend_reaches_every_server(asker: Asker) -> None:
+    names = [f"x{number}" for number in range(300)]
+    for name in names:
+        asker.acquire(name, f"n-{name}")
+    steps = tuple((name, Renew(f"n-{name}", 30.0)) for name in names)
+    assert asker.ask(asker.adapter.tend, steps) == [Done()] * 300
+    assert [name for name, _ in asker.ask(asker.adapter.list_names, "x")] == sorted(names)
+    assert len(asker.ask(asker.adapter.list_names, "x1")) == 111
+
+
+def test_several_at_once_as_far_as_they_share_a_slot(asker: Asker) -> None:
+    def step(name: str) -> tuple[str, Acquire]:
+        return name, Acquire(f"n-{name}", asker.id, "me", "lock", "exclusive", ttl=30.0, wait=False)
+
+    together = tuple(step(f"order {number} of {{42}}") for number in range(3))
+    told = asker.ask(asker.adapter.apply_in_order, together, True)
+    assert [type(each) for each in told] == [Granted] * 3
+    one, two, three = names_apart(asker, shared_redis_cluster())
+    apart = (step(one), step(two), step(three))
+    told = asker.ask(asker.adapter.apply_in_order, apart, True)
+    assert [type(each) for each in told] == [Granted]
+
+
+def test_a_lock_of_several_names_takes_them_one_after_the_other() -> None:
+    with holdfast.connect(url_of(shared_redis_cluster()), namespace=f"test-{secrets.token_hex(6)}") as locks:
+        driver = locks._driver
+        specs = tuple(locks.lock(name)._core.spec for name in "abcde")
+        taken = driver.run(records.acquire_in_order(driver.book, specs, "me", 5.0))
+        assert isinstance(taken, tuple)
+        assert [state.name for state in taken] == list("abcde")
+        again = driver.run(records.acquire_in_order(driver.book, specs[3:], "me", 0.0))
+        assert isinstance(again, records.NotGranted)
+
+
+def test_a_holder_hears_that_its_lock_was_broken(asker: Asker) -> None:
+    """It listens to no slot; the one who breaks tells it."""
+    asker.ask(asker.adapter.listen, None)
+    for name in names_apart(asker, shared_redis_cluster()):
+        assert isinstance(asker.acquire(name, f"n-{name}"), Granted)
+        asker.until_told_to_look()
+        assert isinstance(asker.apply(name, Break(None, "test")), Broken)
+        asker.until_posted(f"n-{name}")
+
+
+def test_wake_ups_come_from_every_server(asker: Asker) -> None:
+    names = names_apart(asker, shared_redis_cluster())
+    for name in names:
+        asker.acquire(name, f"holds {name}")
+        asker.ask(asker.adapter.listen, name)
+        assert isinstance(asker.acquire(name, f"waits {name}", wait=True), Queued)
+        asker.release(name, f"holds {name}")
+    wait_until(lambda: sorted(asker.posted) == sorted(f"waits {name}" for name in names))
+
+
+def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engines.redis.hearing.IDLE_CHANNELS", 2)
+    cluster = shared_redis_cluster()
+
+    def channels() -> int:
+        pattern = f"{asker.engine._space.prefix.decode()}wake:*"
+        return sum(len(node.command("PUBSUB", "SHARDCHANNELS", pattern)) for node in cluster.masters)
+
+    for name in "abcde":
+        asker.ask(asker.adapter.listen, name)
+    assert channels() == 5
+    for name in "abcde":
+        asker.ask(asker.adapter.unlisten, name)
+    wait_until(lambda: channels() == 2)
+    asker.ask(asker.adapter.listen, "a")
+    assert channels() == 3
+
+
+# --- slots that move ----------------------------------------------------------------------------
+
+
+def test_requests_follow_a_slot_that_moved(driver: Driver, moving: RedisCluster) -> None:
+    with Asker(driver, url_of(moving)) as asker:
+        first = asker.acquire("x", "n1")
+        for _ in range(3):
+            move(moving, asker, "x")
+            assert isinstance(asker.acquire("x", "n2"), Busy)
+            assert asker.ask(asker.adapter.tend, (("x", Renew("n1", 30.0)),)) == [Done()]
+        asker.release("x", "n1")
+        second = asker.acquire("x", "n2")
+        assert second.token > first.token
+
+
+def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: RedisCluster) -> None:
+    """The old server has what was not moved yet, and sends on whoever asks for the rest (ASK)."""
+    with Asker(driver, url_of(moving)) as asker:
+        for name in ("{t}old", "{t}other"):
+            asker.acquire(name, f"n-{name}")
+        slot = slot_of(asker.engine._space, "{t}old")
+        owner = moving.owner(slot)
+        target = next(node for node in moving.masters if node is not owner)
+        moving.begin_move(slot, target)
+        assert isinstance(asker.acquire("{t}old", "late"), Busy)
+        fresh = asker.acquire("{t}fresh", "n1")
+        assert isinstance(fresh, Granted)
+        assert asker.ask(asker.adapter.tend, (("{t}fresh", Renew("n1", 30.0)),)) == [Done()]
+        moving.move_keys(slot, target)
+        assert isinstance(asker.acquire("{t}old", "late"), Busy)
+        moving.end_move(slot, target)
+        assert asker.acquire("{t}fresh", "n1").token == fresh.token
+        assert isinstance(asker.release("{t}old", "n-{t}old"), Done)
+        assert asker.adapter._router.masters[slot].port == target.port
+
+
+def test_who_waits_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
+    with Asker(driver, url_of(moving)) as asker:
+        asker.acquire("x", "n1")
+        asker.ask(asker.adapter.listen, "x")
+        asker.acquire("x", "n2", wait=True)
+        for _ in range(2):
+            looked = asker.told_to_look
+            move(moving, asker, "x")
+            asker.until_told_to_look(looked)
+        assert asker.posted == []
+        asker.release("x", "n1")
+        wait_until(lambda: asker.posted == ["n2"])
+
+
+def test_locks_change_hands_while_slots_move(moving: RedisCluster) -> None:
+    """Two processes' worth of clients, one name, its slot on the move all the time: never two holders."""
+    inside: list[int] = []
+    tokens: list[int] = []
+    stop = threading.Event()
+    namespace = f"test-{secrets.token_hex(6)}"
+
+    def work() -> None:
+        with holdfast.connect(url_of(moving), namespace=namespace) as locks:
+            while not stop.is_set():
+                with locks.lock("x", timeout=60) as lease:
+                    inside.append(1)
+                    assert len(inside) == 1
+                    tokens.append(lease.token)
+                    inside.pop()
+
+    with Asker("threads", url_of(moving), namespace=namespace) as asker:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(6):
+                enough = len(tokens) + 3
+                move(moving, asker, "x")
+                until_longer(tokens, enough)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(70)
+    assert not any(thread.is_alive() for thread in threads)
+    assert tokens == sorted(set(tokens))
+
+
+# --- masters that fail --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_master_that_died_is_followed_by_its_replica(driver: Driver) -> None:
+    with (
+        RedisCluster(replicas=1, node_timeout_ms=1000) as cluster,
+        Asker(driver, url_of(cluster), io_timeout=2.0) as asker,
+    ):
+        first = asker.acquire("x", "n1")
+        asker.ask(asker.adapter.listen, "x")
+        old = cluster.owner(slot_of(asker.engine._space, "x"))
+        wait_until(lambda: old.command("WAIT", 1, 1000) == 1)
+        looked = asker.told_to_look
+        old.kill()
+
+        def again() -> object:
+            with contextlib.suppress(Troubled):
+                return asker.acquire("x", "n1")
+            return None
+
+        second = wait_until(again, timeout=60)
+        assert isinstance(second, Granted)
+        assert second.token >= first.token
+        asker.until_told_to_look(looked)
+        asker.acquire("x", "n2", wait=True)
+        asker.release("x", "n1")
+        asker.until_posted("n2")

@@ -1,0 +1,190 @@
+"""Wake-ups: one connection that listens, made anew whatever happens to it; nobody sleeps through the gap."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from engines.redis.asking import Asker, Driver
+from holdfast import Client, Lock
+from holdfast.core.ops import Refused
+from holdfast.engines.redis import hearing
+from holdfast.lab.proxy import Proxy
+from holdfast.lab.servers import Redis
+from holdfast.rules.requests import Granted, Queued
+from support import async_wait_until, stays_true, wait_until
+from support.servers import shared_redis
+
+SOON_SECONDS = 5.0
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    with Redis() as server:
+        yield server
+
+
+def listeners(server: Redis) -> int:
+    return len(server.command("CLIENT", "LIST", "TYPE", "PUBSUB").splitlines())
+
+
+def test_a_release_wakes_who_is_next(driver: Driver) -> None:
+    with Asker(driver, shared_redis().url) as asker:
+        asker.ask(asker.adapter.listen, "x")
+        assert isinstance(asker.acquire("x", "n1"), Granted)
+        assert isinstance(asker.acquire("x", "n2", wait=True), Queued)
+        assert isinstance(asker.acquire("x", "n3", wait=True), Queued)
+        asker.release("x", "n1")
+        wait_until(lambda: asker.posted == ["n2"])
+
+
+def test_one_connection_listens_however_many_wait(driver: Driver, server: Redis) -> None:
+    with Asker(driver, server.url) as asker:
+        for number in range(50):
+            asker.ask(asker.adapter.listen, f"x{number}")
+        assert listeners(server) == 1
+        asker.ask(asker.adapter.unlisten, "x0")
+        assert listeners(server) == 1
+
+
+def test_who_was_cut_off_is_told_to_look(driver: Driver, server: Redis) -> None:
+    """Whatever was said in between is lost, and nobody knows."""
+    with Asker(driver, server.url) as asker:
+        asker.ask(asker.adapter.listen, "x")
+        asker.acquire("x", "n1")
+        asker.acquire("x", "n2", wait=True)
+        for times in range(2, 5):
+            wait_until(lambda: listeners(server) == 1)
+            assert server.command("CLIENT", "KILL", "TYPE", "PUBSUB") == 1
+            asker.until_told_to_look(times - 1)
+        asker.release("x", "n1")
+        wait_until(lambda: asker.posted == ["n2"])
+
+
+def test_it_comes_back_with_the_server(driver: Driver, server: Redis) -> None:
+    with Asker(driver, server.url) as asker:
+        asker.ask(asker.adapter.listen, "x")
+        looked = asker.told_to_look
+        server.kill()
+        server.restart()
+        asker.until_told_to_look(looked)
+        assert listeners(server) == 1
+
+
+def test_a_connection_that_is_dead_but_not_closed_is_noticed(
+    driver: Driver, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes what is sent to it; only an answer that does not come shows it."""
+    monkeypatch.setattr(hearing, "QUIET_SECONDS", 0.2)
+    with Proxy(server.host, server.port) as proxy, Asker(driver, f"redis://{proxy.address}") as asker:
+        asker.ask(asker.adapter.listen, "x")
+        before = proxy.connections
+        stays_true(lambda: proxy.connections == before, 0.8, "an answered connection is kept")
+        looked = asker.told_to_look
+        proxy.drop("to_client")
+        wait_until(lambda: proxy.connections > before)
+        proxy.pass_on()
+        asker.until_told_to_look(looked)
+
+
+def test_a_server_that_cannot_be_listened_to_is_refused_in_time(driver: Driver, server: Redis) -> None:
+    with (
+        Proxy(server.host, server.port) as proxy,
+        Asker(driver, f"redis://{proxy.address}", io_timeout=0.3) as asker,
+    ):
+        asker.acquire("x", "n1")
+        proxy.cut_new()
+        with pytest.raises(Refused):
+            asker.ask(asker.adapter.listen, "x")
+        proxy.pass_on()
+        asker.ask(asker.adapter.listen, "x")
+
+
+def test_starting_to_listen_waits_for_nobody(driver: Driver, server: Redis) -> None:
+    """It begins with a client's first grant, which must not wait for it."""
+    with Proxy(server.host, server.port) as proxy, Asker(driver, f"redis://{proxy.address}") as asker:
+        asker.acquire("x", "n1")
+        proxy.hold()
+        asker.ask(asker.adapter.listen, None)
+        proxy.pass_on()
+        asker.until_told_to_look()
+
+
+# --- as users see it ----------------------------------------------------------------------------
+
+
+def wait_in_thread(lock: Lock) -> tuple[threading.Thread, list[float]]:
+    """A thread that waits for the lock, and what it saw."""
+    tokens: list[float] = []
+
+    def wait() -> None:
+        with lock as lease:
+            tokens.append(lease.token)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread, tokens
+
+
+def until_waiting(client: Client, name: str, count: int) -> None:
+    wait_until(lambda: len(client.inspect(name).waiters) == count)
+
+
+def test_a_wake_up_that_was_missed_is_made_good_at_once(server: Redis) -> None:
+    """Its ttl and its turn would take far longer than this test allows."""
+    with holdfast.connect(server.url) as holder, holdfast.connect(server.url) as waiter:
+        lease = holder.lock("x", ttl=3600).acquire()
+        assert lease is not None
+        thread, tokens = wait_in_thread(waiter.lock("x", timeout=60))
+        until_waiting(holder, "x", 1)
+        server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
+        lease.release()
+        thread.join(SOON_SECONDS)
+        assert tokens
+        assert tokens[0] > lease.token
+
+
+def test_a_thousand_waiters_in_one_process_need_four_connections(server: Redis) -> None:
+    names = [f"x{number}" for number in range(50)]
+    with holdfast.connect(server.url) as locks:
+        leases = [locks.lock(name, ttl=3600).acquire() for name in names]
+        threading.stack_size(256 * 1024)
+        try:
+            waiting = [wait_in_thread(locks.lock(name, timeout=100)) for name in names * 20]
+        finally:
+            threading.stack_size(0)
+        wait_until(lambda: sum(len(info.waiters) for info in locks.list()) == 1000, timeout=60)
+        rows = [row for row in server.command("CLIENT", "LIST").splitlines() if b"name=holdfast-" in row]
+        assert 2 <= len(rows) <= 4
+        for lease in leases:
+            assert lease is not None
+            lease.release()
+        for thread, _ in waiting:
+            thread.join(60)
+        assert all(len(tokens) == 1 for _, tokens in waiting)
+
+
+def test_a_thousand_tasks_need_two(server: Redis) -> None:
+    names = [f"x{number}" for number in range(50)]
+
+    async def main() -> None:
+        async with holdfast.aio.connect(server.url) as locks:
+            leases = [await locks.lock(name, ttl=3600).acquire() for name in names]
+            waiting = [asyncio.ensure_future(locks.lock(name, timeout=100).acquire()) for name in names * 20]
+            await async_wait_until(lambda: len(locks._driver.book.waiting) == 1000, timeout=60)
+            rows = server.command("CLIENT", "LIST").splitlines()
+            assert sum(b"name=holdfast-" in row for row in rows) == 2
+            for lease in leases:
+                assert lease is not None
+                await lease.release()
+            for done in asyncio.as_completed(waiting):
+                taken = await done
+                assert taken is not None
+                await taken.release()
+
+    asyncio.run(main())

@@ -1,0 +1,70 @@
+"""Behind Sentinels: whoever is master is found, and found again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from engines.redis.asking import Asker, Driver
+from holdfast.core.ops import Refused, Troubled
+from holdfast.lab.servers import RedisSentinel
+from holdfast.rules.requests import Granted
+from support import wait_until
+from support.servers import shared_sentinel
+
+
+@pytest.fixture
+def failing() -> Iterator[RedisSentinel]:
+    """One that may be made to fail over."""
+    with RedisSentinel() as system:
+        yield system
+
+
+def url_of(system: RedisSentinel, first: str = "") -> str:
+    return f"redis+sentinel://{first}{system.addresses}?service={system.service}"
+
+
+def test_the_master_is_found(driver: Driver) -> None:
+    with Asker(driver, url_of(shared_sentinel())) as asker:
+        assert isinstance(asker.acquire(), Granted)
+        assert asker.adapter._router.home.port == shared_sentinel().master().port
+
+
+def test_a_sentinel_that_is_gone_is_passed_over_and_asked_last(driver: Driver) -> None:
+    with Asker(driver, url_of(shared_sentinel(), "127.0.0.1:1,")) as asker:
+        assert isinstance(asker.acquire(), Granted)
+        assert asker.adapter._router._first_asked[-1].port != shared_sentinel().sentinels[0].port
+        assert asker.adapter._router._first_asked[0].port == shared_sentinel().sentinels[0].port
+
+
+def test_no_sentinel_answers(driver: Driver) -> None:
+    url = "redis+sentinel://127.0.0.1:1,127.0.0.1:2?service=main"
+    with Asker(driver, url) as asker, pytest.raises(Refused, match=r"no Sentinel answers \(127\.0\.0\.1:1"):
+        asker.acquire()
+
+
+def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisSentinel) -> None:
+    with Asker(driver, url_of(failing)) as asker:
+        asker.ask(asker.adapter.listen, "x")
+        first = asker.acquire("x", "n1")
+        old = failing.master()
+        wait_until(lambda: old.command("WAIT", 1, 1000) == 1)
+        looked = asker.told_to_look
+        new = failing.failover()
+        wait_until(lambda: old.command("ROLE")[0] == b"slave")
+
+        def again() -> object:
+            with contextlib.suppress(Troubled):
+                return asker.acquire("x", "n1")
+            return None
+
+        second = wait_until(again, timeout=30)
+        assert isinstance(second, Granted)
+        assert second.token >= first.token
+        assert asker.adapter._router.home.port == new.port
+        asker.until_told_to_look(looked)
+        asker.acquire("x", "n2", wait=True)
+        asker.release("x", "n1")
+        asker.until_posted("n2")
