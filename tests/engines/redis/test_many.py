@@ -72,7 +72,13 @@ def test_ten_thousand_leases_are_renewed_on_one_connection_in_batches(driver: Dr
 
 def a_pool(server: Redis, most: int, seconds: float = 5.0) -> Pool:
     address = Address(server.host, server.port)
-    return Pool(address, most, seconds, lambda to: SocketLine(open_socket(to, None, seconds), to, seconds))
+    return Pool(
+        address,
+        most,
+        seconds,
+        lambda to: SocketLine(open_socket(to, None, seconds), to, seconds),
+        lambda: None,
+    )
 
 
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -147,7 +153,7 @@ def test_a_connection_that_cannot_be_opened_leaves_room_for_the_next(server: Red
             raise Refused("no")
         return SocketLine(open_socket(to, None, 5.0), to, 5.0)
 
-    pool = Pool(address, 1, 5.0, open_line)
+    pool = Pool(address, 1, 5.0, open_line, lambda: None)
     for _ in range(3):
         with pytest.raises(Refused, match="no"):
             pool.call(PING)

@@ -17,7 +17,7 @@ from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused, Unknown
 from holdfast.lab.proxy import Proxy
 from holdfast.rules.requests import Busy, Done, Granted, Inspect, SetValue, Snapshot
-from support import wait_until
+from support import async_wait_until, wait_until
 from support.servers import shared_redis
 
 SHORT_SECONDS = 0.2
@@ -179,7 +179,9 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write(proxy: Prox
         async with holdfast.aio.connect(f"redis://{proxy.address}") as locks:
             async with locks.lock("warm"):
                 pass
-            line: Any = locks._driver.adapter._home  # type: ignore[attr-defined]  # looked at from inside
+            adapter: Any = locks._driver.adapter
+            await async_wait_until(lambda: adapter._ears._ears[None]._in_place)
+            line = adapter._home
             writes: list[bytes] = []
             write = line._transport.write
 

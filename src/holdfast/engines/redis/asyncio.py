@@ -48,6 +48,8 @@ class RedisAsyncio:
     async def apply(self, name: str, request: Request) -> Reply:
         home = self._home
         if home is None or not home.is_open:
+            if home is not None:
+                self._troubled()
             return await self._apply(name, request)
         payload = packed(self._space, name, request)
         try:
@@ -74,9 +76,9 @@ class RedisAsyncio:
         return answer
 
     def _troubled(self) -> None:
+        """Find out anew who serves what before anything else is asked."""
+        self._home = None
         self._router.suspect(self._router.home)
-        if not self._router.ready:
-            self._home = None
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
@@ -122,7 +124,7 @@ class RedisAsyncio:
         if self._finding is None or self._finding.done():
             self._finding = asyncio.get_running_loop().create_task(self._find_out())
             self._finding.add_done_callback(_seen)
-        await asyncio.shield(self._finding)
+        await _shared(self._finding)
 
     async def _find_out(self) -> None:
         await self._router.prepare()
@@ -165,6 +167,17 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """Whoever waited was told; if nobody did, nobody has to be."""
     if not task.cancelled():
         task.exception()
+
+
+async def _shared(task: asyncio.Task[T]) -> T:
+    """What a task finds for all who wait for it. It is cancelled only when the client is closed."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        myself = asyncio.current_task()
+        if task.cancelled() and myself is not None and not myself.cancelling():
+            raise Refused("this client is closed") from None
+        raise
 
 
 class _Gate:
@@ -222,7 +235,7 @@ class _Streams:
             opening = asyncio.get_running_loop().create_task(self._open(address, apart))
             self._opening[address, apart] = opening
             opening.add_done_callback(_seen)
-        return await asyncio.shield(opening)
+        return await _shared(opening)
 
     async def _open(self, address: Address, apart: bool) -> StreamLine:
         try:

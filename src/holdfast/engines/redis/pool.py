@@ -55,12 +55,19 @@ class Pool:
     """Connections to one address."""
 
     def __init__(
-        self, address: Address, most: int, seconds: float, open_line: Callable[[Address], SocketLine]
+        self,
+        address: Address,
+        most: int,
+        seconds: float,
+        open_line: Callable[[Address], SocketLine],
+        was_closed: Callable[[], None],
     ) -> None:
         self.address = address
         self._most = most
         self._seconds = seconds
         self._open_line = open_line
+        self._was_closed = was_closed
+        """Told that the server closed an idle connection: it may have been restarted."""
         self._idle: list[SocketLine] = []
         self._places: deque[_Place] = deque()
         self._taken: weakref.WeakSet[SocketLine | _Room] = weakref.WeakSet()
@@ -114,6 +121,7 @@ class Pool:
     def _checked(self, line: SocketLine) -> SocketLine:
         """It was idle for a while: this one if it is still in place, else another."""
         while line.is_stale():
+            self._was_closed()
             self._lose(line)
             try:
                 line = self._idle.pop()

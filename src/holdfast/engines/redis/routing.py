@@ -18,7 +18,7 @@ from ...core.ops import Refused, Troubled, Unknown
 from ...drivers.adapter import Hooks, Steps
 from ...errors import EngineUnavailable
 from ...rules.record import is_idle
-from ...rules.requests import Acquire, Broken, Granted, Inspect, Release, Reply, Request, Snapshot
+from ...rules.requests import Acquire, Broken, Gone, Granted, Inspect, Release, Reply, Request, Snapshot
 from .faults import DEMOTED, failure_of, redirection
 from .greeting import Demoted, evicting
 from .lines import Nodes, packed_command
@@ -80,7 +80,8 @@ class Router:
     @property
     def source(self) -> str:
         """Whose numbers the tokens are."""
-        return f"redis:{self._id or ''}/{self._space.prefix.decode()}"
+        namespace = self._space.prefix.decode().split(":")[1]
+        return f"redis:{self._id or ''}/{self._settings.database}/{namespace}"
 
     # --- who serves what ------------------------------------------------------------------------
 
@@ -94,8 +95,7 @@ class Router:
             self._move_to(await find_master(self._settings.service, self._first_asked, self._nodes))
         else:
             self.home = self._settings.addresses[0]
-        if not self._was_ready:
-            await self._get_acquainted()
+        await self._get_acquainted()
         self._doubtful.clear()
         self.ready = self._was_ready = True
 
@@ -105,28 +105,31 @@ class Router:
         self.home = master
 
     async def _get_acquainted(self) -> None:
-        """The first words with the deployment: does it keep what it is given, and whose are its numbers?"""
+        """Does the deployment keep what it is given, and whose are its numbers?
+
+        The database has an id, made by the first who comes. One that lost it with all its data gets it back
+        from whoever still knows it, if that one comes before somebody who does not.
+        """
         key = self._space.prefix + b"source"
         asked = [
             INFO_MEMORY,
             packed_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
             packed_command(b"GET", key),
         ]
-        slot = crc_hqx(key, 0) % SLOTS
+        address = self.server_of(crc_hqx(key, 0) % SLOTS)
         try:
-            address = self.server_of(slot)
-            told = await self._nodes.exchange(address, b"".join(asked), 3)
+            told = await self._nodes.exchange(address, b"".join(asked), len(asked))
         except Demoted as error:
-            if self._settings.shape == "single":
+            if self._settings.shape == "single" and not self._was_ready:
                 raise EngineUnavailable(str(error)) from None
             raise
         except Unknown as error:
             raise Refused(str(error)) from None  # whatever happened to the id, our request was not sent
         self._evicts(evicting(told[0]))
-        if self._settings.source is None:
-            if not isinstance(told[2], bytes):
-                error_reply = next((each for each in told[1:] if isinstance(each, ReplyError)), "nothing")
-                raise failure_of(str(error_reply), address)
+        for answer in told[1:]:
+            if isinstance(answer, ReplyError) and redirection(str(answer)) is None:
+                raise self._failure(str(answer), address)
+        if self._settings.source is None and isinstance(told[2], bytes):
             self._id = told[2].decode("utf-8", "replace")
 
     def server_of(self, slot: int) -> Address:
@@ -136,11 +139,10 @@ class Router:
         return address
 
     def suspect(self, address: Address | None) -> None:
-        """Something failed there. Another server may have taken over: look before the next request."""
-        if self._settings.shape != "single":
-            self.ready = False
-            if address is not None:
-                self._doubtful.add(address)
+        """Something failed there, and it may not be what it was: look before the next request."""
+        self.ready = False
+        if address is not None:
+            self._doubtful.add(address)
 
     # --- one request ----------------------------------------------------------------------------
 
@@ -264,6 +266,8 @@ class Router:
                 its_steps = [steps[place] for place in batch.places]
                 for place, its in zip(batch.places, replies(its_steps, settled[0]), strict=True):
                     told[place] = its
+        if any(each.__class__ is Gone for each in told):
+            self.ready = False  # it may have been all of its data that it lost
         return told
 
     def _pieces(self, batches: list[Batch], steps: Steps) -> Iterator[tuple[Address, list[Batch]]]:

@@ -12,6 +12,7 @@ from hiredis import ReplyError
 
 from ...core.ops import Troubled
 from ...drivers.adapter import Hooks, Steps
+from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
@@ -37,13 +38,17 @@ class RedisThreads:
 
     def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
         self._space = space
-        self._sockets = _Sockets(settings, hooks)
+        self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
         self._ears = Ears(self._router, space, hooks, self)
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: Pool | None = None
         """Where every request goes; None: the router has to be asked."""
         self._finding = threading.RLock()
+        self._found = 0
+        """How often it was tried to find out who serves what."""
+        self._not_found: Exception | None = None
+        """Why the last try failed."""
         self._threads: list[threading.Thread] = []
 
     @property
@@ -76,9 +81,9 @@ class RedisThreads:
         return await self._router.apply(name, request)
 
     def _troubled(self) -> None:
+        """Find out anew who serves what before anything else is asked."""
+        self._home = None
         self._router.suspect(self._router.home)
-        if not self._router.ready:
-            self._home = None
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
@@ -125,15 +130,28 @@ class RedisThreads:
     # --- what the ears need ---------------------------------------------------------------------
 
     async def find_out(self) -> None:
+        """Once for all who want to know: a try that ended while one waited for it counts as one's own."""
         if self._router.ready:
             return
+        tries = self._found
         with self._finding:
             if self._router.ready:
                 return
+            if self._found != tries and self._not_found is not None:
+                raise self._not_found
+            await self._find_out()
+        self._ears.check()
+
+    async def _find_out(self) -> None:
+        try:
             await self._router.prepare()
             if self._direct and self._router.home is not None:
                 self._home = self._sockets.pool(self._router.home)
-        self._ears.check()
+        except (Troubled, EngineUnavailable) as trouble:
+            self._not_found = trouble
+            raise
+        finally:
+            self._found += 1
 
     async def open_hearing(self, address: Address) -> SocketLine:
         return self._sockets.open_hearing(address)
@@ -196,8 +214,9 @@ class _Gate:
 class _Sockets:
     """All connections of one client: a few for commands to each server, and those that listen."""
 
-    def __init__(self, settings: Settings, hooks: Hooks) -> None:
+    def __init__(self, settings: Settings, hooks: Hooks, closed: Callable[[], None]) -> None:
         self._settings = settings
+        self._was_closed = closed
         self._client = hooks.client
         self._seconds = hooks.io_timeout
         self._mutex = threading.RLock()
@@ -211,7 +230,8 @@ class _Sockets:
             with self._mutex:
                 pool = self._pools.get(address)
                 if pool is None:
-                    pool = Pool(address, self._settings.connections, self._seconds, self._greeted)
+                    most = self._settings.connections
+                    pool = Pool(address, most, self._seconds, self._greeted, self._was_closed)
                     self._pools[address] = pool
         return pool
 
