@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import hiredis
 import pytest
@@ -63,8 +64,7 @@ def test_everything_of_a_name_is_in_its_slot(name: str, wires: dict[int, Wire]) 
 @pytest.mark.parametrize("name", NAMES)
 def test_wake_ups_come_to_the_sharded_channel(name: str, wires: dict[int, Wire]) -> None:
     wire = wire_of(wires, name)
-    ear = Wire(shared_redis_cluster().owner(slot_of(SPACE, name)))
-    try:
+    with closing(Wire(shared_redis_cluster().owner(slot_of(SPACE, name)))) as ear:
         channel = channel_of(SPACE, "c2", name)
         ear.ask(b"SSUBSCRIBE", channel)
         assert isinstance(wire.apply(SPACE, name, ask_for("n1")), Granted)
@@ -73,8 +73,6 @@ def test_wake_ups_come_to_the_sharded_channel(name: str, wires: dict[int, Wire])
         assert ear.read() == [b"smessage", channel, b"n2"]
         assert isinstance(wire.apply(SPACE, name, ask_for("n2", "c2", wait=True)), Granted)
         assert wire.apply(SPACE, name, Release("n2")) == Done()
-    finally:
-        ear.close()
 
 
 def test_several_names_of_one_tag_in_order(wires: dict[int, Wire]) -> None:

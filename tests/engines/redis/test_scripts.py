@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from statistics import median
 from typing import Any
@@ -218,8 +219,7 @@ def test_a_value_outlives_its_record_and_ends_by_itself(wire: Wire, space: Space
 
 
 def test_both_protocols_say_the_same(wire: Wire, space: Space) -> None:
-    newer = Wire(shared_redis(), resp=3)
-    try:
+    with closing(Wire(shared_redis(), resp=3)) as newer:
         steps: list[Request] = [
             ask_for("n1", metadata={"ключ": "значение"}, max_hold=60.0),
             ask_for("n2", "c2"),
@@ -237,20 +237,15 @@ def test_both_protocols_say_the_same(wire: Wire, space: Space) -> None:
         ]
         assert kinds[0] == kinds[1]
         assert kinds[0] == [Granted, Busy, Queued, Mismatch, Broken, Gone, Snapshot, Absent, Withdrawn]
-    finally:
-        newer.close()
 
 
 def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Space) -> None:
-    ear = Wire(shared_redis())
-    try:
+    with closing(Wire(shared_redis())) as ear:
         ear.ask(b"SUBSCRIBE", channel_of(space, "c2", "a"))
         wire.apply(space, "a", ask_for("n1"))
         wire.apply(space, "a", ask_for("n2", "c2", wait=True))
         wire.apply(space, "a", Release("n1"))
         assert ear.read() == [b"message", channel_of(space, "c2", "a"), b"n2"]
-    finally:
-        ear.close()
 
 
 def test_names_are_found_by_scanning(wire: Wire, space: Space) -> None:
@@ -278,16 +273,15 @@ def test_what_a_user_of_the_server_needs(space: Space) -> None:
     users = {"app": f"on >secret {rights} &holdfast:* +publish", "mute": f"on >secret {rights} resetchannels"}
     with Redis(acl=users) as server:
         for user in users:
-            wire = Wire(server)
-            wire.ask(b"AUTH", user.encode(), b"secret")
-            for script in space.scripts.values():
-                wire.ask(b"SCRIPT", b"LOAD", script.source)
-            assert isinstance(wire.apply(space, user, ask_for("n1")), Granted)
-            assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Queued)
-            assert tend(wire, space, [(user, Renew("n1", 1.0))]) == [Done()]
-            assert wire.apply(space, user, Release("n1")) == Done()
-            assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Granted)
-            wire.close()
+            with closing(Wire(server)) as wire:
+                wire.ask(b"AUTH", user.encode(), b"secret")
+                for script in space.scripts.values():
+                    wire.ask(b"SCRIPT", b"LOAD", script.source)
+                assert isinstance(wire.apply(space, user, ask_for("n1")), Granted)
+                assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Queued)
+                assert tend(wire, space, [(user, Renew("n1", 1.0))]) == [Done()]
+                assert wire.apply(space, user, Release("n1")) == Done()
+                assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Granted)
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -364,8 +358,8 @@ def test_several_in_order_change_nothing_if_one_cannot_be_read(wire: Wire, space
 
 
 def test_a_full_server_grants_nothing_and_takes_back_everything(space: Space) -> None:
-    with Redis(maxmemory="8mb", settings={"maxmemory-policy": "noeviction"}) as server:
-        wire = Wire(server, space.scripts)
+    settings = {"maxmemory-policy": "noeviction"}
+    with Redis(maxmemory="8mb", settings=settings) as server, closing(Wire(server, space.scripts)) as wire:
         for name in ("a", "b", "c"):
             assert isinstance(wire.apply(space, name, ask_for("n1")), Granted)
         assert isinstance(wire.apply(space, "c", ask_for("n2", wait=True)), Queued)
@@ -378,16 +372,17 @@ def test_a_full_server_grants_nothing_and_takes_back_everything(space: Space) ->
         assert isinstance(wire.apply(space, "b", Break(None, "full")), Broken)
         assert wire.apply(space, "c", Release("n1")) == Done()
         assert isinstance(wire.apply(space, "c", Inspect()), Snapshot)
-        wire.close()
 
 
 def test_a_replica_refuses_before_anything_happens(space: Space) -> None:
-    with Redis() as master, Redis(replica_of=master) as replica:
-        wire = Wire(replica, space.scripts)
+    with (
+        Redis() as master,
+        Redis(replica_of=master) as replica,
+        closing(Wire(replica, space.scripts)) as wire,
+    ):
         for request in (ask_for("n1"), Release("n1"), Renew("n1", 1.0)):
             with pytest.raises(hiredis.ReplyError, match="READONLY"):
                 wire.apply(space, "a", request)
-        wire.close()
 
 
 # --- many ---------------------------------------------------------------------------------------

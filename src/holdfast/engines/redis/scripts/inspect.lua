@@ -1,4 +1,4 @@
-#!lua flags=no-writes
+#!lua flags=no-writes,allow-oom
 -- Inspect. KEYS: the record, the value.
 --@include rules/constants
 --@include clock
