@@ -19,9 +19,8 @@ from .settings import Address, Credentials, Settings
 
 __all__ = ["MINIMUM_VERSION", "Demoted", "Server", "ask_once", "evicting", "greet"]
 
-MINIMUM_VERSION: Final = (6, 2)
-MINIMUM_VERSION_OF_A_CLUSTER: Final = (7, 0)
-"""Sharded channels came with it."""
+MINIMUM_VERSION: Final = (7, 0, 1)
+"""Sharded channels, and scripts that may run where memory is full, are new in 7.0 and right since 7.0.1."""
 
 
 class Demoted(Refused):
@@ -90,12 +89,11 @@ def _must_serve(server: Server, settings: Settings, address: Address) -> None:
         raise EngineUnavailable(f"{address} is part of a cluster: write redis+cluster://")
     if server.mode != "cluster" and clustered:
         raise EngineUnavailable(f"{address} is not part of a cluster: write redis://")
-    least = MINIMUM_VERSION_OF_A_CLUSTER if clustered else MINIMUM_VERSION
-    if _version(server.version) < least:
-        wanted = ".".join(map(str, least))
+    if _version(server.version) < MINIMUM_VERSION:
+        wanted = ".".join(map(str, MINIMUM_VERSION))
         raise EngineUnavailable(
             f"the server at {address} is version {server.version or 'unknown'}; "
-            f"{'a cluster' if clustered else 'Holdfast'} needs {wanted} or later"
+            f"Holdfast needs {wanted} or later"
         )
     if server.role not in ("master", "primary") and not clustered:
         raise Demoted(
@@ -105,7 +103,7 @@ def _must_serve(server: Server, settings: Settings, address: Address) -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
 
 
 def evicting(told: Any) -> str:

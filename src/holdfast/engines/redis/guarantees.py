@@ -37,7 +37,7 @@ _FAILOVER: Final = {
 }
 
 _NEEDS: Final = (
-    "Redis 6.2 or later, or Valkey",
+    "Redis 7.0.1 or later, or Valkey",
     "maxmemory-policy noeviction",
     "the commands EVALSHA, SCRIPT LOAD, GET, SET, TIME, SCAN, PUBLISH, SUBSCRIBE, HELLO",
 )
