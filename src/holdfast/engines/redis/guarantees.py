@@ -63,8 +63,7 @@ _CLUSTER: Final = replace(
     GUARANTEES,
     engine="redis+cluster",
     needs=(
-        "Redis 7.0 or later, or Valkey: wake-ups use sharded channels",
-        *_NEEDS[1:],
+        *_NEEDS,
         "CLUSTER SLOTS, SSUBSCRIBE and SPUBLISH",
         "names with one {tag} for several locks in one step; others are taken one after the other",
     ),

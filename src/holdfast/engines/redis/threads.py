@@ -115,10 +115,6 @@ class RedisThreads:
     def unlisten(self, name: str) -> None:
         self._ears.unlisten(name)
 
-    @property
-    def hearing(self) -> None:
-        """Wake-ups come by the thread that listens."""
-
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
 
