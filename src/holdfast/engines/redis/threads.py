@@ -34,6 +34,9 @@ STOP_SECONDS: Final = 2.0
 class RedisThreads:
     """One client's way to its servers."""
 
+    hearing = None
+    """Wake-ups come by the thread that listens."""
+
     def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
