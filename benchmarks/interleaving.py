@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from .contestant import Ability, Contestant
+from .contestant import Contestant, Place
 from .engines import Group
+from .service import Service
 
 __all__ = ["Bench", "Reporter", "begin_soon", "wait_for"]
 
@@ -30,9 +31,12 @@ class Reporter(Protocol):
 class Bench:
     """What a measurement is given."""
 
-    groups: tuple[Group, ...]
+    group: Group
+    contestants: list[Contestant]
+    """Those of the group that take part."""
     folder: Path
     """Empty, its own; on a disk of the machine, since that is what locks are used on."""
+    service: Service
     seconds: float
     """How long to measure; at least ``least_rounds`` rounds are made whatever they take."""
     least_rounds: int
@@ -40,19 +44,14 @@ class Bench:
     """Only to see that everything works: the smallest sizes, the shortest slices."""
     report: Reporter
 
-    @property
-    def contestants(self) -> list[Contestant]:
-        """All of them, each once, even if two groups have it."""
-        return list({each.key: each for group in self.groups for each in group.contestants}.values())
-
     def base(self, measure: str, contestant: Contestant) -> str:
         """The key of the contestant that this one's ratios refer to; its own, if there is none."""
-        groups = (group for group in self.groups if contestant in group.contestants)
-        return next((group.bases[measure] for group in groups if measure in group.bases), contestant.key)
+        return self.group.bases.get(measure, contestant.key)
 
-    def able(self, *abilities: Ability) -> list[Contestant]:
-        """The contestants that have at least one of these abilities."""
-        return [each for each in self.contestants if each.abilities & set(abilities)]
+    def place(self, key: str) -> Place:
+        """A place in this measurement for the locks of a contestant, perhaps in one of several situations."""
+        word = key.replace("/", "-")
+        return Place(self.folder / word, f"{self.folder.name}-{word}", self.service.addresses)
 
     def pick(self, full: T, smoke: T) -> T:
         return smoke if self.smoke else full

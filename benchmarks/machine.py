@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from .contestant import Contestant
+from .service import Service
 
 __all__ = ["describe"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def describe(contestants: Iterable[Contestant], folder: Path) -> Mapping[str, Any]:
+def describe(contestants: Iterable[Contestant], service: Service, folder: Path) -> Mapping[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -29,6 +30,7 @@ def describe(contestants: Iterable[Contestant], folder: Path) -> Mapping[str, An
         "cpus": len(os.sched_getaffinity(0)),
         "load_before": round(os.getloadavg()[0], 2),
         "file_system": file_system(folder),
+        "servers": service.versions,
         "versions": {
             each.distribution: each.version for each in contestants if each.distribution is not None
         },

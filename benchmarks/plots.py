@@ -23,7 +23,7 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(result: Result, folder: Path) -> None:
+def draw(result: Result, folder: Path, group: str) -> None:
     """``<key>.png`` and ``<key>.svg``."""
     import matplotlib as mpl
 
@@ -43,7 +43,7 @@ def draw(result: Result, folder: Path) -> None:
     )
     for panel, metric in zip(panels[0], metrics, strict=True):
         (lines if result.x_title else bars)(panel, result, metric)
-    figure.suptitle(result.title)
+    figure.suptitle(f"{group}: {result.title[:1].lower()}{result.title[1:]}")
     figure.tight_layout()
     figure.savefig(folder / f"{result.key}.png", dpi=110, metadata={"Software": None})
     figure.savefig(folder / f"{result.key}.svg", metadata={"Date": None, "Creator": None})

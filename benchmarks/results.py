@@ -76,12 +76,20 @@ class Result:
     x_title: str = ""
     """What the rows' ``x`` counts; empty: bars instead of lines."""
     rounds: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Peers that did not do their job: label → what went wrong."""
 
     def row(self, key: str) -> Row | None:
         return next((row for row in self.rows if row.key == key and row.samples), None)
 
     def metric(self, key: str) -> Metric:
         return next(metric for metric in self.metrics if metric.key == key)
+
+    def metrics_measured(self) -> list[Metric]:
+        """Without those that no row has: what a server does not count, for one."""
+        return [
+            metric for metric in self.metrics if any(metric.samples_key in row.samples for row in self.rows)
+        ]
 
     def summary(self, row: Row, metric: Metric) -> Summary | None:
         samples = row.samples.get(metric.samples_key)
@@ -106,6 +114,7 @@ class Result:
             "title": self.title,
             "how": " ".join(self.how.split()),
             "rounds": self.rounds,
+            **({"left_out": self.left_out} if self.left_out else {}),
             "rows": [self._row_as_json(row) for row in self.rows],
         }
 

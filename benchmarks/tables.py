@@ -9,16 +9,20 @@ from .results import Metric, Result, Row, Unit
 from .statistics import Summary
 from .targets import Outcome
 
-__all__ = ["report", "shown"]
+__all__ = ["index", "report", "shown", "targets_section"]
 
 NOTHING = "–"
 
 INTRODUCTION = """
-# Benchmarks of Holdfast
-
 All contestants take turns in short slices within one run. Values are medians, with quartiles in parentheses;
 a ratio compares slices of the same round. Absolute values belong to the machine they were measured on: the
 ratios are what to compare.
+"""
+
+INDEX = """
+# Benchmarks of Holdfast
+
+Each engine is measured by itself, beside its peers and its raw limit; the tables and plots are in its folder.
 """
 
 
@@ -62,17 +66,24 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def result_section(result: Result) -> str:
+    metrics = result.metrics_measured()
     header = [""]
-    for metric in result.metrics:
+    for metric in metrics:
         header += [metric.title] + ["× base"] * metric.compared
     lines = []
     for row in result.rows:
         cells = [f"**{row.label}**" if row.role == "subject" else row.label]
-        for metric in result.metrics:
+        for metric in metrics:
             cells.append(with_spread(result.summary(row, metric), metric.unit))
             cells += [ratio_cell(result, row, metric)] * metric.compared
         lines.append(cells)
-    parts = [f"## {result.title}", result.how.strip(), *bases_line(result), table(header, lines)]
+    parts = [
+        f"## {result.title}",
+        result.how.strip(),
+        *bases_line(result),
+        *left_out_lines(result.left_out),
+        table(header, lines),
+    ]
     return "\n\n".join([*parts, f"![{result.title}]({result.key}.svg)"])
 
 
@@ -85,35 +96,67 @@ def bases_line(result: Result) -> list[str]:
     return [f"Base of the ratios: {'; '.join(labels)}."] if labels else []
 
 
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """Only the last line of what went wrong: the whole is in the JSON."""
+    return [f"Left out, {label}: {text.strip().splitlines()[-1]}" for label, text in left_out.items()]
+
+
 def targets_section(outcomes: Sequence[Outcome]) -> str:
+    return "## Figures to reach\n\n" + targets_table([outcome.as_json() for outcome in outcomes])
+
+
+def targets_table(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    """Of outcomes as they are in the JSON."""
     lines = [
         (
-            outcome.target.text,
-            f"{outcome.target.direction} {shown(outcome.target.bound, outcome.target.unit)}",
-            NOTHING if outcome.value is None else shown(outcome.value, outcome.target.unit),
-            f"**{outcome.verdict}**" if outcome.verdict == "not reached" else outcome.verdict,
+            outcome["text"],
+            f"{outcome['direction']} {shown(outcome['bound'], outcome['unit'])}",
+            NOTHING if outcome["value"] is None else shown(outcome["value"], outcome["unit"]),
+            f"**{outcome['verdict']}**" if outcome["verdict"] == "not reached" else outcome["verdict"],
         )
         for outcome in outcomes
     ]
-    return "## Figures to reach\n\n" + table(("", "wanted", "measured", ""), lines)
+    return table(("", "wanted", "measured", ""), lines)
 
 
 def machine_section(machine: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    servers = "".join(f"{name} {version}, " for name, version in machine["servers"].items())
     return (
         f"Measured {machine['date']} at commit {machine['commit']}: {machine['python']}, SQLite "
-        f"{machine['sqlite']}, {machine['kernel']}, {machine['cpus']} × {machine['processor']}, files on "
-        f"{machine['file_system']}, load before the run {machine['load_before']}. {versions}."
+        f"{machine['sqlite']}, {servers}{machine['kernel']}, {machine['cpus']} × {machine['processor']}, "
+        f"files on {machine['file_system']}, load before the run {machine['load_before']}. {versions}."
     )
 
 
 def report(
+    title: str,
     machine: Mapping[str, Any],
     results: Mapping[str, Result],
     failures: Mapping[str, str],
+    left_out: Mapping[str, str],
     outcomes: Sequence[Outcome],
 ) -> str:
+    """The page of one group."""
     failed = [f"## {name}: failed\n\n```\n{text.strip()}\n```" for name, text in failures.items()]
-    sections = [result_section(result) for result in results.values()]
-    parts = [INTRODUCTION.strip(), machine_section(machine), targets_section(outcomes), *sections, *failed]
+    parts = [
+        f"# {title}",
+        INTRODUCTION.strip(),
+        *([machine_section(machine)] if machine else []),
+        *left_out_lines(left_out),
+        targets_section(outcomes),
+        *(result_section(result) for result in results.values()),
+        *failed,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def index(documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page in front of them: folder → what is in its JSON."""
+    parts = [INDEX.strip()]
+    for folder, document in documents.items():
+        parts.append(f"## [{document['title']}]({folder}/README.md)")
+        if document["machine"]:
+            parts.append(machine_section(document["machine"]))
+        parts.append(targets_table(document["targets"]))
     return "\n\n".join(parts) + "\n"

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from .contestant import Contestant, Handle, MeasurementInvalid
+from .contestant import Contestant, Handle, MeasurementInvalid, Place
 
 __all__ = ["Desk", "Pending", "Team", "Worker", "gather"]
 
@@ -32,7 +31,16 @@ FAREWELL_SECONDS = 20.0
 # Forked from a small server process that has the code loaded: a hundred workers start in a second or two,
 # and none inherits the coordinator's threads or descriptors.
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["benchmarks.worker", "benchmarks.measures", "holdfast.engines.sqlite"])
+_context.set_forkserver_preload(
+    [
+        "benchmarks.worker",
+        "benchmarks.measures",
+        "holdfast.engines.sqlite",
+        "holdfast.engines.redis",
+        "redis",
+        "redis.asyncio",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,7 @@ class Desk:
     """What a task works with."""
 
     handle: Handle
+    place: Place
     tell: Callable[[], None]
     """Says to the coordinator that the task has come this far (``Pending.told``)."""
 
@@ -47,11 +56,11 @@ class Desk:
 class Worker:
     """A process of one contestant."""
 
-    def __init__(self, contestant: Contestant, folder: Path, name: str) -> None:
-        self.title = contestant.label
+    def __init__(self, contestant: Contestant, place: Place, name: str) -> None:
+        self.contestant = contestant
         self._connection, theirs = _context.Pipe()
         self._process = _context.Process(
-            target=_serve, args=(theirs, contestant, folder, name), name=contestant.key, daemon=True
+            target=_serve, args=(theirs, contestant, place, name), name=contestant.key, daemon=True
         )
         self._process.start()
         theirs.close()
@@ -74,15 +83,16 @@ class Worker:
 
     def receive(self) -> tuple[str, Any]:
         if not self._connection.poll(PATIENCE_SECONDS):
-            raise MeasurementInvalid(f"{self.title}: a process has been stuck for {PATIENCE_SECONDS:g} s")
+            raise self.complaint(f"a process has been stuck for {PATIENCE_SECONDS:g} s")
         try:
             kind, content = self._connection.recv()
         except EOFError:
             self._process.join(FAREWELL_SECONDS)
-            raise MeasurementInvalid(
-                f"{self.title}: a process ended with status {self._process.exitcode}"
-            ) from None
+            raise self.complaint(f"a process ended with status {self._process.exitcode}") from None
         return kind, content
+
+    def complaint(self, text: str) -> MeasurementInvalid:
+        return MeasurementInvalid(f"{self.contestant.label}: {text}", self.contestant)
 
     def dismiss(self) -> None:
         """Tell it to close its handle and end."""
@@ -116,9 +126,9 @@ class Pending(Generic[R]):
     def _expect(self, wanted: str) -> Any:
         kind, content = self._worker.receive()
         if kind == "failed":
-            raise MeasurementInvalid(f"{self._worker.title}:\n{content}")
+            raise self._worker.complaint(f"\n{content}")
         if kind != wanted:
-            raise MeasurementInvalid(f"{self._worker.title}: expected {wanted!r}, got {kind!r}")
+            raise self._worker.complaint(f"expected {wanted!r}, got {kind!r}")
         return content
 
 
@@ -132,10 +142,10 @@ class Team:
     def __init__(self) -> None:
         self._workers: list[Worker] = []
 
-    def hire(self, contestant: Contestant, folder: Path, name: str = "resource") -> Worker:
-        """A new worker. All workers with the same folder and name contend for the same lock."""
-        folder.mkdir(parents=True, exist_ok=True)
-        worker = Worker(contestant, folder, name)
+    def hire(self, contestant: Contestant, place: Place, name: str = "resource") -> Worker:
+        """A new worker. All workers with the same place and name contend for the same lock."""
+        place.folder.mkdir(parents=True, exist_ok=True)
+        worker = Worker(contestant, place, name)
         self._workers.append(worker)
         return worker
 
@@ -156,12 +166,12 @@ class Team:
             worker.join(FAREWELL_SECONDS if kind is None else 0.0)
 
 
-def _serve(connection: Connection, contestant: Contestant, folder: Path, name: str) -> None:
+def _serve(connection: Connection, contestant: Contestant, place: Place, name: str) -> None:
     """The life of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator gets it and ends its workers
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
-            handle = contestant.open(folder, name)
+            handle = contestant.open(place, name)
             # Some connect when they are first used; that, too, belongs before the first slice.
             if handle.try_acquire():
                 handle.release()
@@ -170,7 +180,7 @@ def _serve(connection: Connection, contestant: Contestant, folder: Path, name: s
             return
         with contextlib.closing(handle):
             connection.send(("done", None))
-            desk = Desk(handle, lambda: connection.send(("told", None)))
+            desk = Desk(handle, place, lambda: connection.send(("told", None)))
             while (order := connection.recv()) is not None:
                 connection.send(_carry_out(desk, *order))
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 import fcntl
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..contestant import Ability, Contestant, Handle
+from ..contestant import Ability, Contestant, Handle, Place
 
 __all__ = ["CONTESTANTS"]
 
 NEVER_SECONDS = 1e6
 
 
-def lock_file(folder: Path, name: str) -> str:
-    return str(folder / f"{name}.lock")
+def lock_file(place: Place, name: str) -> str:
+    return str(place.folder / f"{name}.lock")
 
 
 class BareFlock(Handle):
     """The kernel's own blocking lock on an open file: no lease, no token, no order promised."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._descriptor = os.open(lock_file(folder, name), os.O_RDWR | os.O_CREAT, 0o600)
+    def __init__(self, place: Place, name: str) -> None:
+        self._descriptor = os.open(lock_file(place, name), os.O_RDWR | os.O_CREAT, 0o600)
         self.acquire = partial(fcntl.flock, self._descriptor, fcntl.LOCK_EX)
         self.release = partial(fcntl.flock, self._descriptor, fcntl.LOCK_UN)
 
@@ -45,11 +44,11 @@ class BareFlock(Handle):
 class Filelock(Handle):
     """``filelock.FileLock``: looks every 50 ms."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         import filelock
 
         self._timeout: type[Exception] = filelock.Timeout
-        self._lock: Any = filelock.FileLock(lock_file(folder, name))
+        self._lock: Any = filelock.FileLock(lock_file(place, name))
         self.acquire = self._lock.acquire
         self.release = self._lock.release
 
@@ -64,11 +63,11 @@ class Filelock(Handle):
 class Portalocker(Handle):
     """``portalocker.Lock``: looks every 250 ms."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         import portalocker
 
         self._refused: type[Exception] = portalocker.LockException
-        self._lock: Any = portalocker.Lock(lock_file(folder, name), timeout=NEVER_SECONDS)
+        self._lock: Any = portalocker.Lock(lock_file(place, name), timeout=NEVER_SECONDS)
         self.acquire = self._lock.acquire
         self.release = self._lock.release
 
@@ -83,10 +82,10 @@ class Portalocker(Handle):
 class Fasteners(Handle):
     """``fasteners.InterProcessLock``: looks at intervals that grow from 10 to 100 ms."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         import fasteners
 
-        self._lock: Any = fasteners.InterProcessLock(lock_file(folder, name))
+        self._lock: Any = fasteners.InterProcessLock(lock_file(place, name))
         self.acquire = self._lock.acquire
         self.release = self._lock.release
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 
-from ..contestant import Contestant, Handle
+from ..contestant import Contestant, Handle, Place
+from .group import Group
 from .subject import open_asyncio, open_threads
 
-__all__ = ["CONTESTANTS"]
+__all__ = ["GROUP"]
 
 URL = "memory://"
 
@@ -19,7 +19,7 @@ class BareThreadingLock(Handle):
 
     _shared = threading.Lock()
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         self.acquire = self._shared.acquire
         self.release = self._shared.release
 
@@ -45,4 +45,11 @@ CONTESTANTS = (
         "holdfast",
     ),
     Contestant("threading-lock", "threading.Lock", "raw", BareThreadingLock),
+)
+
+GROUP = Group(
+    "Memory engine",
+    CONTESTANTS,
+    ("pairs", "held", "renewal"),
+    {"pairs": "threading-lock"},
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from functools import partial
-from pathlib import Path
 
-from ..contestant import Contestant, Handle
+from ..contestant import Contestant, Handle, Place
+from . import files
+from .group import Group
 from .subject import open_asyncio, open_threads
 
-__all__ = ["CONTESTANTS"]
+__all__ = ["GROUP"]
 
 URL = "sqlite:///{folder}/locks.db"
 
@@ -24,9 +25,9 @@ class BareTransactions(Handle):
 
     TABLE = "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner TEXT)"
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         self._name = name
-        self._database = sqlite3.connect(folder / "bare.db", isolation_level=None, timeout=BUSY_SECONDS)
+        self._database = sqlite3.connect(place.folder / "bare.db", isolation_level=None, timeout=BUSY_SECONDS)
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=NORMAL")
         self._database.execute(self.TABLE)
@@ -94,4 +95,19 @@ CONTESTANTS = (
         LeanTransactions,
         frozenset({"transactions"}),
     ),
+)
+
+GROUP = Group(
+    "Embedded engine (SQLite)",
+    (*CONTESTANTS, *files.CONTESTANTS),
+    ("pairs", "handoff", "waiting", "contention", "neighbour", "held", "waiters", "renewal"),
+    {"pairs": "sqlite-bare", "handoff": "flock", "waiting": "filelock", "contention": "filelock"},
+    {
+        "pairs": "Two bare SQLite transactions are a row inserted and a row deleted (WAL, synchronous "
+        "NORMAL) in an ordinary table, as one would write it; a table without rowid, which costs about two "
+        "thirds, stands beside it. Which of the two is the base decides whether the figure of 0.35 is "
+        "reached.",
+        "neighbour": "Files of the peers have nothing in common; bare SQLite transactions share one writer "
+        "lock, as Holdfast's do.",
+    },
 )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from pathlib import Path
-
 import holdfast
 import holdfast.aio
 
-from ..contestant import PAIRS_PER_LOOK, Handle
+from ..contestant import Handle, Place
+from .looping import AsyncioHandle
 
 __all__ = ["open_asyncio", "open_threads"]
 
@@ -17,8 +14,9 @@ __all__ = ["open_asyncio", "open_threads"]
 class ThreadsHandle(Handle):
     """The threads API with its defaults: a token on every grant, the keeper renewing."""
 
-    def __init__(self, url: str, name: str) -> None:
-        self._client = holdfast.connect(url)
+    def __init__(self, url: str, place: Place, name: str) -> None:
+        self._client = holdfast.connect(url, namespace=place.space)
+        self._name = name
         self._lock = self._client.lock(name)
         self._leases: list[holdfast.Lease] = []
         self.acquire = self._lock.acquire
@@ -43,70 +41,54 @@ class ThreadsHandle(Handle):
     def least_remaining(self) -> float:
         return min(lease.remaining for lease in self._leases)
 
+    def waiting(self) -> int:
+        return len(self._client.inspect(self._name).waiters)
+
     def close(self) -> None:
         self._client.close()
 
 
-class AsyncioHandle(Handle):
-    """The asyncio API. The loop runs during a slice only, as its client stays with one loop."""
+class HoldfastAsyncio(AsyncioHandle):
+    """The asyncio API with its defaults."""
 
-    def __init__(self, url: str, name: str) -> None:
-        self._runner = asyncio.Runner()
-        self._client = holdfast.aio.connect(url)
-        self._lock = self._client.lock(name)
-        self.acquire = self._acquire
-        self.release = self._release
+    def __init__(self, url: str, place: Place, name: str) -> None:
+        self._client = holdfast.aio.connect(url, namespace=place.space)
+        super().__init__(place, name)
 
-    def try_acquire(self) -> bool:
-        async def attempt() -> bool:
-            return await self._lock.acquire(blocking=False) is not None
+    async def connect(self, place: Place) -> None:
+        """With the first use."""
 
-        return self._runner.run(attempt())
+    async def disconnect(self) -> None:
+        await self._client.close()
+
+    def lock_of(self, name: str) -> holdfast.aio.AsyncLock:
+        return self._client.lock(name)
+
+    async def attempt(self, lock: holdfast.aio.AsyncLock) -> bool:
+        return await lock.acquire(blocking=False) is not None
 
     def token(self) -> int:
         async def one() -> int:
-            async with self._lock as lease:
+            async with self._client.lock(self._name) as lease:
                 return lease.token
 
-        return self._runner.run(one())
+        return int(self.run(one()))
 
-    def pairs_until(self, deadline: float) -> int:
-        async def pairs_until() -> int:
-            acquire, release, clock = self._lock.acquire, self._lock.release, time.monotonic
-            pairs = 0
-            while not pairs or clock() < deadline:
-                for _ in range(PAIRS_PER_LOOK):
-                    await acquire()
-                    await release()
-                pairs += PAIRS_PER_LOOK
-            return pairs
+    def waiting(self) -> int:
+        async def look() -> int:
+            return len((await self._client.inspect(self._name)).waiters)
 
-        return self._runner.run(pairs_until())
-
-    def close(self) -> None:
-        async def close() -> None:
-            await self._client.close()
-
-        self._runner.run(close())
-        self._runner.close()
-
-    def _acquire(self) -> None:
-        async def acquire() -> None:
-            await self._lock.acquire()
-
-        self._runner.run(acquire())
-
-    def _release(self) -> None:
-        async def release() -> None:
-            await self._lock.release()
-
-        self._runner.run(release())
+        return int(self.run(look()))
 
 
-def open_threads(url: str, folder: Path, name: str) -> Handle:
-    """``{folder}`` in the URL is the contestant's own folder."""
-    return ThreadsHandle(url.format(folder=folder), name)
+def open_threads(url: str, place: Place, name: str) -> Handle:
+    """``{folder}`` in the URL is the contestant's own folder, ``{addresses}`` are those of its servers."""
+    return ThreadsHandle(_filled_in(url, place), place, name)
 
 
-def open_asyncio(url: str, folder: Path, name: str) -> Handle:
-    return AsyncioHandle(url.format(folder=folder), name)
+def open_asyncio(url: str, place: Place, name: str) -> Handle:
+    return HoldfastAsyncio(_filled_in(url, place), place, name)
+
+
+def _filled_in(url: str, place: Place) -> str:
+    return url.format(folder=place.folder, addresses=",".join(place.addresses))

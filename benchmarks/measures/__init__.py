@@ -5,38 +5,66 @@ A new measurement is a file with ``measure(bench) -> Result`` and one line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..contestant import Ability
+from ..contestant import Ability, Contestant
 from ..interleaving import Bench
 from ..results import Result
-from . import contention, handoff, held, neighbour, pairs, renewal, waiters, waiting
+from . import contention, crowd, handoff, held, neighbour, pairs, renewal, tasks, waiters, waiting
 
 __all__ = ["MEASURES", "Measure"]
+
+Condition = Callable[[Contestant], bool]
+
+
+def anyone(contestant: Contestant) -> bool:
+    return True
+
+
+def able(*abilities: Ability) -> Condition:
+    """Those that have one of these."""
+    return lambda contestant: bool(contestant.abilities & set(abilities))
+
+
+def does_not_poll(contestant: Contestant) -> bool:
+    """Peers are left out: most poll, so that their hand-off has nothing to do with how many wait."""
+    return "processes" in contestant.abilities and contestant.role != "peer"
+
+
+def has_neighbours(contestant: Contestant) -> bool:
+    """Threads only, of those that have both."""
+    shares = bool(contestant.abilities & {"processes", "transactions"})
+    return shares and (contestant.role != "subject" or "many" in contestant.abilities)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     run: Callable[[Bench], Result]
     seconds: float
-    """Its part of a full run, which should take four minutes in all."""
-    needs: frozenset[Ability] = frozenset()
-    """It is left out where no contestant has one of these; empty: anyone can."""
+    """For each contestant that takes part; for all of them, if they do it at the same time."""
+    takes_part: Condition = anyone
+    at_once: bool = False
     least_rounds: int = 3
 
+    def those_of(self, contestants: Iterable[Contestant]) -> list[Contestant]:
+        return [each for each in contestants if self.takes_part(each)]
 
-PROCESSES: Final[frozenset[Ability]] = frozenset({"processes"})
+    def seconds_for(self, contestants: int) -> float:
+        return self.seconds if self.at_once else self.seconds * contestants
+
 
 MEASURES: Final[Mapping[str, Measure]] = {
-    "pairs": Measure(pairs.measure, 25),
-    "handoff": Measure(handoff.measure, 40, PROCESSES),
-    "waiting": Measure(waiting.measure, 15, PROCESSES),
-    "contention": Measure(contention.measure, 60, PROCESSES),
-    "neighbour": Measure(neighbour.measure, 20, PROCESSES),
-    "held": Measure(held.measure, 20, frozenset({"many"})),
-    "waiters": Measure(waiters.measure, 20, PROCESSES),
-    "renewal": Measure(renewal.measure, 20, frozenset({"renews"}), least_rounds=1),
+    "pairs": Measure(pairs.measure, 2.5),
+    "tasks": Measure(tasks.measure, 6, able("tasks")),
+    "handoff": Measure(handoff.measure, 6, able("processes")),
+    "waiting": Measure(waiting.measure, 15, able("processes"), at_once=True),
+    "contention": Measure(contention.measure, 12, able("processes")),
+    "neighbour": Measure(neighbour.measure, 3, has_neighbours),
+    "held": Measure(held.measure, 7, able("many")),
+    "waiters": Measure(waiters.measure, 10, does_not_poll),
+    "crowd": Measure(crowd.measure, 5, able("crowd"), least_rounds=1),
+    "renewal": Measure(renewal.measure, 20, able("renews"), at_once=True, least_rounds=1),
 }
 """What ``MEASURES=`` can name, in the order of the report."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..contestant import check
+from ..contestant import Place, check
 from ..counter import Counter
 from ..interleaving import begin_soon, wait_for
 from ..worker import Desk, Worker, gather
@@ -68,24 +68,22 @@ def contend(
 
 def contend_all(
     workers: Sequence[Worker],
-    counter_path: Path,
+    place: Place,
     seconds: float,
     critical_seconds: float = 0.0,
     between_seconds: float = 0.0,
 ) -> list[Contended]:
     """One slice with all workers at once. Every increment behind the lock must have counted."""
-    with Counter(counter_path) as counter:
+    with Counter(place.counter) as counter:
         before = counter.value
         begins = begin_soon()
         everyone = gather(
             [
-                worker.start(contend, counter_path, begins, seconds, critical_seconds, between_seconds)
+                worker.start(contend, place.counter, begins, seconds, critical_seconds, between_seconds)
                 for worker in workers
             ]
         )
         made = sum(len(did.granted) for did in everyone)
-        check(
-            counter.value - before == made,
-            f"{workers[0].title} lost {before + made - counter.value} increments",
-        )
+        lost = before + made - counter.value
+        check(lost == 0, f"lost {lost} increments of {made}", workers[0].contestant)
     return everyone

@@ -18,14 +18,16 @@ METRICS = (
     Metric("p50", "median wait", "seconds", 0.5, "wait", compared=False),
     Metric("shares", "largest share ÷ smallest", "factor", compared=False),
     Metric("cpu", "CPU of a process", "share of a core"),
+    Metric("requests", "requests to the server per acquisition", "count", compared=False),
 )
 
 HOW = """
 {processes} processes, one lock, a critical section of 1 ms (`time.sleep`, so that two cores do not decide
 the result), slices of {slice_seconds:g} s; between two acquisitions 2 ms of other work (also `time.sleep`),
 or nothing. A wait that outlasts its slice counts whole. The longest wait is that of the whole run. Nearly
-all CPU time is the lock's, since the work sleeps. Where nothing is done in between, a high total of a peer
-means that the releaser took the lock again itself: see the shares and the longest wait.
+all CPU time is the lock's, since the work sleeps. Requests are what the server counts, where it does: all
+that the clients sent during a slice, renewals too, over all acquisitions. Where nothing is done in between, a
+high total of a peer means that the releaser took the lock again itself: see the shares and the longest wait.
 """
 
 CRITICAL_SECONDS = 0.001
@@ -47,8 +49,7 @@ SITUATIONS = (
 def measure(bench: Bench) -> Result:
     processes = bench.pick(8, 3)
     slice_seconds = bench.pick(2.0, 0.1)
-    contestants = bench.able("processes")
-    entries = [(situation, each) for situation in SITUATIONS for each in contestants]
+    entries = [(situation, each) for situation in SITUATIONS for each in bench.contestants]
     rows = {
         (situation.key, each.key): Row(
             f"{each.key}/{situation.key}",
@@ -60,16 +61,17 @@ def measure(bench: Bench) -> Result:
     }
     with Team() as team:
         workers = {
-            each.key: [team.hire(each, bench.folder / each.key) for _ in range(processes)]
-            for each in contestants
+            each.key: [team.hire(each, bench.place(each.key)) for _ in range(processes)]
+            for each in bench.contestants
         }
         team.ready()
 
         def one_slice(entry: tuple[Situation, Contestant]) -> None:
             situation, contestant = entry
+            requests = bench.service.requests()
             everyone = contend_all(
                 workers[contestant.key],
-                bench.folder / contestant.key / "counter",
+                bench.place(contestant.key),
                 slice_seconds,
                 CRITICAL_SECONDS,
                 situation.between_seconds,
@@ -85,6 +87,8 @@ def measure(bench: Bench) -> Result:
                 cpu=sum(did.cpu_seconds for did in everyone) / processes / slice_seconds,
             )
             row.extend("wait", waits)
+            if requests is not None:
+                row.add(requests=((bench.service.requests() or 0) - requests) / len(waits))
 
         rounds = bench.rounds(entries, one_slice, lambda entry: f"{entry[1].label}, {entry[0].label}")
     return Result(

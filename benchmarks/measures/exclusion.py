@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..contestant import Contestant, check
-from ..worker import Desk, Team, Worker
+from ..contestant import Contestant, Place, check
+from ..worker import Desk, Team
 
 __all__ = ["give_back", "prove_exclusion", "take"]
 
@@ -26,8 +24,8 @@ def try_once(desk: Desk) -> bool:
     return had
 
 
-def excludes_within_the_process(desk: Desk, contestant: Contestant, folder: Path) -> bool:
-    other = contestant.open(folder, "resource")
+def excludes_within_the_process(desk: Desk, contestant: Contestant, place: Place) -> bool:
+    other = contestant.open(place, "resource")
     try:
         desk.handle.acquire()
         refused = not other.try_acquire()
@@ -40,17 +38,17 @@ def excludes_within_the_process(desk: Desk, contestant: Contestant, folder: Path
         other.close()
 
 
-def prove_exclusion(worker: Worker, contestant: Contestant, folder: Path) -> None:
+def prove_exclusion(contestant: Contestant, place: Place) -> None:
     """Refused while another has it, granted afterwards: else the speed of ``contestant`` means nothing."""
-    if not contestant.abilities & {"processes", "transactions"}:
-        check(
-            worker.call(excludes_within_the_process, contestant, folder),
-            f"{contestant.label} does not exclude within its process",
-        )
-        return
     with Team() as team:
-        other = team.hire(contestant, folder)
+        worker = team.hire(contestant, place)
+        if not contestant.abilities & {"processes", "transactions"}:
+            excludes = worker.call(excludes_within_the_process, contestant, place)
+            check(excludes, "does not exclude within its process", contestant)
+            return
+        other = team.hire(contestant, place)
+        team.ready()  # each tries it when it opens
         worker.call(take)
-        check(not other.call(try_once), f"{contestant.label} was had twice at once")
+        check(not other.call(try_once), "was had twice at once", contestant)
         worker.call(give_back)
-        check(other.call(try_once), f"{contestant.label} could not be had after its release")
+        check(other.call(try_once), "could not be had after its release", contestant)

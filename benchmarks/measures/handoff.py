@@ -66,21 +66,21 @@ def hand_over(holder: Worker, waiter: Worker, counter_path: Path, wait_seconds: 
 
 def measure(bench: Bench) -> Result:
     slice_seconds = bench.pick(0.25, 0.0)
-    contestants = bench.able("processes")
     rows = {
-        each.key: Row(each.key, each.label, each.role, bench.base("handoff", each)) for each in contestants
+        each.key: Row(each.key, each.label, each.role, bench.base("handoff", each))
+        for each in bench.contestants
     }
     randomness = random.Random(1)
     with Team() as team:
         workers = {
-            each.key: tuple(team.hire(each, bench.folder / each.key) for _ in range(2))
-            for each in contestants
+            each.key: tuple(team.hire(each, bench.place(each.key)) for _ in range(2))
+            for each in bench.contestants
         }
         team.ready()
 
         def one_slice(contestant: Contestant) -> None:
             holder, waiter = workers[contestant.key]
-            counter_path = bench.folder / contestant.key / "counter"
+            counter_path = bench.place(contestant.key).counter
             ends = time.monotonic() + slice_seconds
             while True:
                 wait_seconds = SHORTEST_WAIT_SECONDS + randomness.uniform(0, contestant.phase_seconds)
@@ -88,12 +88,12 @@ def measure(bench: Bench) -> Result:
                 if time.monotonic() >= ends:
                     return
 
-        rounds = bench.rounds(contestants, one_slice, lambda each: each.label)
-    for each in contestants:
+        rounds = bench.rounds(bench.contestants, one_slice, lambda each: each.label)
+    for each in bench.contestants:
         row = rows[each.key]
-        check(min(row.samples["latency"]) > 0, f"{each.label} was granted before it was released")
-        with Counter(bench.folder / each.key / "counter") as counter:
-            check(counter.value == 2 * len(row.samples["latency"]), f"{each.label} lost increments")
+        check(min(row.samples["latency"]) > 0, "was granted before it was released", each)
+        with Counter(bench.place(each.key).counter) as counter:
+            check(counter.value == 2 * len(row.samples["latency"]), "lost increments", each)
     return Result(
         "handoff",
         "Release → granted in another waiting process",

@@ -19,8 +19,9 @@ METRICS = (
 
 HOW = """
 An uncontended pair in a process that already holds this many other names of the same engine (ttl 30 s,
-renewed throughout), each process with a database of its own, slices of {slice_seconds:g} s in turn. At the
-end every lease must still be held. Ratios to the same contestant with none held; lower is better.
+renewed throughout), each process with a database or namespace of its own, slices of {slice_seconds:g} s in
+turn. At the end every lease must still be held. Ratios to the same contestant with none held; lower is
+better.
 """
 
 TTL_SECONDS = 30.0
@@ -51,7 +52,7 @@ class Entry:
 def measure(bench: Bench) -> Result:
     counts = bench.pick((0, 10, 100, 1000, 10_000), (0, 5))
     slice_seconds = bench.pick(0.1, 0.02)
-    entries = [Entry(each, count) for each in bench.able("many") for count in counts]
+    entries = [Entry(each, count) for each in bench.contestants for count in counts]
     rows = {
         entry.key: Row(
             entry.key,
@@ -65,10 +66,7 @@ def measure(bench: Bench) -> Result:
     }
     with Team() as team:
         bench.report(0.0, "taking the leases")
-        workers = {
-            entry.key: team.hire(entry.contestant, bench.folder / entry.key.replace("/", "-"))
-            for entry in entries
-        }
+        workers = {entry.key: team.hire(entry.contestant, bench.place(entry.key)) for entry in entries}
         gather([workers[entry.key].start(hold_many, entry.count, TTL_SECONDS) for entry in entries])
 
         def one_slice(entry: Entry) -> None:
@@ -78,7 +76,7 @@ def measure(bench: Bench) -> Result:
         rounds = bench.rounds(entries, one_slice, lambda entry: entry.label)
         for entry in entries:
             held = workers[entry.key].call(count_held)
-            check(held == entry.count, f"{entry.label}: {entry.count - held} were lost")
+            check(held == entry.count, f"lost {entry.count - held} of {entry.count}", entry.contestant)
     return Result(
         "held",
         "Growth with leases held",

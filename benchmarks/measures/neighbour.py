@@ -23,9 +23,8 @@ METRICS = (
 
 HOW = """
 One process makes a pair every millisecond on a name that nobody else wants; another, where there is one,
-acquires and releases another name of the same engine as fast as it can. Files of the peers have nothing in
-common; bare SQLite transactions share one writer lock, as Holdfast's do. Ratios to the same pair alone;
-lower is better.
+acquires and releases another name of the same engine as fast as it can. Ratios to the same pair alone; lower
+is better.
 """
 
 PAUSE_SECONDS = 0.001
@@ -66,36 +65,30 @@ class Entry:
 
 def measure(bench: Bench) -> Result:
     slice_seconds = bench.pick(0.5, 0.05)
-    contestants = [
-        each
-        for each in bench.able("processes", "transactions")
-        if each.role != "subject" or "many" in each.abilities
-    ]
-    entries = [Entry(each, beside) for each in contestants for beside in (False, True)]
+    entries = [Entry(each, beside) for each in bench.contestants for beside in (False, True)]
     rows = {
         entry.key: Row(entry.key, entry.label, entry.contestant.role, f"{entry.contestant.key}/alone")
         for entry in entries
     }
     with Team() as team:
-        hot = {each.key: team.hire(each, bench.folder / each.key, "hot") for each in contestants}
-        calm = {each.key: team.hire(each, bench.folder / each.key, "calm") for each in contestants}
+        hot = {each.key: team.hire(each, bench.place(each.key), "hot") for each in bench.contestants}
+        calm = {each.key: team.hire(each, bench.place(each.key), "calm") for each in bench.contestants}
         team.ready()
 
         def one_slice(entry: Entry) -> None:
             key, row = entry.contestant.key, rows[entry.key]
             begins = begin_soon()
             hammering = hot[key].start(hammer, begins, slice_seconds) if entry.beside else None
-            row.extend(
-                "pair", calm[key].call(timed_pairs, bench.folder / key / "counter", begins, slice_seconds)
-            )
+            times = calm[key].call(timed_pairs, bench.place(key).counter, begins, slice_seconds)
+            row.extend("pair", times)
             if hammering is not None:
                 row.add(hot=hammering.result() / slice_seconds)
 
         rounds = bench.rounds(entries, one_slice, lambda entry: entry.label)
-    for each in contestants:
+    for each in bench.contestants:
         made = sum(len(rows[f"{each.key}/{where}"].samples["pair"]) for where in ("alone", "beside"))
-        with Counter(bench.folder / each.key / "counter") as counter:
-            check(counter.value == made, f"{each.label} lost increments")
+        with Counter(bench.place(each.key).counter) as counter:
+            check(counter.value == made, "lost increments", each)
     return Result(
         "neighbour",
         "A pair on one name beside a hot process on another",

@@ -8,7 +8,6 @@ from ..contestant import Contestant, check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
 from ..worker import Desk, Team
-from .exclusion import prove_exclusion
 
 __all__ = ["measure", "run_pairs"]
 
@@ -20,10 +19,7 @@ METRICS = (
 
 HOW = """
 One process per contestant, slices of {slice_seconds:g} s in turn. Holdfast with its defaults: a token on
-every grant, the keeper running. CPU time is that of the process and all its threads. Two bare SQLite
-transactions are a row inserted and a row deleted (WAL, synchronous NORMAL) in an ordinary table, as one
-would write it; a table without rowid, which costs about two thirds, stands beside it. Which of the two is the
-base decides whether the figure of 0.35 is reached.
+every grant, the keeper running. CPU time is that of the process and all its threads.
 """
 
 
@@ -46,9 +42,8 @@ def measure(bench: Bench) -> Result:
     }
     tokens: dict[str, int] = {}
     with Team() as team:
-        workers = {each.key: team.hire(each, bench.folder / each.key) for each in bench.contestants}
+        workers = {each.key: team.hire(each, bench.place(each.key)) for each in bench.contestants}
         for each in bench.contestants:
-            prove_exclusion(workers[each.key], each, bench.folder / each.key)
             workers[each.key].call(run_pairs, slice_seconds / 2)  # caches warm, files created
 
         def one_slice(contestant: Contestant) -> None:
@@ -57,7 +52,7 @@ def measure(bench: Bench) -> Result:
             row.add(rate=pairs / seconds, time=seconds / pairs, cpu=cpu_seconds / pairs)
             token = worker.call(new_token)
             if token is not None:
-                check(token > tokens.get(contestant.key, 0), f"{contestant.label}: a token did not increase")
+                check(token > tokens.get(contestant.key, 0), "gave a token that is not larger", contestant)
                 tokens[contestant.key] = token
 
         rounds = bench.rounds(bench.contestants, one_slice, lambda each: each.label)

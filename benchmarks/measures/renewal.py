@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from ..connections import connections_to
 from ..contestant import check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
@@ -18,12 +19,13 @@ METRICS = (
     Metric("cpu_at_30", "CPU at ttl 30", "share of a core", compared=False),
     Metric("renewing", "renewing threads", "count", compared=False),
     Metric("threads", "threads in all, the main one among them", "count", compared=False),
+    Metric("connections", "connections", "count", compared=False),
 )
 
 HOW = """
 CPU time of the process over {window_seconds:g} s in which its main thread sleeps, leases of ttl
-{ttl_seconds:g} s, renewed every third of it: {renewals} renewals fall into the time ({exact}). All engines
-at the same time. At the end every lease must still be held.
+{ttl_seconds:g} s, renewed every third of it: {renewals} renewals fall into the time ({exact}). All
+contestants at the same time. At the end every lease must still be held.
 """
 
 WANTED_TTL_SECONDS = 30.0
@@ -36,12 +38,14 @@ KEEPER = "keeper"
 """In the name of a thread that renews."""
 
 
-def idle(desk: Desk, seconds: float) -> tuple[float, list[str]]:
-    """CPU seconds that this process used while its main thread slept, and the names of its threads."""
+def idle(desk: Desk, seconds: float) -> tuple[float, list[str], int | None]:
+    """CPU seconds that this process used while its main thread slept, the names of its threads, and how
+    many connections it has (None: there is no server)."""
     cpu = time.process_time()
     time.sleep(seconds)
     used = time.process_time() - cpu
-    return used, [each.name for each in threading.enumerate()]
+    connections = connections_to(desk.place.addresses) if desk.place.addresses else None
+    return used, [each.name for each in threading.enumerate()], connections
 
 
 def least_remaining(desk: Desk) -> float:
@@ -53,34 +57,35 @@ def measure(bench: Bench) -> Result:
     possible_seconds = max(bench.seconds, SHORTEST_WINDOW_SECONDS) / RENEWALS * RENEWALS_PER_TTL
     ttl_seconds = bench.pick(min(WANTED_TTL_SECONDS, possible_seconds), WANTED_TTL_SECONDS)
     window_seconds = bench.pick(ttl_seconds / RENEWALS_PER_TTL * RENEWALS, 0.05)
-    contestants = bench.able("renews")
     rows = {
-        each.key: Row(each.key, f"{each.label}, {count:,} held", each.role, each.key) for each in contestants
+        each.key: Row(each.key, f"{each.label}, {count:,} held", each.role, each.key)
+        for each in bench.contestants
     }
     with Team() as team:
         bench.report(0.0, "taking the leases")
-        workers = {each.key: team.hire(each, bench.folder / each.key) for each in contestants}
-        gather([workers[each.key].start(hold_many, count, ttl_seconds) for each in contestants])
+        workers = {each.key: team.hire(each, bench.place(each.key)) for each in bench.contestants}
+        gather([workers[each.key].start(hold_many, count, ttl_seconds) for each in bench.contestants])
 
         def everyone_renews(crew: dict[str, Worker]) -> None:
             pending = {key: worker.start(idle, window_seconds) for key, worker in crew.items()}
             for key, each in pending.items():
-                used, names = each.result()
+                used, names, connections = each.result()
                 share = used / window_seconds
                 rows[key].add(
                     cpu=share,
                     cpu_at_30=share * ttl_seconds / WANTED_TTL_SECONDS,
                     renewing=sum(KEEPER in name for name in names),
                     threads=len(names),
+                    **({} if connections is None else {"connections": connections}),
                 )
                 rows[key].details = {"threads": sorted(names), "ttl_seconds": ttl_seconds}
 
         rounds = bench.rounds([workers], everyone_renews, lambda _: "all contestants")
-        for each in contestants:
+        for each in bench.contestants:
             lost = count - workers[each.key].call(count_held)
-            check(lost == 0, f"{each.label}: {lost} leases were lost")
+            check(lost == 0, f"lost {lost} leases", each)
             renewed = workers[each.key].call(least_remaining) > ttl_seconds - window_seconds
-            check(renewed or bench.smoke, f"{each.label}: a lease was never renewed")
+            check(renewed or bench.smoke, "never renewed a lease", each)
     exact = "no scaling" if ttl_seconds == WANTED_TTL_SECONDS else "the second column is scaled by ttl ÷ 30"
     return Result(
         "renewal",

@@ -69,9 +69,7 @@ def handoffs(everyone: Sequence[Contended], counted_seconds: float) -> tuple[lis
 def measure(bench: Bench) -> Result:
     counts = bench.pick((1, 10, 100), (1, 3))
     slice_seconds = bench.pick(0.5, 0.05)
-    # Peers are left out: they poll, so that their hand-off has nothing to do with how many wait.
-    contestants = [each for each in bench.able("processes") if each.role != "peer"]
-    entries = [Entry(each, count) for each in contestants for count in counts]
+    entries = [Entry(each, count) for each in bench.contestants for count in counts]
     rows = {
         entry.key: Row(
             entry.key,
@@ -85,9 +83,8 @@ def measure(bench: Bench) -> Result:
     }
     with Team() as team:
         bench.report(0.0, "starting processes")
-        folders = {entry.key: bench.folder / entry.key.replace("/", "-") for entry in entries}
         workers = {
-            entry.key: [team.hire(entry.contestant, folders[entry.key]) for _ in range(entry.waiters + 1)]
+            entry.key: [team.hire(entry.contestant, bench.place(entry.key)) for _ in range(entry.waiters + 1)]
             for entry in entries
         }
         team.ready()
@@ -95,7 +92,7 @@ def measure(bench: Bench) -> Result:
         def one_slice(entry: Entry) -> None:
             lead_in_seconds = entry.waiters * LEAD_IN_SECONDS_PER_WAITER
             everyone = contend_all(
-                workers[entry.key], folders[entry.key] / "counter", lead_in_seconds + slice_seconds
+                workers[entry.key], bench.place(entry.key), lead_in_seconds + slice_seconds
             )
             latencies, grants = handoffs(everyone, slice_seconds)
             row = rows[entry.key]

@@ -33,13 +33,13 @@ def wait_long(desk: Desk) -> tuple[float, float]:
 
 def measure(bench: Bench) -> Result:
     wait_seconds = bench.pick(5.0, 0.1)
-    contestants = bench.able("processes")
     rows = {
-        each.key: Row(each.key, each.label, each.role, bench.base("waiting", each)) for each in contestants
+        each.key: Row(each.key, each.label, each.role, bench.base("waiting", each))
+        for each in bench.contestants
     }
     with Team() as team:
-        holders = [team.hire(each, bench.folder / each.key) for each in contestants]
-        waiters = [team.hire(each, bench.folder / each.key) for each in contestants]
+        holders = [team.hire(each, bench.place(each.key)) for each in bench.contestants]
+        waiters = [team.hire(each, bench.place(each.key)) for each in bench.contestants]
         team.ready()
 
         def everyone_waits(seconds: float) -> None:
@@ -49,8 +49,8 @@ def measure(bench: Bench) -> Result:
                 each.told()
             time.sleep(seconds)
             gather([holder.start(give_back) for holder in holders])
-            for contestant, (waited, used) in zip(contestants, gather(pending), strict=True):
-                check(waited >= seconds, f"{contestant.label} did not wait for the holder")
+            for contestant, (waited, used) in zip(bench.contestants, gather(pending), strict=True):
+                check(waited >= seconds, "did not wait for the holder", contestant)
                 rows[contestant.key].add(cpu=used / waited)
 
         rounds = bench.rounds([wait_seconds], everyone_waits, lambda _: "all contestants")

@@ -1,0 +1,184 @@
+"""The figures to reach, by the scheme of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from .targets import Target, floor_and_ambition, ratio, value
+
+__all__ = ["FIGURES"]
+
+SQLITE: Final = "holdfast-sqlite"
+REDIS: Final = "holdfast-redis"
+
+EMBEDDED_FIGURES: Final = (
+    *floor_and_ambition(
+        "A pair, as a part of the rate of two bare SQLite transactions",
+        "pairs",
+        ratio("rate", SQLITE, "sqlite-bare"),
+        0.35,
+        0.7,
+    ),
+    Target("Rate of pairs over filelock's", "pairs", ratio("rate", SQLITE, "filelock"), 1.0, "at least"),
+    Target(
+        "Rate of pairs over portalocker's, ambition",
+        "pairs",
+        ratio("rate", SQLITE, "portalocker"),
+        1.0,
+        "at least",
+        ambition=True,
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", SQLITE), 1e-3, "under", "seconds"),
+    *(
+        Target(f"{peer}'s hand-off over ours, p50", "handoff", ratio("p50", peer, SQLITE), 25.0, "at least")
+        for peer in ("filelock", "portalocker", "fasteners")
+    ),
+    Target("CPU of a waiting process", "waiting", value("cpu", SQLITE), 0.005, "under", "share of a core"),
+    Target(
+        "8 processes, 2 ms between: acquisitions over filelock's",
+        "contention",
+        ratio("rate", f"{SQLITE}/busy", "filelock/busy"),
+        1.7,
+        "at least",
+    ),
+    Target(
+        "8 processes, 2 ms between: largest share ÷ smallest",
+        "contention",
+        value("shares", f"{SQLITE}/busy"),
+        1.5,
+        "at most",
+    ),
+    Target(
+        "8 processes, 2 ms between: filelock's longest wait over ours",
+        "contention",
+        ratio("longest", "filelock/busy", f"{SQLITE}/busy"),
+        5.0,
+        "at least",
+    ),
+    Target(
+        "A pair beside a hot process on another name, p99",
+        "neighbour",
+        value("p99", f"{SQLITE}/beside"),
+        0.020,
+        "under",
+        "seconds",
+    ),
+    Target(
+        "10,000 leases held, ttl 30: CPU",
+        "renewal",
+        value("cpu_at_30", SQLITE),
+        0.05,
+        "under",
+        "share of a core",
+    ),
+    Target(
+        "10,000 leases held: renewing threads", "renewal", value("renewing", SQLITE), 1.0, "at most", "count"
+    ),
+)
+
+MEMORY_FIGURES: Final = (
+    Target("A pair", "pairs", value("time", "holdfast-memory"), 25e-6, "under", "seconds"),
+)
+
+REDIS_FIGURES: Final = (
+    *floor_and_ambition(
+        "A pair, as a part of the rate of the same scripts over a bare socket",
+        "pairs",
+        ratio("rate", REDIS, "redis-socket"),
+        0.55,
+        0.85,
+    ),
+    *floor_and_ambition("Rate of pairs over redis-py's", "pairs", ratio("rate", REDIS, "redis-py"), 2.0, 3.0),
+    *floor_and_ambition(
+        "asyncio, 100 tasks on 100 locks: rate over redis-py's",
+        "tasks",
+        ratio("rate", f"{REDIS}-asyncio/100", "redis-py-asyncio/100"),
+        5.0,
+        12.0,
+    ),
+    Target(
+        "asyncio, one task: rate over redis-py's",
+        "tasks",
+        ratio("rate", f"{REDIS}-asyncio/1", "redis-py-asyncio/1"),
+        1.5,
+        "at least",
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", REDIS), 1e-3, "under", "seconds"),
+    Target(
+        "redis-py's hand-off over ours, p50", "handoff", ratio("p50", "redis-py", REDIS), 30.0, "at least"
+    ),
+    Target(
+        "8 processes, 2 ms between: acquisitions over redis-py's",
+        "contention",
+        ratio("rate", f"{REDIS}/busy", "redis-py/busy"),
+        2.0,
+        "at least",
+    ),
+    Target(
+        "8 processes, nothing between: acquisitions over redis-py's",
+        "contention",
+        ratio("rate", f"{REDIS}/hot", "redis-py/hot"),
+        0.9,
+        "at least",
+    ),
+    Target(
+        "8 processes, nothing between: redis-py's longest wait over ours",
+        "contention",
+        ratio("longest", "redis-py/hot", f"{REDIS}/hot"),
+        10.0,
+        "at least",
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: largest share ÷ smallest",
+            "contention",
+            value("shares", f"{REDIS}/{key}"),
+            1.2,
+            "at most",
+        )
+        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: commands per acquisition",
+            "contention",
+            value("requests", f"{REDIS}/{key}"),
+            4.0,
+            "at most",
+            "count",
+        )
+        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+    ),
+    Target(
+        "10,000 leases held, ttl 30: CPU",
+        "renewal",
+        value("cpu_at_30", REDIS),
+        0.02,
+        "under",
+        "share of a core",
+    ),
+    Target(
+        "10,000 leases held: renewing threads", "renewal", value("renewing", REDIS), 1.0, "at most", "count"
+    ),
+    Target(
+        "10,000 leases held: connections", "renewal", value("connections", REDIS), 1.0, "at most", "count"
+    ),
+    *(
+        Target(
+            f"1,000 {waiters} waiting in one process: connections",
+            "crowd",
+            value("connections", key),
+            4.0,
+            "at most",
+            "count",
+        )
+        for waiters, key in (("threads", REDIS), ("tasks", f"{REDIS}-asyncio"))
+    ),
+)
+
+FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
+    "sqlite": EMBEDDED_FIGURES,
+    "memory": MEMORY_FIGURES,
+    "redis": REDIS_FIGURES,
+}

@@ -1,0 +1,22 @@
+"""The servers that keep the locks of a group of contestants, as the coordinator sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Service"]
+
+
+class Service:
+    """None, unless a group says otherwise."""
+
+    def __init__(self, addresses: tuple[str, ...] = (), versions: Mapping[str, str] | None = None) -> None:
+        self.addresses = addresses
+        """``host:port`` of each."""
+        self.versions = dict(versions or {})
+        """What they are: name → version."""
+
+    def requests(self) -> int | None:
+        """How many requests the clients have sent so far, ours for this number not counted; None: they do
+        not tell."""
+        return None
