@@ -192,6 +192,8 @@ class Granted(NamedTuple):
     lasts: float | None
     """Seconds until ``max_hold`` ends it whatever is renewed; None: nothing does."""
     metadata: Mapping[str, str]
+    age: float = 0.0
+    """The ttl counts from so many seconds before the asking: where a session carries it that was there."""
 
 
 class Busy(NamedTuple):

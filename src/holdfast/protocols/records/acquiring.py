@@ -176,7 +176,7 @@ class Attempt:
             return None
         passed = 0.0 if self.sent is None else sent - self.sent
         self.sent = sent
-        return reply if reply.lasts is None else reply._replace(lasts=reply.lasts - passed)
+        return reply._replace(age=0.0, lasts=None if reply.lasts is None else reply.lasts - passed)
 
     def granted(self, reply: Granted) -> LeaseState:
         state = lease_of(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)
@@ -290,6 +290,7 @@ class Attempt:
 
 
 def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
+    counts_from = sent - reply.age
     return LeaseState(
         spec.name,
         spec.kind,
@@ -299,9 +300,9 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
         reply.token,
         reply.peers,
         reply.metadata,
-        sent,
+        counts_from,
         reply.ttl,
-        relied_until(sent, reply.ttl),
+        relied_until(counts_from, reply.ttl),
         None if reply.lasts is None else relied_until(sent, reply.lasts),
         spec.renew,
         spec.grace,
