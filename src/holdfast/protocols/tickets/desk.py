@@ -67,6 +67,7 @@ class Mine:
         "mode",
         "name",
         "nonce",
+        "place",
         "session",
         "ticket",
         "ttl",
@@ -85,6 +86,7 @@ class Mine:
         """What carries a copy of the request to put it, should one arrive late."""
         self.entered = False
         """It was seen among the tickets."""
+        self.place = 0
         self.uncertain = False
         """A copy of it may be under way."""
         self.armed: Watched | None = None
@@ -135,6 +137,15 @@ class Desk:
         for mine in list(self.mine.values()):
             if mine.session is session:
                 mine.entered = False
+
+    def over(self, session_id: SessionId) -> list[str]:
+        """The engine says that a session ended; returns the attempts that must hear of it."""
+        nonces = []
+        for session in self.open_sessions():
+            if session.id == session_id:
+                nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
+                self.lost(session)
+        return nonces
 
     def attempt(self, name: str, ask: Acquire) -> Mine:
         mine = self.mine.get(ask.nonce)

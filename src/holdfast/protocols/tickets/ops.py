@@ -128,13 +128,14 @@ class Enter(NamedTuple):
 class Look(NamedTuple):
     """How does the name stand? ``nonce``: asked about this attempt; its note is wanted too.
 
-    ``kind`` "lock": of the tickets it is enough to tell the first, that of the nonce, and the one right
-    before it. Otherwise everything is wanted.
+    ``kind`` "lock": of the tickets it is enough to tell the first, that of the nonce (which stood at
+    ``place`` when last seen), and the one right before it. Otherwise everything is wanted.
     """
 
     name: str
     nonce: str = ""
     kind: str = ""
+    place: int = 0
 
     def __await__(self) -> Generator[Look, Stand, Stand]:
         return (yield self)

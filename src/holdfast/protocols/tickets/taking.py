@@ -37,7 +37,7 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         session = await _session(desk, mine, ask)
         looks = mine.entered
         if looks:
-            stand = await Look(name, ask.nonce, ask.kind)
+            stand = await Look(name, ask.nonce, ask.kind, mine.place)
         else:
             try:
                 stand = await _enter(mine, name, ask, session, settings, alone)
@@ -48,7 +48,7 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         wrong = mismatch(stand, ask.kind, ask.limit)
         me = find(stand.tickets, ask.nonce)
         if me is not None:
-            mine.entered = True
+            mine.entered, mine.place = True, me.place
             present = stand.settings or declared
             waits_for = watched(stand.tickets, me, present)
             if wrong is not None or (waits_for.nonces and not ask.wait):
