@@ -102,6 +102,8 @@ class Watched(NamedTuple):
     nonces: tuple[str, ...]
     limit: bool = False
     """A change of the semaphore's limit does, too."""
+    turns: bool = False
+    """And so does a change of the ticket: whoever had to wait for a permit tells so that it got one."""
 
 
 def ordered(tickets: Sequence[Ticket]) -> tuple[Ticket, ...]:
@@ -128,13 +130,16 @@ def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watche
     """Whose end to wait for: never the crowd's. Nobody: I hold.
 
     The last of those who block me: it leaves after, or it waits for, those before it. Only the first who
-    waits for a semaphore waits for several: any holder may be the next to leave.
+    waits for a semaphore waits for several: any holder may be the next to leave. Who is behind it becomes
+    the first when it gets its permit, and must hear of that.
     """
     blocking = blockers(tickets, me, settings)
     if not blocking:
         return Watched(())
-    if settings.kind != "semaphore" or blockers(tickets, blocking[-1], settings):
+    if settings.kind != "semaphore":
         return Watched((blocking[-1].nonce,))
+    if blockers(tickets, blocking[-1], settings):
+        return Watched((blocking[-1].nonce,), turns=True)
     return Watched(tuple([ticket.nonce for ticket in blocking]), limit=True)
 
 

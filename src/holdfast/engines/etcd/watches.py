@@ -97,7 +97,8 @@ class Watches:
             return (Range(folder, end_of(folder)),), None
         keys = frozenset([ticket.handle.key for ticket in op.tickets])
         if not op.watched.limit and len(keys) == 1:
-            return tuple([Range(key, b"", NO_PUTS) for key in keys]), keys
+            filters = () if op.watched.turns else NO_PUTS
+            return tuple([Range(key, b"", filters) for key in keys]), keys
         tickets = folder + TICKETS
         limit = folder + LIMIT
         return (Range(tickets, end_of(tickets), NO_PUTS), Range(limit)), keys | {limit}

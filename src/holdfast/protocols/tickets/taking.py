@@ -16,7 +16,7 @@ from ...rules.tickets import (
     watched,
 )
 from .desk import Desk, Mine, Session
-from .ops import Arm, Enter, Fill, Look, NoSession, Remove, Wall
+from .ops import Arm, Enter, Fill, Look, NoSession, Remove, Take, Wall
 from .sessions import refreshed, session_for
 
 __all__ = ["acquire", "filled", "granted", "mismatch"]
@@ -57,9 +57,9 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
                 return _not_taken(desk, mine, wrong or await _busy(name, stand))
             if not waits_for.nonces:
                 grant = await granted(mine, stand, me, session, ask.max_hold, began)
-                if grant is not None:
+                if grant is not None and await _told(mine, stand, session):
                     return grant
-                mine.entered, mine.armed = False, None
+                mine.armed = None
             elif mine.armed == waits_for:
                 return _queued(stand, me, present)
             else:
@@ -179,6 +179,21 @@ async def granted(
     ttl = min(ticket.ttl, session.lasts)
     age = session.age(began, ttl)
     return Granted(ticket.token, peers, ticket.kind, ticket.mode, ttl, lasts, ticket.metadata, age)
+
+
+async def _told(mine: Mine, stand: Stand, session: Session) -> bool:
+    """Who had to wait for a permit tells the next one, which waits for any of the holders from now on. False:
+    look again."""
+    ticket = mine.ticket
+    if ticket is None or ticket.kind != "semaphore" or mine.armed is None:
+        return True
+    if stand.tickets[-1].place == ticket.place:
+        return True  # nobody is behind us; who comes now sees that we hold
+    try:
+        mine.ticket = await Take(mine.name, ticket._replace(since=await Wall()), session.id)
+    except NoSession:
+        return False
+    return mine.ticket is not None
 
 
 def _queued(stand: Stand, me: Ticket, settings: Settings) -> Queued:
