@@ -377,9 +377,10 @@ class EtcdStore:
         key = self.keys.folder(op.name) + VALUE
         kept = await self._retention.lease(op.retention)
         acts = [put(key, encode_value(op.value), kept)]
-        return await self._kept_txn([created_at(handle.key, handle.created)], acts)
+        answer = await self._kept_txn([created_at(handle.key, handle.created)], acts)
+        return bool(answer.succeeded)
 
-    async def _set_limit(self, op: SetLimit) -> bool:
+    async def _set_limit(self, op: SetLimit) -> Stand | None:
         folder = self.keys.folder(op.name)
         new, seen = op.settings, op.seen
         says = kind_bytes(new.kind, new.declared)
@@ -396,15 +397,15 @@ class EtcdStore:
         else:
             kept = await self._retention.lease(LIMIT_KEPT_SECONDS)
             acts.append(put(folder + LIMIT, encode_settings(new), kept))
-        return await self._kept_txn(compare, acts)
+        answer = await self._kept_txn(compare, [*acts, span(folder, end_of(folder))])
+        return stand_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
 
-    async def _kept_txn(self, compare: list[wire.Compare], acts: list[wire.RequestOp]) -> bool:
+    async def _kept_txn(self, compare: list[wire.Compare], acts: list[wire.RequestOp]) -> Any:
         try:
-            answer = await self._call("Txn", txn(compare, acts, []))
+            return await self._call("Txn", txn(compare, acts, []))
         except LeaseMissing:
             self._retention.doubt()
             raise Refused("a lease that keeps settings was missing") from None
-        return bool(answer.succeeded)
 
     async def _names(self, op: Names) -> list[tuple[str, Stand]]:
         try:

@@ -16,7 +16,7 @@ from ...rules.requests import (
     SetValue,
     Stop,
 )
-from ...rules.tickets import Settings, Ticket, find, holding
+from ...rules.tickets import Settings, Stand, Ticket, find, holding
 from .desk import Desk, Mine
 from .giving_back import gone
 from .ops import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
@@ -180,8 +180,17 @@ async def resize(desk: Desk, name: str, ask: Resize) -> Reply:
             return wrong
         seen = stand.settings
         declared = ask.declared if seen is None else seen.declared
-        held = holding(stand)
-        seated = held[-1].place if held else 0
-        new = Settings("semaphore", declared, ask.limit, seated)
-        if await SetLimit(name, seen, new):
+        new = Settings("semaphore", declared, ask.limit, _seated(stand))
+        after = await SetLimit(name, seen, new)
+        if after is None:
+            continue
+        # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
+        seated = _seated(after._replace(settings=seen))
+        if seated <= new.seated or await SetLimit(name, new, new._replace(seated=seated)) is not None:
             return Done()
+
+
+def _seated(stand: Stand) -> int:
+    """The place of the last one who holds."""
+    held = holding(stand)
+    return held[-1].place if held else 0

@@ -246,13 +246,14 @@ class SetValue(NamedTuple):
 
 
 class SetLimit(NamedTuple):
-    """Store these settings of a semaphore if they are still what was seen (None: there were none)."""
+    """Store these settings of a semaphore if they are still what was seen (None: there were none), and tell in
+    the same step how it stands then. None: they are something else by now."""
 
     name: str
     seen: Settings | None
     settings: Settings
 
-    def __await__(self) -> Generator[SetLimit, bool, bool]:
+    def __await__(self) -> Generator[SetLimit, Stand | None, Stand | None]:
         return (yield self)
 
 
