@@ -17,7 +17,7 @@ from simulation.workloads import SCENARIOS, Board, names_for
 __all__ = ["KINDS", "TICKETS_SCENARIOS", "run_tickets", "tickets_scenario_of"]
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock jump", "duplicate"))
-"""What can go wrong. A cluster does not forget, its clock is nobody's to set, and a connection delivers once."""
+"""What can go wrong. A cluster does not forget, nobody sets its clock, and a connection delivers once."""
 
 TICKETS_SCENARIOS: Final = tuple(SCENARIOS)
 

@@ -45,6 +45,7 @@ class TicketsThreads:
     """The threads driver's adapter."""
 
     __slots__ = ("_desk", "_perform", "_store", "close", "forked", "listen", "unwatch_clients")
+    hearing = None
 
     def __init__(self, desk: Desk, store: ThreadsStore) -> None:
         self._desk = desk

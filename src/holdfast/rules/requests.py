@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .record import Holder, Record
+from .record import REFRESH_SECONDS, Holder, Record
 
 __all__ = [
     "Absent",
@@ -212,6 +212,8 @@ class Queued(NamedTuple):
     """Seconds after which to look again at the latest."""
     blockers: tuple[str, ...]
     """The clients whose end would change where we stand."""
+    refresh_in: float = REFRESH_SECONDS
+    """Seconds after which to say that we still wait, at the latest."""
 
 
 class Withdrawn(NamedTuple):

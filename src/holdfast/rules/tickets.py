@@ -67,6 +67,8 @@ class Ticket(NamedTuple):
     metadata: Mapping[str, str]
     handle: Any = None
     """The engine's own: where it is kept, and in which version."""
+    session: Any = None
+    """What carries it, in the engine's own words; None: not told."""
 
 
 class Settings(NamedTuple):

@@ -1,8 +1,8 @@
 """An ordered store with sessions, and clients of the tickets family on it.
 
 The store does what ``protocols.tickets.ops`` says, by a clock of its own. What stands there is also told as a
-record, so that whatever checks traces of records checks these too. It never forgets: it stands for a cluster that
-agrees on everything.
+record, so that whatever checks traces of records checks these too. It never forgets: it stands for a cluster
+that agrees on everything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ...protocols.tickets.ops import (
     Take,
     Wall,
 )
-from ...rules.record import EMPTY, Ended, Holder, Record, StoredValue
+from ...rules.record import EMPTY, Ended, Record, StoredValue
 from ...rules.requests import (
     Acquire,
     Break,
@@ -46,6 +46,7 @@ from ...rules.requests import (
     Inspect,
     Refresh,
     Release,
+    Renew,
     Reply,
     Request,
     Snapshot,
@@ -172,13 +173,14 @@ class OrderedStore(Node):
         """Tell the trace, and those who watch. ``touched``: the nonces whose tickets went or changed."""
         before = self.records.get(name, EMPTY)
         after = record_of(self._stand(name), self.now())
-        holders = tuple([self._holder(name, holder) for holder in after.holders])
+        holders = tuple(
+            [h._replace(since=0.0, expires_at=self._expiry(name, h.nonce)) for h in after.holders]
+        )
+        queue = tuple([w._replace(since=0.0, expires_at=self._expiry(name, w.nonce)) for w in after.queue])
         after = after._replace(
             holders=before.holders if holders == before.holders else holders,
-            queue=tuple([waiter._replace(since=0.0, expires_at=0.0) for waiter in after.queue]),
+            queue=before.queue if queue == before.queue else queue,
         )
-        if after.queue == before.queue:
-            after = after._replace(queue=before.queue)
         wakes = self._wakes(name, before, after, touched, gone)
         world = self.world
         if isinstance(reply, Broken):
@@ -193,10 +195,10 @@ class OrderedStore(Node):
         for wake in wakes:
             self.wake(wake)
 
-    def _holder(self, name: str, holder: Holder) -> Holder:
-        ticket = self._places[name].tickets[holder.nonce]
-        session = self._sessions.get(ticket.handle[0])
-        return holder._replace(since=0.0, expires_at=0.0 if session is None else session[1])
+    def _expiry(self, name: str, nonce: str) -> float:
+        """Of the session that carries the ticket."""
+        session = self._sessions.get(self._places[name].tickets[nonce].handle[0])
+        return 0.0 if session is None else session[1]
 
     def _wakes(
         self, name: str, before: Record, after: Record, touched: frozenset[str], gone: bool
@@ -216,11 +218,11 @@ class OrderedStore(Node):
     # --- sessions -------------------------------------------------------------------------------
 
     def _open(self, op: Open) -> Opened:
-        session, seconds = op.generation, op.seconds  # type: ignore[misc]  # the client puts its name to it
-        fresh = str(session) not in self._sessions
+        session = str(op.generation)  # the client has put its name to it
+        fresh = session not in self._sessions
         if fresh:
-            self._begin(str(session), seconds)
-        return Opened(str(session), seconds, fresh)
+            self._begin(session, op.seconds)
+        return Opened(session, op.seconds, fresh)
 
     def _begin(self, session: str, seconds: float) -> None:
         expires_at = self.now() + seconds
@@ -323,7 +325,7 @@ class OrderedStore(Node):
         self._revision += 1
         if not ticket.place:
             ticket = ticket._replace(place=self._revision, token=token_at(self._revision))
-        ticket = ticket._replace(handle=(session, self._revision))
+        ticket = ticket._replace(handle=(session, self._revision), session=session)
         place = self._place(name)
         place.tickets[ticket.nonce] = ticket
         place.newest = max(place.newest, ticket.token)
@@ -393,7 +395,8 @@ class OrderedStore(Node):
         if not self._is_as(op.name, op.ticket):
             return None
         ticket = self._put(op.name, op.ticket, op.session)
-        self._changed(op.name, Inspect(), Done(), frozenset({ticket.nonce}), gone=False)
+        request = Renew(ticket.nonce, ticket.ttl)
+        self._changed(op.name, request, Done(), frozenset({ticket.nonce}), gone=False)
         return ticket
 
     def _is_as(self, name: str, ticket: Ticket) -> bool:
@@ -476,7 +479,8 @@ class TicketsClient(SimulatedClient):
     def _send(self, task: Task, op: Any) -> None:
         if op.__class__ is Open:
             # The store knows sessions by their names, which begin with ours.
-            op = Open(op.seconds, f"{self.id}/{op.seconds:g}/{op.generation}")  # type: ignore[arg-type]
+            named = f"{self.id}/{op.seconds:g}/{op.generation}"
+            op = Open(op.seconds, named)  # type: ignore[arg-type]  # read by the store of this file only
         count = len(self.world.trace)
         super()._send(task, op)
         for index in range(count, len(self.world.trace)):

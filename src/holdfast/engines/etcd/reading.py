@@ -31,7 +31,7 @@ def kind_bytes(kind: str, declared: int) -> bytes:
 
 def ticket_of(kv: wire.KeyValue) -> Ticket:
     handle = Handle(kv.key, kv.create_revision, kv.mod_revision)
-    return decode_ticket(kv.value, kv.create_revision, token_at(kv.create_revision), handle)
+    return decode_ticket(kv.value, kv.create_revision, token_at(kv.create_revision), handle, kv.lease)
 
 
 def kvs_of(responses: Iterable[wire.ResponseOp]) -> list[wire.KeyValue]:

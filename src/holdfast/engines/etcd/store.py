@@ -308,7 +308,7 @@ class EtcdStore:
 
     async def _evict(self, op: Evict) -> tuple[str, ...]:
         """One by one: whoever has gone meanwhile is not among them."""
-        evicted = []
+        evicted: list[str] = []
         for ticket in op.tickets:
             said = encode_note(Ended(ticket.nonce, "broken", op.reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
@@ -316,10 +316,9 @@ class EtcdStore:
             acts = [delete(ticket.handle.key), put(note, said, kept)]
             there = created_at(ticket.handle.key, ticket.handle.created)
             try:
-                answer = await self._call("Txn", txn([there], acts, []))
-            except LeaseMissing:
-                self._retention.doubt()
-                raise Refused("a lease that keeps notes was missing") from None
+                answer = await self._kept_txn([there], acts)
+            except Refused as refusal:
+                raise Unknown(f"some of them: {refusal}") if evicted else refusal from None
             if answer.succeeded:
                 evicted.append(ticket.nonce)
         return tuple(evicted)
@@ -368,7 +367,7 @@ class EtcdStore:
         answer = await self._call("Txn", txn(compare, [put(handle.key, payload, lease)], []))
         if not answer.succeeded:
             return None
-        return ticket._replace(handle=handle._replace(version=answer.header.revision))
+        return ticket._replace(handle=handle._replace(version=answer.header.revision), session=lease)
 
     # --- beside the tickets ---------------------------------------------------------------------
 
@@ -405,7 +404,7 @@ class EtcdStore:
             return await self._call("Txn", txn(compare, acts, []))
         except LeaseMissing:
             self._retention.doubt()
-            raise Refused("a lease that keeps settings was missing") from None
+            raise Refused("a lease that keeps things for a while was missing") from None
 
     async def _names(self, op: Names) -> list[tuple[str, Stand]]:
         try:

@@ -208,6 +208,7 @@ class Attempt:
         if isinstance(reply, Queued):
             self.trouble_since, self.failures = None, 0
             self.queued = True
+            self.book.keep_place(self.nonce, reply.refresh_in)
             now = await Now()
             if self.ends_at is not None and now >= self.ends_at:
                 return await self._too_late()

@@ -27,7 +27,7 @@ Script = Coroutine[Any, Any, T]
 class Session:
     """One session of this client, and how long it can be relied on."""
 
-    __slots__ = ("dead", "generation", "id", "kept_at", "lasts", "seconds")
+    __slots__ = ("dead", "doubted", "generation", "id", "kept_at", "lasts", "seconds")
 
     def __init__(self, seconds: float, generation: int) -> None:
         self.seconds = seconds
@@ -40,16 +40,19 @@ class Session:
         self.kept_at = 0.0
         """The local clock before the last sign of life was sent that was heard: it lives on from then."""
         self.dead = False
+        self.doubted = False
+        """Somebody says that it is over: ask."""
 
     def __repr__(self) -> str:
         return f"<Session {self.seconds:g} s, {self.generation}, dead={self.dead}>"
 
     def kept(self, sent: float) -> None:
         self.kept_at = max(sent, self.kept_at)
+        self.doubted = False
 
     def is_due(self, now: float) -> bool:
         """Old enough for another sign of life."""
-        return now - self.kept_at >= self.lasts * RENEW_AFTER
+        return self.doubted or now - self.kept_at >= self.lasts * RENEW_AFTER
 
     def age(self, now: float, ttl: float) -> float:
         """How much of a ttl from now on it does not cover."""
@@ -139,12 +142,13 @@ class Desk:
                 mine.entered = False
 
     def over(self, session_id: SessionId) -> list[str]:
-        """The engine says that a session ended; returns the attempts that must hear of it."""
+        """The engine says that a session ended. That may be old news: whoever hangs on it shall ask. Post to
+        the nonces that this returns."""
         nonces = []
         for session in self.open_sessions():
             if session.id == session_id:
+                session.doubted = True
                 nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
-                self.lost(session)
         return nonces
 
     def attempt(self, name: str, ask: Acquire) -> Mine:

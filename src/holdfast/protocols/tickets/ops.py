@@ -220,7 +220,8 @@ class Lend(NamedTuple):
 
 class Take(NamedTuple):
     """Let this session carry the ticket, in this wording, if nobody changed it since it was read. Its place
-    and token stay. None: it is gone or changed."""
+    and token stay. None: it is gone or changed. (An engine that cannot move a ticket from one session to
+    another takes it away: its session is over.)"""
 
     name: str
     ticket: Ticket
@@ -246,8 +247,8 @@ class SetValue(NamedTuple):
 
 
 class SetLimit(NamedTuple):
-    """Store these settings of a semaphore if they are still what was seen (None: there were none), and tell in
-    the same step how it stands then. None: they are something else by now."""
+    """Store these settings of a semaphore if they are still what was seen (None: there were none), and tell
+    in the same step how it stands then. None: they are something else by now."""
 
     name: str
     seen: Settings | None

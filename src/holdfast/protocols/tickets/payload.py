@@ -28,12 +28,12 @@ _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 def encode_ticket(ticket: Ticket, token: int = 0, place: int = 0) -> bytes:
     """``token`` and ``place``: where they do not follow from when it was put (a writer turned reader)."""
-    _, _, nonce, client, owner, kind, mode, ttl, since, lasts, metadata, _ = ticket
+    _, _, nonce, client, owner, kind, mode, ttl, since, lasts, metadata = ticket[:11]
     fields = [SCHEMA, nonce, client, owner, kind, mode, ttl, since, lasts, dict(metadata), token, place]
     return _dumps(fields).encode()
 
 
-def decode_ticket(data: bytes, place: int, token: int, handle: Any = None) -> Ticket:
+def decode_ticket(data: bytes, place: int, token: int, handle: Any = None, session: Any = None) -> Ticket:
     """``place`` and ``token``: as they follow from when it was put."""
     nonce, client, owner, kind, mode, ttl, since, lasts, metadata, own_token, own_place = _fields(data, 11)
     return Ticket(
@@ -49,6 +49,7 @@ def decode_ticket(data: bytes, place: int, token: int, handle: Any = None) -> Ti
         lasts,
         metadata,
         handle,
+        session,
     )
 
 

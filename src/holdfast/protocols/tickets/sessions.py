@@ -26,7 +26,7 @@ async def refreshed(desk: Desk, session: Session, ttl: float | None) -> bool:
     now = await Now()
     if session.dead:
         return False
-    due = session.is_due(now) if ttl is None else session.age(now, ttl) > 0
+    due = session.is_due(now) or (ttl is not None and session.age(now, ttl) > 0)
     if not due:
         return True
     kept = await Keep((session.id,))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ...core.ops import Now, Unknown
+import contextlib
+
+from ...core.deadlines import RENEW_AFTER
+from ...core.ops import Now, Refused, Unknown
+from ...rules.record import REFRESH_SECONDS
 from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply
 from ...rules.tickets import (
     SHARED_MODES,
@@ -26,10 +30,21 @@ LOOK_IN_SECONDS = 60.0
 
 
 async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
-    """One attempt, asked as often as need be. Whatever woke us: our own ticket is read in the same step as
-    those before it; if it is gone, we begin anew at the end."""
-    began = await Now()
+    """One attempt, asked as often as need be."""
     mine = desk.attempt(name, ask)
+    try:
+        return await _acquire(desk, mine, name, ask)
+    except Refused as refusal:
+        if mine.entered or mine.uncertain:
+            # That of the last step nothing happened does not say so of those before it.
+            raise Unknown(str(refusal)) from refusal
+        raise
+
+
+async def _acquire(desk: Desk, mine: Mine, name: str, ask: Acquire) -> Reply:
+    """Whatever woke us: our own ticket is read in the same step as those before it; if it is gone, we begin
+    anew at the end."""
+    began = await Now()
     declared = Settings(ask.kind, ask.limit, ask.limit)
     settings: Settings | None = desk.settings.get(name, declared)
     alone = not ask.wait
@@ -47,7 +62,12 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         desk.learn(name, stand.settings, declared)
         wrong = mismatch(stand, ask.kind, ask.limit)
         me = find(stand.tickets, ask.nonce)
-        if me is not None:
+        if me is not None and me.session not in (None, session.id):
+            # A copy of our request came late, under a session that we had given up.
+            with contextlib.suppress(NoSession):
+                await Take(name, me, session.id)
+            mine.entered, mine.armed = True, None
+        elif me is not None:
             mine.entered, mine.place = True, me.place
             present = stand.settings or declared
             waits_for = watched(stand.tickets, me, present)
@@ -61,7 +81,7 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
                     return grant
                 mine.armed = None
             elif mine.armed == waits_for:
-                return _queued(stand, me, present)
+                return _queued(stand, me, present, session)
             else:
                 chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
                 await Arm(ask.nonce, name, waits_for, chosen)
@@ -196,8 +216,9 @@ async def _told(mine: Mine, stand: Stand, session: Session) -> bool:
     return mine.ticket is not None
 
 
-def _queued(stand: Stand, me: Ticket, settings: Settings) -> Queued:
+def _queued(stand: Stand, me: Ticket, settings: Settings, session: Session) -> Queued:
     blocking = blockers(stand.tickets, me, settings)
     before = len([t for t in stand.tickets if t.place < me.place]) - len(holding(stand))
     clients = tuple({ticket.client: None for ticket in blocking[-1:] if ticket.client})
-    return Queued(max(before, 0), LOOK_IN_SECONDS, clients)
+    refresh_in = min(REFRESH_SECONDS, session.lasts * RENEW_AFTER)
+    return Queued(max(before, 0), LOOK_IN_SECONDS, clients, refresh_in)
