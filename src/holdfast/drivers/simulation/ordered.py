@@ -93,6 +93,14 @@ STORE_OPS: Final = (
 )
 
 
+ANSWERED: Final = (Open, Keep, Enter, Look, Fill, Remove, Evict, Names)
+"""These are never answered with nothing."""
+
+
+class Hurried(BaseException):
+    """A second interrupt: a request is given up, at whichever of its steps it is."""
+
+
 class Place:
     """One name in the store."""
 
@@ -459,6 +467,8 @@ class TicketsClient(SimulatedClient):
             reply, trouble = None, None
             try:
                 reply = await self._answer(op)
+            except Hurried:
+                pass  # the request is given up, and the script goes on without an answer
             except BaseException as error:  # noqa: BLE001 - the script decides what becomes of it
                 trouble = error
 
@@ -489,12 +499,20 @@ class TicketsClient(SimulatedClient):
                 nonce = op.ticket.nonce if isinstance(op, Enter) else op.nonce
                 self.world.trace[index] = Copied(event.at, Apply(op.name, Withdraw(nonce)))
 
+    def _strike(self, task: Task, op: Any) -> tuple[Any, BaseException | None]:
+        reply, trouble = super()._strike(task, op)
+        if reply is None and trouble is None and op.__class__ in self._acts:
+            trouble = Hurried()
+        return reply, trouble
+
     def deliver(self, task: Task, ticket: int, reply: Any, trouble: BaseException | None) -> None:
         if isinstance(reply, NoSession):
             reply, trouble = None, reply
         super().deliver(task, ticket, reply, trouble)
 
     def _advance(self, task: Task, reply: Any, trouble: BaseException | None) -> None:
+        if reply is None and trouble is None and task.op.__class__ in ANSWERED:
+            trouble = Hurried()  # interrupted while it cleans up
         kept = task.op.__class__ is Keep
         super()._advance(task, reply, trouble)
         if kept:
