@@ -13,6 +13,7 @@ from contract.engines import fresh_namespace
 from engines.etcd.admin import Admin
 from engines.etcd.spy import Spy
 from holdfast import Client, Lease, Lock
+from holdfast.lab.proxy import Proxy
 from support.servers import shared_etcd
 
 Connect = Callable[..., Client]
@@ -32,6 +33,14 @@ def admin() -> Admin:
 @pytest.fixture
 def url() -> str:
     return f"etcd://{shared_etcd().address}"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """Before the shared server."""
+    shared = shared_etcd()
+    with Proxy(shared.host, shared.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

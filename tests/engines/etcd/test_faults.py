@@ -17,7 +17,6 @@ from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
 from support import wait_until
-from support.servers import shared_etcd
 
 NAMESPACE = "holdfast"
 """Of child processes, which use the default."""
@@ -28,14 +27,6 @@ def server() -> Iterator[Etcd]:
     """One to be harmed."""
     with Etcd() as server:
         yield server
-
-
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """Before the shared server."""
-    shared = shared_etcd()
-    with Proxy(shared.host, shared.port) as proxy:
-        yield proxy
 
 
 def until_waiting(client: Client, count: int) -> None:

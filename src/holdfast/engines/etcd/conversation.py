@@ -115,6 +115,13 @@ class Conversation:
             raise failure from None
         self._token = answer.token
 
+    def token_refused(self, reason: str) -> bool:
+        """Whether a watch was refused because of the token; then it is fetched anew for the next stream."""
+        if not isinstance(sorted_failure("UNKNOWN", reason), TokenExpired) or self._options.user is None:
+            return False
+        self._token = None
+        return True
+
     def metadata(self) -> Metadata:
         return () if self._token is None else (("token", self._token),)
 

@@ -235,6 +235,9 @@ class Watcher:
             for response in stream:
                 self._failures = 0
                 self._send(self._watches.feed(response))
+                if self._watches.refusal and self._talk.token_refused(self._watches.refusal):
+                    self._watches.refusal = ""
+                    return
                 if self._inbox.unread:
                     self._store.run(self._inbox.read())
         except grpc.RpcError as error:
