@@ -12,8 +12,8 @@ from unittest import mock
 from holdfast.drivers.simulation.ordered import OrderedStore
 from holdfast.protocols.tickets import taking
 from holdfast.protocols.tickets.desk import Desk, Mine, Session
-from holdfast.protocols.tickets.ops import Arm, Remove, Removed
-from holdfast.rules.requests import Acquire, Queued
+from holdfast.protocols.tickets.ops import Remove, Removed
+from holdfast.rules.requests import Queued
 from holdfast.rules.tickets import Settings, Stand, Ticket, Watched
 from holdfast.rules.tickets import find as shipped_find
 from holdfast.rules.tickets import watched as shipped_watched
@@ -89,28 +89,13 @@ def counted_from_the_reply() -> Patch:
 
 def watch_without_another_look() -> Patch:
     """Look, then watch: who went in between is waited for."""
+    shipped = taking.Asking._there
 
-    async def acquire(desk: Desk, mine: Mine, name: str, ask: Acquire) -> Any:
-        script = shipped(desk, mine, name, ask)
-        reply: Any = None
-        trouble: BaseException | None = None
-        while True:
-            try:
-                op = script.send(reply) if trouble is None else script.throw(trouble)
-            except StopIteration as end:
-                return end.value
-            reply, trouble = None, None
-            try:
-                reply = await op
-            except BaseException as error:
-                trouble = error
-            if isinstance(op, Arm) and trouble is None:
-                script.close()
-                mine.armed = op.watched
-                return Queued(0, 60.0, ())
+    async def there(self: taking.Asking, stand: Stand, me: Ticket) -> Any:
+        reply = await shipped(self, stand, me)
+        return Queued(0, 60.0, ()) if reply is None and self.mine.armed is not None else reply
 
-    shipped = taking._acquire
-    return mock.patch.object(taking, "_acquire", acquire)
+    return mock.patch.object(taking.Asking, "_there", there)
 
 
 def late_arrival_accepted() -> Patch:

@@ -26,6 +26,9 @@ TICKETS: Final = b"t/"
 LIMIT: Final = b"u"
 VALUE: Final = b"v"
 
+FOLDERS_KEPT: Final = 1000
+"""Of so many names the folder is remembered: it is asked for at every step."""
+
 
 def end_of(prefix: bytes) -> bytes:
     """The first key behind all that begin with ``prefix``, whose last byte is never the largest."""
@@ -35,15 +38,21 @@ def end_of(prefix: bytes) -> bytes:
 class Keys:
     """The keys of one namespace."""
 
-    __slots__ = ("_clients", "names")
+    __slots__ = ("_clients", "_folders", "names")
 
     def __init__(self, prefix: str, namespace: str) -> None:
         base = f"{prefix}/{quote(namespace, safe='')}/"
         self.names = f"{base}n/".encode()
         self._clients = f"{base}c/".encode()
+        self._folders: dict[str, bytes] = {}
 
     def folder(self, name: str) -> bytes:
-        return self.names + quote(name, safe="").encode("ascii") + b"/"
+        folder = self._folders.get(name)
+        if folder is None:
+            if len(self._folders) >= FOLDERS_KEPT:
+                self._folders.clear()
+            self._folders[name] = folder = self.names + quote(name, safe="").encode("ascii") + b"/"
+        return folder
 
     def beginning_with(self, prefix: str) -> tuple[bytes, bytes]:
         """The range of all names that begin so."""

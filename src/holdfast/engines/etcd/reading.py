@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,6 +25,7 @@ class Handle(NamedTuple):
     """The revision of its last change."""
 
 
+@functools.cache
 def kind_bytes(kind: str, declared: int) -> bytes:
     """What a name is: always the same bytes, for they are compared."""
     return json.dumps([1, kind, declared], separators=(",", ":")).encode()

@@ -8,6 +8,7 @@ expires at one moment is never everything.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Final
 
@@ -34,22 +35,22 @@ class Retention:
     def __init__(self, scope: bytes, talk: Conversation) -> None:
         self._scope = scope
         self._talk = talk
-        self._known: set[int] = set()
+        self._known: dict[tuple[int, int], int] = {}
 
     async def lease(self, seconds: float) -> int:
         """A lease that lives for so long at least."""
         length = next((length for length in LENGTHS if seconds <= length), LENGTHS[-1])
         part = length // PARTS
-        lease = lease_id(self._scope, length, int(wall_seconds()) // part)
-        if lease not in self._known:
-            try:
+        which = length, int(wall_seconds()) // part
+        lease = self._known.get(which)
+        if lease is None:
+            lease = lease_id(self._scope, *which)
+            with contextlib.suppress(LeaseThere):  # another client was first
                 grant = wire.LeaseGrantRequest(TTL=length + 2 * part, ID=lease)
                 await self._talk.call("LeaseGrant", grant)
-            except LeaseThere:
-                pass  # another client was first
             if len(self._known) > PARTS * len(LENGTHS):
                 self._known.clear()
-            self._known.add(lease)
+            self._known[which] = lease
         return lease
 
     def doubt(self) -> None:

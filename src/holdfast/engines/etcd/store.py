@@ -42,6 +42,7 @@ from ...rules.tickets import Settings, Stand, Ticket, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
 from .conversation import Conversation
+from .drafts import Draft, what_stands
 from .failures import Compacted, LeaseMissing, LeaseThere
 from .keys import KIND, LIMIT, TICKETS, VALUE, Keys, end_of
 from .reading import Handle, kind_bytes, kvs_of, stand_of
@@ -49,7 +50,6 @@ from .requests import (
     absent,
     created_at,
     delete,
-    empty,
     first,
     get,
     has_value,
@@ -68,6 +68,8 @@ LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 
 PAGE: Final = 1000
 """So many keys are read at a time when names are listed."""
+
+DRAFTS_KEPT: Final = 500
 
 LEADER_CHANGES: Final = 3
 """So often a sign of life is given anew when the leader changed meanwhile."""
@@ -91,6 +93,7 @@ class EtcdStore:
         self._talk = talk
         self._call = talk.call
         self._retention = Retention(keys.names, talk)
+        self._drafts: dict[tuple[object, ...], Draft] = {}
         self.leases: dict[int, float] = {}
         """The client's own sessions, and how long each lasts."""
         self._scripts: dict[type, Callable[[Any], Work]] = {
@@ -170,85 +173,48 @@ class EtcdStore:
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
 
-    async def _leaning_on(self, session: int, build: Callable[[int], wire.TxnRequest], keep: float) -> Any:
-        """A transaction that leans on a session and on a lease for ``keep`` seconds. etcd does not say which
-        of them is missing: ask."""
-        while True:
-            kept = await self._retention.lease(keep)
-            try:
-                return await self._call("Txn", build(kept))
-            except LeaseMissing:
-                self._retention.doubt()
-                (heard,) = await self._talk.keep_alive((session,), self._talk.timeout)
-                if heard.TTL <= 0:
-                    raise NoSession from None
-
     # --- tickets --------------------------------------------------------------------------------
 
     async def _enter(self, op: Enter) -> Stand:
-        folder = self.keys.folder(op.name)
         ticket = op.ticket
-        key = self.keys.ticket(folder, ticket.mode, ticket.nonce)
-        tickets = folder + TICKETS
-        kind = op.settings
-        declared = op.declared if kind is None else kind.declared
-        says = kind_bytes(ticket.kind, declared)
-        note = self.keys.note(ticket.nonce)
-        compare = [
-            absent(key),
-            absent(note),
-            absent(folder + KIND) if kind is None else has_value(folder + KIND, says),
-        ]
-        if op.alone and ticket.mode != "permit":
-            alone = tickets if ticket.mode != "read" else tickets + b"x/"
-            compare.append(empty(alone, end_of(alone)))
-        else:
-            alone = b""
-        payload = encode_ticket(ticket)
-        after = self._after_entering(folder, ticket, alone)
-        before = self._what_stands(folder, ticket.kind, ticket.nonce)
-
-        def build(kept: int) -> wire.TxnRequest:
-            acts = [put(folder + KIND, says, kept), put(key, payload, op.session)]
-            if kind is None:
-                acts.append(delete(folder + LIMIT))
-            return txn(compare, acts + after, before)
-
-        answer = await self._leaning_on(op.session, build, RETENTION_SECONDS)
-        kvs = kvs_of(answer.responses)
+        draft = self._draft(op)
+        key = self.keys.ticket(draft.folder, ticket.mode, ticket.nonce)
+        request = draft.filled(key, self.keys.note(ticket.nonce), encode_ticket(ticket), op.session)
+        while True:
+            request.success[0].request_put.lease = await self._retention.lease(RETENTION_SECONDS)
+            try:
+                answer = await self._call("Txn", request)
+                break
+            except LeaseMissing:
+                # etcd does not say which one: the session's, or the one that keeps what the name is.
+                self._retention.doubt()
+                (heard,) = await self._talk.keep_alive((op.session,), self._talk.timeout)
+                if heard.TTL <= 0:
+                    raise NoSession from None
         if not answer.succeeded:
-            return await self._completed(op.name, stand_of(folder, kvs), ticket)
-        stand = stand_of(folder, kvs)
+            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            return await self._completed(op.name, stand, ticket)
         revision = answer.header.revision
-        settings = stand.settings or Settings(ticket.kind, declared, declared)
-        if alone and ticket.mode != "read":
-            mine = ticket._replace(
-                place=revision, token=token_at(revision), handle=Handle(key, revision, revision)
-            )
-            stand = stand._replace(tickets=(mine,))
-        return stand._replace(settings=settings, newest=token_at(revision))
+        newest = token_at(revision)
+        if draft.reads:
+            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            return stand._replace(settings=stand.settings or draft.settings, newest=newest)
+        mine = ticket._replace(place=revision, token=newest, handle=Handle(key, revision, revision))
+        return Stand(draft.settings, (mine,), None, newest)
 
-    @staticmethod
-    def _after_entering(folder: bytes, ticket: Ticket, alone: bytes) -> list[wire.RequestOp]:
-        """What to read in the same step. Who is alone knows; of a mutex the one before us is enough."""
-        tickets = folder + TICKETS
-        if ticket.kind == "semaphore":
-            return [get(folder + KIND), get(folder + LIMIT), span(tickets, end_of(tickets))]
-        if ticket.mode == "exclusive":
-            return [] if alone else [last(tickets, end_of(tickets), 2), first(tickets, end_of(tickets))]
-        return [] if alone and ticket.mode == "write" else [span(tickets, end_of(tickets))]
-
-    def _what_stands(self, folder: bytes, kind: str, nonce: str) -> list[wire.RequestOp]:
-        """The name as it is, in the same step. Of a mutex, the first; and ours, if it is there."""
-        tickets = folder + TICKETS
-        acts = [get(self.keys.note(nonce)), get(folder + KIND), get(folder + LIMIT)]
-        if kind != "lock":
-            return [*acts, span(tickets, end_of(tickets))]
-        return [
-            *acts,
-            first(tickets, end_of(tickets)),
-            get(self.keys.ticket(folder, "exclusive", nonce)),
-        ]
+    def _draft(self, op: Enter) -> Draft:
+        """What is the same for every attempt of this kind at this name."""
+        ticket = op.ticket
+        declared = op.declared if op.settings is None else op.settings.declared
+        which = (op.name, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
+        draft = self._drafts.get(which)
+        if draft is None:
+            if len(self._drafts) >= DRAFTS_KEPT:
+                self._drafts.clear()
+            folder = self.keys.folder(op.name)
+            draft = Draft(folder, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
+            self._drafts[which] = draft
+        return draft
 
     async def _completed(self, name: str, stand: Stand, ticket: Ticket) -> Stand:
         """Where our ticket was there already, the one before it is wanted too."""
@@ -267,9 +233,13 @@ class EtcdStore:
             tickets = folder + TICKETS
             acts = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
-            acts = self._what_stands(folder, "lock", op.nonce)
             tickets = folder + TICKETS
-            acts.append(last(tickets, end_of(tickets), 1, op.place))
+            acts = what_stands(folder, "lock")
+            acts += [
+                get(self.keys.note(op.nonce)),
+                get(self.keys.ticket(folder, "exclusive", op.nonce)),
+                last(tickets, end_of(tickets), 1, op.place),
+            ]
         answer = await self._call("Txn", txn([], acts, []))
         stand = stand_of(folder, kvs_of(answer.responses))
         mine = find(stand.tickets, op.nonce)

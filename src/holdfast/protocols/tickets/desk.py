@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from ...core.deadlines import RENEW_AFTER
-from ...rules.requests import Acquire
+from ...core.deadlines import DRIFT, RENEW_AFTER
 from ...rules.tickets import Settings, Ticket, Watched
 from .ops import SessionId
 
@@ -55,8 +54,8 @@ class Session:
         return self.doubted or now - self.kept_at >= self.lasts * RENEW_AFTER
 
     def age(self, now: float, ttl: float) -> float:
-        """How much of a ttl from now on it does not cover."""
-        return max((now - self.kept_at) - (self.lasts - ttl), 0.0)
+        """How much of a ttl from now on it does not cover, were the engine's clock as fast as it may be."""
+        return max((now - self.kept_at) - (self.lasts - ttl) * (1.0 - DRIFT), 0.0)
 
 
 class Mine:
@@ -150,12 +149,6 @@ class Desk:
                 session.doubted = True
                 nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
         return nonces
-
-    def attempt(self, name: str, ask: Acquire) -> Mine:
-        mine = self.mine.get(ask.nonce)
-        if mine is None:
-            mine = self.mine[ask.nonce] = Mine(name, ask.nonce, ask.kind, ask.mode, ask.ttl)
-        return mine
 
     def learn(self, name: str, settings: Settings | None, declared: Settings) -> None:
         """What a name is, where that is not what anybody would guess."""

@@ -24,13 +24,20 @@ __all__ = [
 SCHEMA: Final = 1
 
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_quote = json.encoder.encode_basestring
 
 
 def encode_ticket(ticket: Ticket, token: int = 0, place: int = 0) -> bytes:
-    """``token`` and ``place``: where they do not follow from when it was put (a writer turned reader)."""
+    """``token`` and ``place``: where they do not follow from when it was put (a writer turned reader).
+
+    Put together by hand: it is on the path of every grant.
+    """
     _, _, nonce, client, owner, kind, mode, ttl, since, lasts, metadata = ticket[:11]
-    fields = [SCHEMA, nonce, client, owner, kind, mode, ttl, since, lasts, dict(metadata), token, place]
-    return _dumps(fields).encode()
+    return (
+        f"[{SCHEMA},{_quote(nonce)},{_quote(client)},{_quote(owner)},{_quote(kind)},{_quote(mode)},{ttl!r},"
+        f"{since!r},{'null' if lasts is None else repr(lasts)},{_dumps(metadata) if metadata else '{}'},"
+        f"{token},{place}]"
+    ).encode()
 
 
 def decode_ticket(data: bytes, place: int, token: int, handle: Any = None, session: Any = None) -> Ticket:

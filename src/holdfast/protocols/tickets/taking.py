@@ -31,9 +31,15 @@ LOOK_IN_SECONDS = 60.0
 
 async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
     """One attempt, asked as often as need be."""
-    mine = desk.attempt(name, ask)
+    mine = desk.mine.get(ask.nonce)
+    if mine is None:
+        mine = desk.mine[ask.nonce] = Mine(name, ask.nonce, ask.kind, ask.mode, ask.ttl)
+    asking = Asking(desk, mine, name, ask, await Now())
     try:
-        return await _acquire(desk, mine, name, ask)
+        while True:
+            reply = await asking.step()
+            if reply is not None:
+                return reply
     except Refused as refusal:
         if mine.entered or mine.uncertain:
             # That of the last step nothing happened does not say so of those before it.
@@ -41,64 +47,122 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         raise
 
 
-async def _acquire(desk: Desk, mine: Mine, name: str, ask: Acquire) -> Reply:
-    """Whatever woke us: our own ticket is read in the same step as those before it; if it is gone, we begin
-    anew at the end."""
-    began = await Now()
-    declared = Settings(ask.kind, ask.limit, ask.limit)
-    settings: Settings | None = desk.settings.get(name, declared)
-    alone = not ask.wait
-    while True:
-        session = await _session(desk, mine, ask)
+class Asking:
+    """One request for a lock, from step to step. Each step puts our ticket or looks at it, and in the same
+    moment at those before it; then it is plain what to do, or what to answer."""
+
+    __slots__ = ("alone", "ask", "began", "declared", "desk", "mine", "name", "session", "settings")
+
+    session: Session
+
+    def __init__(self, desk: Desk, mine: Mine, name: str, ask: Acquire, began: float) -> None:
+        self.desk, self.mine, self.name, self.ask = desk, mine, name, ask
+        self.began = began
+        self.declared = Settings(ask.kind, ask.limit, ask.limit)
+        self.settings: Settings | None = desk.settings.get(name, self.declared)
+        """What the name is taken for."""
+        self.alone = not ask.wait
+
+    async def step(self) -> Reply | None:
+        """What is to be answered; None: go on."""
+        mine, ask, name = self.mine, self.ask, self.name
+        await self._find_session()
         looks = mine.entered
         if looks:
             stand = await Look(name, ask.nonce, ask.kind, mine.place)
         else:
             try:
-                stand = await _enter(mine, name, ask, session, settings, alone)
+                stand = await self._enter()
             except NoSession:
-                desk.lost(session)
-                continue
-        desk.learn(name, stand.settings, declared)
-        wrong = mismatch(stand, ask.kind, ask.limit)
+                self.desk.lost(self.session)
+                return None
+        self.desk.learn(name, stand.settings, self.declared)
         me = find(stand.tickets, ask.nonce)
-        if me is not None and me.session not in (None, session.id):
+        if me is None:
+            return await self._not_there(stand, looks)
+        mine.entered, mine.place = True, me.place
+        if me.session not in (None, self.session.id):
             # A copy of our request came late, under a session that we had given up.
             with contextlib.suppress(NoSession):
-                await Take(name, me, session.id)
-            mine.entered, mine.armed = True, None
-        elif me is not None:
-            mine.entered, mine.place = True, me.place
-            present = stand.settings or declared
-            waits_for = watched(stand.tickets, me, present)
-            if wrong is not None or (waits_for.nonces and not ask.wait):
-                await Remove(name, ask.nonce, ask.mode, me.place)
-                mine.entered = False
-                return _not_taken(desk, mine, wrong or await _busy(name, stand))
-            if not waits_for.nonces:
-                grant = await granted(mine, stand, me, session, ask.max_hold, began)
-                if grant is not None and await _told(mine, stand, session):
-                    return grant
-                mine.armed = None
-            elif mine.armed == waits_for:
-                return _queued(stand, me, present, session)
-            else:
-                chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
-                await Arm(ask.nonce, name, waits_for, chosen)
-                mine.armed = waits_for  # and look again: it may have gone before anybody watched
-        elif stand.note is not None:
-            desk.forget(ask.nonce)
-            return Gone(stand.note.reason, stand.note.note)
-        elif looks:
+                await Take(name, me, self.session.id)
+            mine.armed = None
+            return None
+        return await self._there(stand, me)
+
+    async def _find_session(self) -> None:
+        """The session of our ticket, young enough; if it is gone, so is the ticket."""
+        mine, ask = self.mine, self.ask
+        if mine.session is not None and mine.entered:
+            if await refreshed(self.desk, mine.session, None if ask.renews else ask.ttl):
+                self.session = mine.session
+                return
             mine.entered, mine.armed = False, None
-        elif wrong is not None:
-            return _not_taken(desk, mine, wrong)
-        elif not _are_the_same(stand.settings, settings):
-            settings = stand.settings
-        elif alone and not _in_the_way(stand, ask, declared):
-            alone = False
-        else:
-            return _not_taken(desk, mine, await _busy(name, stand))
+        self.session = mine.session = await session_for(self.desk, ask.ttl, in_full=not ask.renews)
+
+    async def _enter(self) -> Stand:
+        ask, mine = self.ask, self.mine
+        mine.asked_under = self.session
+        ticket = _ticket(ask, await Wall())
+        try:
+            return await Enter(self.name, ticket, self.session.id, self.settings, ask.limit, self.alone)
+        except Unknown:
+            mine.uncertain = True
+            raise
+
+    async def _there(self, stand: Stand, me: Ticket) -> Reply | None:
+        """Our ticket stands among the others."""
+        mine, ask = self.mine, self.ask
+        wrong = mismatch(stand, ask.kind, ask.limit)
+        present = stand.settings or self.declared
+        waits_for = watched(stand.tickets, me, present)
+        if wrong is not None or (waits_for.nonces and not ask.wait):
+            await Remove(self.name, ask.nonce, ask.mode, me.place)
+            mine.entered = False
+            return self._not_taken(wrong or await _busy(self.name, stand))
+        if not waits_for.nonces:
+            grant = await granted(mine, stand, me, self.session, ask.max_hold, self.began)
+            if grant is None or not await _told(mine, stand, self.session):
+                mine.armed = None
+                return None
+            return grant
+        if mine.armed == waits_for:
+            return _queued(stand, me, present, self.session)
+        chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
+        await Arm(ask.nonce, self.name, waits_for, chosen)
+        mine.armed = waits_for
+        return None  # look again: it may have gone before anybody watched
+
+    async def _not_there(self, stand: Stand, looked: bool) -> Reply | None:
+        """It was not put, or is gone."""
+        mine, ask = self.mine, self.ask
+        if stand.note is not None:
+            self.desk.forget(ask.nonce)
+            return Gone(stand.note.reason, stand.note.note)
+        if looked:
+            mine.entered, mine.armed = False, None  # begin anew, at the end
+            return None
+        wrong = mismatch(stand, ask.kind, ask.limit)
+        if wrong is not None:
+            return self._not_taken(wrong)
+        if not _are_the_same(stand.settings, self.settings):
+            self.settings = stand.settings
+            return None
+        if self.alone and not self._in_the_way(stand):
+            self.alone = False
+            return None
+        return self._not_taken(await _busy(self.name, stand))
+
+    def _in_the_way(self, stand: Stand) -> bool:
+        """Whether one who comes now would have to wait."""
+        end = stand.tickets[-1].place + 1 if stand.tickets else 1
+        last = _ticket(self.ask, 0.0)._replace(place=end)
+        return bool(blockers(stand.tickets, last, stand.settings or self.declared))
+
+    def _not_taken(self, reply: Reply) -> Reply:
+        """Nothing of it is there; unless a copy of it is still under way, which only a withdrawal ends."""
+        if not self.mine.uncertain:
+            self.desk.forget(self.ask.nonce)
+        return reply
 
 
 def _are_the_same(one: Settings | None, other: Settings | None) -> bool:
@@ -106,29 +170,6 @@ def _are_the_same(one: Settings | None, other: Settings | None) -> bool:
     if one is None or other is None:
         return one is other
     return (one.kind, one.declared) == (other.kind, other.declared)
-
-
-async def _session(desk: Desk, mine: Mine, ask: Acquire) -> Session:
-    """The session of our ticket, young enough; if it is gone, so is the ticket."""
-    session = mine.session
-    if session is not None and mine.entered:
-        if await refreshed(desk, session, None if ask.renews else ask.ttl):
-            return session
-        mine.entered, mine.armed = False, None
-    mine.session = session = await session_for(desk, ask.ttl, in_full=not ask.renews)
-    return session
-
-
-async def _enter(
-    mine: Mine, name: str, ask: Acquire, session: Session, settings: Settings | None, alone: bool
-) -> Stand:
-    ticket = _ticket(ask, await Wall())
-    mine.asked_under = session
-    try:
-        return await Enter(name, ticket, session.id, settings, ask.limit, alone)
-    except Unknown:
-        mine.uncertain = True
-        raise
 
 
 def _ticket(ask: Acquire, since: float) -> Ticket:
@@ -155,20 +196,6 @@ def mismatch(stand: Stand, kind: str, limit: int) -> Mismatch | None:
     if settings.kind == kind and (kind != "semaphore" or limit in (settings.declared, settings.limit)):
         return None
     return Mismatch(settings.kind, settings.declared)
-
-
-def _in_the_way(stand: Stand, ask: Acquire, declared: Settings) -> bool:
-    """Whether one who comes now would have to wait."""
-    end = stand.tickets[-1].place + 1 if stand.tickets else 1
-    last = _ticket(ask, 0.0)._replace(place=end)
-    return bool(blockers(stand.tickets, last, stand.settings or declared))
-
-
-def _not_taken(desk: Desk, mine: Mine, reply: Reply) -> Reply:
-    """Nothing of it is there; unless a copy of it is still under way, which only a withdrawal ends."""
-    if not mine.uncertain:
-        desk.forget(mine.nonce)
-    return reply
 
 
 async def _busy(name: str, stand: Stand) -> Busy:
