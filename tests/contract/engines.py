@@ -14,7 +14,13 @@ from typing import Final, Literal
 import pytest
 from _pytest.mark import ParameterSet
 
-from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
+from support.servers import (
+    shared_etcd,
+    shared_redis,
+    shared_redis_cluster,
+    shared_redis_tls,
+    shared_sentinel,
+)
 
 __all__ = ["DRIVERS", "ESSENTIAL", "FRESH_URL", "Driver", "each_engine", "fresh_namespace"]
 
@@ -32,6 +38,7 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
         f"redis+sentinel://{shared_sentinel().addresses}?service={shared_sentinel().service}"
     ),
     "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
+    "etcd": lambda folder: f"etcd://{shared_etcd().address}",
 }
 """Scheme → a URL; ``folder`` is the test's own."""
 

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.core.ops import Apply, Doze, Op, Tend
 from holdfast.protocols import records
-from holdfast.protocols.book import REFRESH_SECONDS, Job
+from holdfast.protocols.book import Job
+from holdfast.rules.record import REFRESH_SECONDS
 from holdfast.rules.requests import Refresh, Release, Renew, Withdraw
 from protocols.driver import (
     DOWN,

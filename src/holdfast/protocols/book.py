@@ -17,12 +17,10 @@ from ..core.deadlines import RENEW_AFTER
 from ..core.ops import Bell
 from ..errors import LockLost, LossReason
 from ..model import Kind, Mode
+from ..rules.record import REFRESH_SECONDS
 from ..rules.requests import Request
 
 __all__ = ["Book", "Hold", "Job", "LeaseState", "Waiting"]
-
-REFRESH_SECONDS: Final = 1.0
-"""How often a waiter tells the engine that it still waits, and hears where it stands."""
 
 CROWDED_AT_MOST: Final = 1000
 
@@ -195,6 +193,7 @@ class Waiting:
 
     name: str
     refresh_at: float
+    refresh_in: float = REFRESH_SECONDS
 
 
 @dataclass(slots=True)
@@ -272,6 +271,14 @@ class Book:
     def wait(self, nonce: str, name: str, now: float) -> None:
         self.waiting[nonce] = Waiting(name, now + REFRESH_SECONDS)
         if now + REFRESH_SECONDS < self.keeper_wakes_at:
+            self.ring("keeper")
+
+    def keep_place(self, nonce: str, seconds: float) -> None:
+        """Say so often that it still waits; the engine would forget it sooner than usual."""
+        waiting = self.waiting.get(nonce)
+        if waiting is not None and seconds < waiting.refresh_in:
+            waiting.refresh_at -= waiting.refresh_in - seconds
+            waiting.refresh_in = seconds
             self.ring("keeper")
 
     def remember_crowd(self, name: str) -> None:

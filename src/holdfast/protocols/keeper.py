@@ -11,7 +11,7 @@ from ..core.deadlines import RENEW_AFTER, pause_seconds, relied_until
 from ..core.ops import Apply, Doze, Now, Post, Tend, Troubled
 from ..errors import EngineUnavailable, LossReason
 from ..rules.requests import Absent, Done, Gone, Queued, Refresh, Release, Renew, Reply, Request
-from .book import REFRESH_SECONDS, Book, Job, LeaseState
+from .book import Book, Job, LeaseState
 from .records import tell_of_loss
 
 __all__ = ["keep", "watch_deadlines"]
@@ -45,7 +45,7 @@ async def _tend(book: Book) -> None:
     for state in leases:
         state.renew_at = sent + state.ttl * RENEW_AFTER  # before we ask: a nudge meanwhile asks once more
     for _, waiting in refreshes:
-        waiting.refresh_at = sent + REFRESH_SECONDS
+        waiting.refresh_at = sent + waiting.refresh_in
     try:
         replies = await Tend(tuple(steps))
     except (Troubled, EngineUnavailable):

@@ -14,6 +14,7 @@ __all__ = [
     "EMPTY",
     "MAX_TOKEN",
     "PATIENCE_SECONDS",
+    "REFRESH_SECONDS",
     "RETENTION_SECONDS",
     "TURN_SECONDS",
     "Ended",
@@ -32,6 +33,9 @@ TURN_SECONDS: Final = 2.0
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a queue entry lives without its client saying that it still waits."""
+
+REFRESH_SECONDS: Final = 1.0
+"""How often a waiter tells the engine that it still waits, and hears where it stands."""
 
 RETENTION_SECONDS: Final = 86_400.0
 """How long an idle record is kept, counted from its last change."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .record import Holder, Record
+from .record import REFRESH_SECONDS, Holder, Record
 
 __all__ = [
     "Absent",
@@ -192,6 +192,8 @@ class Granted(NamedTuple):
     lasts: float | None
     """Seconds until ``max_hold`` ends it whatever is renewed; None: nothing does."""
     metadata: Mapping[str, str]
+    age: float = 0.0
+    """The ttl counts from so many seconds before the asking: where a session carries it that was there."""
 
 
 class Busy(NamedTuple):
@@ -210,6 +212,8 @@ class Queued(NamedTuple):
     """Seconds after which to look again at the latest."""
     blockers: tuple[str, ...]
     """The clients whose end would change where we stand."""
+    refresh_in: float = REFRESH_SECONDS
+    """Seconds after which to say that we still wait, at the latest."""
 
 
 class Withdrawn(NamedTuple):

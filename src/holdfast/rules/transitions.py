@@ -232,7 +232,7 @@ def _granted(record: Record, holder: Holder, now: float) -> Granted:
     if holder.mode in SHARED_MODES:
         peers = tuple(h.token for h in record.holders if h.mode in SHARED_MODES and h is not holder)
     lasts = None if holder.until is None else holder.until - now
-    told = (holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata)
+    told = (holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata, 0.0)
     return _new(Granted, told)
 
 

@@ -176,7 +176,7 @@ class Attempt:
             return None
         passed = 0.0 if self.sent is None else sent - self.sent
         self.sent = sent
-        return reply if reply.lasts is None else reply._replace(lasts=reply.lasts - passed)
+        return reply._replace(age=0.0, lasts=None if reply.lasts is None else reply.lasts - passed)
 
     def granted(self, reply: Granted) -> LeaseState:
         state = lease_of(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)
@@ -208,6 +208,7 @@ class Attempt:
         if isinstance(reply, Queued):
             self.trouble_since, self.failures = None, 0
             self.queued = True
+            self.book.keep_place(self.nonce, reply.refresh_in)
             now = await Now()
             if self.ends_at is not None and now >= self.ends_at:
                 return await self._too_late()
@@ -290,6 +291,7 @@ class Attempt:
 
 
 def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
+    counts_from = sent - reply.age
     return LeaseState(
         spec.name,
         spec.kind,
@@ -299,9 +301,9 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
         reply.token,
         reply.peers,
         reply.metadata,
-        sent,
+        counts_from,
         reply.ttl,
-        relied_until(sent, reply.ttl),
+        relied_until(counts_from, reply.ttl),
         None if reply.lasts is None else relied_until(sent, reply.lasts),
         spec.renew,
         spec.grace,

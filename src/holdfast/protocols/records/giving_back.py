@@ -102,7 +102,14 @@ async def tell_of_loss(state: LeaseState) -> None:
 
 
 def dropped(book: Book, state: LeaseState) -> None:
-    """Nobody can reach the lease any more: let it run out. Called by the garbage collector: no waiting."""
+    """Nobody can reach the lease any more: let it run out. Called by the garbage collector: no waiting.
+
+    Where one session carries everything that the client holds, it is given back when its time is over.
+    """
     book.drop(state)
     state.end("dropped")
-    book.hand_over(Job(state.name, Stop(state.nonce), f"{state.nonce}/job", give_up_at=state.deadline))
+    job = f"{state.nonce}/job"
+    book.hand_over(Job(state.name, Stop(state.nonce), job, give_up_at=state.deadline))
+    release = Release(state.nonce, book.linger if state.uncertain else 0.0)
+    over = state.deadline + state.ttl
+    book.hand_over(Job(state.name, release, job, give_up_at=over, due_at=state.deadline))

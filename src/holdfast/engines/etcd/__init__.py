@@ -1,0 +1,92 @@
+"""``etcd://h1:2379,h2:2379``: locks by the agreement of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from ...core.urls import URL
+from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...errors import EngineUnavailable
+from ...model import Guarantees
+from ...protocols.tickets import Desk
+from ..tickets import TicketsThreads
+from .options import Options, parse_options
+
+__all__ = ["open_engine"]
+
+GUARANTEES = Guarantees(
+    engine="etcd",
+    scope="cluster",
+    fencing=(
+        "four times the revision that created the ticket: never regresses, unless the cluster is restored "
+        "from an older backup"
+    ),
+    fifo="always, among all clients; fair=False is accepted and changes nothing",
+    crash_release="after its ttl in whole seconds, two at least with etcd's own settings",
+    loss_signal="at the deadline by the local clock; at once when broken or when its session ends",
+    primitives=("lock", "rlock", "rwlock", "semaphore"),
+    needs=(
+        "etcd 3.4 or newer; 3.4.28 or 3.5.10 lest a leader that was stopped and goes on ends living sessions",
+        "no fork after etcd was first used: grpc does not survive it, and says so",
+    ),
+    faults={
+        "holder is killed": "kept: free after its ttl",
+        "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
+        "wall clock jumps": "kept: no grant depends on it",
+        "waiter is killed": "kept: its place is given up after its ttl",
+        "connection is cut or silent": "kept over another member; else loss signalled at the deadline",
+        "follower is killed or paused": "kept",
+        "leader is killed or paused": "kept: refused until another is elected, which gives all more time",
+        "majority is lost": "refused; loss signalled at the deadline",
+        "session is ended from outside": "loss signalled at once",
+        "history is compacted": "kept",
+        "disk is full": "refused; loss is not: what is held stays held",
+    },
+)
+
+
+class EtcdEngine:
+    """One cluster, and one namespace in it."""
+
+    linger = 60.0
+    """A request may sit in a queue somewhere; how long a late one is refused is told by its session."""
+    guarantees = GUARANTEES
+
+    def __init__(self, url: URL, options: Options, namespace: str) -> None:
+        self.url = str(url)
+        self._options = options
+        self._namespace = namespace
+        self._scope = f"{options.prefix}/{quote(namespace, safe='')}"
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+        from .keys import Keys
+        from .store import seconds_for
+        from .transport import EtcdThreads
+
+        desk = Desk(hooks.client, seconds_for)
+        keys = Keys(self._options.prefix, self._namespace)
+        return TicketsThreads(desk, EtcdThreads(self._options, keys, hooks, desk, self._scope))
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        from ..tickets_asyncio import TicketsAsyncio
+        from .keys import Keys
+        from .store import seconds_for
+        from .transport_asyncio import EtcdAsyncio
+
+        desk = Desk(hooks.client, seconds_for)
+        keys = Keys(self._options.prefix, self._namespace)
+        return TicketsAsyncio(desk, EtcdAsyncio(self._options, keys, hooks, desk, self._scope))
+
+
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> EtcdEngine:
+    parsed = parse_options(url, options)
+    try:
+        import grpc  # noqa: F401 - only to see whether it is there
+        from google import protobuf  # noqa: F401 - as above
+    except ImportError as missing:
+        raise EngineUnavailable(
+            "etcd:// needs grpcio and protobuf: pip install 'holdfast[etcd]'"
+        ) from missing
+    return EtcdEngine(url, parsed, namespace)

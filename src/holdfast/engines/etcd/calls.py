@@ -1,0 +1,73 @@
+"""What is asked of etcd, as values that a transport performs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple
+
+from . import wire_pb2 as wire
+
+__all__ = ["KEEP_ALIVE", "METHODS", "WATCH", "Failed", "Method", "Send"]
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Method(NamedTuple):
+    """One remote procedure."""
+
+    path: str
+    request: Any
+    response: Any
+
+
+METHODS: Final = {
+    "Range": Method("/etcdserverpb.KV/Range", wire.RangeRequest, wire.RangeResponse),
+    "Put": Method("/etcdserverpb.KV/Put", wire.PutRequest, wire.PutResponse),
+    "DeleteRange": Method("/etcdserverpb.KV/DeleteRange", wire.DeleteRangeRequest, wire.DeleteRangeResponse),
+    "Txn": Method("/etcdserverpb.KV/Txn", wire.TxnRequest, wire.TxnResponse),
+    "Compact": Method("/etcdserverpb.KV/Compact", wire.CompactionRequest, wire.CompactionResponse),
+    "LeaseGrant": Method("/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantRequest, wire.LeaseGrantResponse),
+    "LeaseRevoke": Method(
+        "/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeRequest, wire.LeaseRevokeResponse
+    ),
+    "LeaseTimeToLive": Method(
+        "/etcdserverpb.Lease/LeaseTimeToLive", wire.LeaseTimeToLiveRequest, wire.LeaseTimeToLiveResponse
+    ),
+    "LeaseLeases": Method(
+        "/etcdserverpb.Lease/LeaseLeases", wire.LeaseLeasesRequest, wire.LeaseLeasesResponse
+    ),
+    "Authenticate": Method(
+        "/etcdserverpb.Auth/Authenticate", wire.AuthenticateRequest, wire.AuthenticateResponse
+    ),
+    "Status": Method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, wire.StatusResponse),
+}
+"""Procedures of one request and one response."""
+
+KEEP_ALIVE: Final = Method(
+    "/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveRequest, wire.LeaseKeepAliveResponse
+)
+WATCH: Final = Method("/etcdserverpb.Watch/Watch", wire.WatchRequest, wire.WatchResponse)
+
+
+class Failed(Exception):
+    """A call failed, as grpc tells it."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(code, details)
+        self.code = code
+        self.details = details
+
+
+class Send(NamedTuple):
+    """One call over one connection. Several ``requests`` go over a stream, which ends with as many responses.
+    Raises Failed."""
+
+    connection: Any
+    method: str
+    """"" for the stream of signs of life."""
+    requests: tuple[Any, ...]
+    timeout: float
+    metadata: Metadata
+
+    def __await__(self) -> Generator[Send, Any, Any]:
+        return (yield self)

@@ -1,0 +1,71 @@
+"""What a failed call means: nothing happened, it may have happened, or there is no point in trying again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...core.ops import Refused, Unknown
+from ...errors import EngineUnavailable
+
+__all__ = ["Compacted", "LeaseMissing", "LeaseThere", "TokenExpired", "sorted_failure"]
+
+
+class LeaseMissing(Exception):
+    """The lease is not there. Nothing happened."""
+
+
+class LeaseThere(Exception):
+    """A lease of this id is there already. Nothing happened."""
+
+
+class Compacted(Exception):
+    """What was asked for at an earlier revision has been compacted. Nothing happened."""
+
+
+class TokenExpired(Exception):
+    """The authentication token is no longer valid. Nothing happened."""
+
+
+NEVER_SENT: Final = "failed to connect to all addresses"
+"""How grpc says that there was no connection to send anything on. Should it say so differently one day, it
+may have happened: that is the side to err on."""
+
+TOKENS: Final = ("invalid auth token", "revision of auth store is old")
+REFUSALS: Final = ("too many requests", "no leader")
+
+
+def sorted_failure(code: str, details: str) -> Exception:
+    """``code``: the name of grpc's status code."""
+    told = _told(details)
+    if code == "UNAUTHENTICATED" or any(text in details for text in TOKENS):
+        return TokenExpired(told)
+    if code == "NOT_FOUND" and "lease not found" in details:
+        return LeaseMissing(told)
+    if code == "FAILED_PRECONDITION" and "lease already exists" in details:
+        return LeaseThere(told)
+    if code == "OUT_OF_RANGE" and "compacted" in details:
+        return Compacted(told)
+    if code == "UNAVAILABLE" and details.startswith(NEVER_SENT):
+        return Refused("etcd cannot be reached")
+    if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED") and any(text in details for text in REFUSALS):
+        return Refused(f"etcd refuses: {told}")
+    if code == "DEADLINE_EXCEEDED":
+        return Unknown("etcd did not answer in time")
+    if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"):
+        return Unknown(f"etcd did not answer: {told}")
+    return EngineUnavailable(_hopeless(code, told))
+
+
+def _hopeless(code: str, told: str) -> str:
+    if code == "RESOURCE_EXHAUSTED" and "space exceeded" in told:
+        return f"etcd is full ({told}): compact and defragment it, raise its quota, then disarm the alarm"
+    if "user name is empty" in told:
+        return "etcd asks who we are: write the user and the password into the URL, etcd://user:password@host"
+    if code == "PERMISSION_DENIED":
+        return f"etcd does not permit this ({told}): the user needs to read and write below the prefix"
+    return f"etcd refuses: {told} ({code})"
+
+
+def _told(details: str) -> str:
+    """The first line of what it says, within bounds. It repeats no request, and so no secret."""
+    return details.strip().partition("\n")[0][:200] or "no reason given"

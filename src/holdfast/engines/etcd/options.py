@@ -1,0 +1,121 @@
+"""The URL of an etcd: where its members are, who we are, and how the connection is protected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ...core.urls import URL
+from ...errors import EngineUnavailable, InvalidArgument
+
+__all__ = ["Options", "parse_options"]
+
+PORT: Final = 2379
+PREFIX: Final = "holdfast"
+KNOWN: Final = ("ca", "cert", "key", "tls")
+TRUE: Final = ("1", "true", "yes", "on")
+FALSE: Final = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that a connection needs to know."""
+
+    endpoints: tuple[str, ...]
+    """``host:port`` of each member."""
+    prefix: str
+    user: str | None
+    password: str | None = field(repr=False)
+    tls: bool
+    ca: str | None
+    """The file of the authority that signed the servers' certificates; None: the system's own."""
+    cert: str | None
+    """The file of our own certificate, where the servers ask for one."""
+    key: str | None = field(repr=False)
+
+    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """The authority, our key and our certificate, read when a connection is made."""
+        return _read(self.ca), _read(self.key), _read(self.cert)
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise EngineUnavailable(
+            f"{path!r} cannot be read ({error.strerror}): it is needed for TLS"
+        ) from error
+
+
+def parse_options(url: URL, given: Mapping[str, Any]) -> Options:
+    """From the URL and from what was passed to ``connect``; both at once is refused."""
+    url.only(KNOWN)
+    options: dict[str, Any] = dict(url.options)
+    for name, value in given.items():
+        if name not in KNOWN:
+            raise InvalidArgument(f"etcd:// has no option {name!r}: it knows {', '.join(KNOWN)}")
+        if name in options:
+            raise InvalidArgument(f"the option {name!r} is in the URL and in the call: give it once")
+        options[name] = value
+    tls = _switch(options.get("tls"), default=any(options.get(name) for name in ("ca", "cert", "key")))
+    if not tls and any(options.get(name) for name in ("ca", "cert", "key")):
+        raise InvalidArgument("tls is off, but certificates are given: leave out one of them")
+    if bool(options.get("cert")) != bool(options.get("key")):
+        raise InvalidArgument("a certificate of our own needs both: cert=… and key=…")
+    if (url.username is None) != (url.password is None):
+        raise InvalidArgument("etcd asks for a user and a password: write etcd://user:password@host")
+    return Options(
+        endpoints=_endpoints(url.hosts),
+        prefix=_prefix(url.path),
+        user=url.username,
+        password=url.password,
+        tls=tls,
+        ca=_path(options.get("ca"), "ca"),
+        cert=_path(options.get("cert"), "cert"),
+        key=_path(options.get("key"), "key"),
+    )
+
+
+def _endpoints(hosts: str) -> tuple[str, ...]:
+    if not hosts.strip(","):
+        raise InvalidArgument("etcd:// needs a host: write etcd://localhost:2379, or several with commas")
+    return tuple(_endpoint(each.strip()) for each in hosts.split(","))
+
+
+def _endpoint(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(PORT)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidArgument(f"{text!r} is no address: write host or host:port (etcd's port is {PORT})")
+    if ":" in host and not host.startswith("["):
+        raise InvalidArgument(f"{text!r} is no address: write an IPv6 address in brackets, [::1]:{PORT}")
+    return f"{host}:{port}"
+
+
+def _prefix(path: str) -> str:
+    prefix = path.strip("/")
+    return prefix or PREFIX
+
+
+def _switch(value: Any, default: bool) -> bool:
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text not in TRUE + FALSE:
+        raise InvalidArgument(f"tls is true or false; it is {value!r}")
+    return text in TRUE
+
+
+def _path(value: Any, name: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | Path) or not str(value):
+        raise InvalidArgument(f"{name} is the path of a file; it is {value!r}")
+    return str(value)

@@ -1,0 +1,76 @@
+"""What etcd answers, in the words of the tickets family."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...protocols.tickets.payload import decode_note, decode_settings, decode_ticket, decode_value
+from ...rules.record import Ended, StoredValue
+from ...rules.tickets import Settings, Stand, Ticket, ordered, token_at
+from . import wire_pb2 as wire
+from .keys import KIND, LIMIT, TICKETS, VALUE
+
+__all__ = ["Handle", "kind_bytes", "kvs_of", "stand_of", "ticket_of"]
+
+
+class Handle(NamedTuple):
+    """Where a ticket is kept."""
+
+    key: bytes
+    created: int
+    version: int
+    """The revision of its last change."""
+
+
+@functools.cache
+def kind_bytes(kind: str, declared: int) -> bytes:
+    """What a name is: always the same bytes, for they are compared."""
+    return json.dumps([1, kind, declared], separators=(",", ":")).encode()
+
+
+def ticket_of(kv: wire.KeyValue) -> Ticket:
+    handle = Handle(kv.key, kv.create_revision, kv.mod_revision)
+    return decode_ticket(kv.value, kv.create_revision, token_at(kv.create_revision), handle, kv.lease)
+
+
+def kvs_of(responses: Iterable[wire.ResponseOp]) -> list[wire.KeyValue]:
+    return [kv for response in responses for kv in response.response_range.kvs]
+
+
+def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:
+    """What stands in a name's folder. A key outside of it is the note about the attempt asked about."""
+    kind: wire.KeyValue | None = None
+    limit: Settings | None = None
+    value: StoredValue | None = None
+    note: Ended | None = None
+    tickets: dict[bytes, Ticket] = {}
+    start = len(folder)
+    for kv in kvs:
+        rest = kv.key[start:] if kv.key.startswith(folder) else None
+        if rest is None:
+            note = decode_note(kv.value)
+        elif rest.startswith(TICKETS):
+            tickets[kv.key] = ticket_of(kv)
+        elif rest == KIND:
+            kind = kv
+        elif rest == LIMIT:
+            limit = decode_settings(kv.value)
+        elif rest == VALUE:
+            value = decode_value(kv.value)
+    return Stand(
+        settings=None if kind is None else _settings(kind.value, limit),
+        tickets=ordered(tuple(tickets.values())),
+        value=value,
+        newest=0 if kind is None else token_at(kind.mod_revision),
+        note=note,
+    )
+
+
+def _settings(kind: bytes, limit: Settings | None) -> Settings:
+    if limit is not None:
+        return limit
+    decoded = decode_settings(kind[:-1] + b",0,0]")
+    return decoded._replace(limit=decoded.declared)

@@ -1,0 +1,421 @@
+"""The operations of the tickets family as calls of etcd. No I/O here: a transport performs what is sent."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from ...core.ops import Refused, Unknown
+from ...protocols.tickets.ops import (
+    Enter,
+    Evict,
+    Exchange,
+    Fill,
+    Keep,
+    Kept,
+    Lend,
+    Look,
+    Names,
+    NoSession,
+    Open,
+    Opened,
+    ReadNote,
+    Remove,
+    Removed,
+    Retire,
+    SetLimit,
+    SetValue,
+    Take,
+)
+from ...protocols.tickets.payload import (
+    decode_note,
+    encode_note,
+    encode_settings,
+    encode_ticket,
+    encode_value,
+)
+from ...rules.record import RETENTION_SECONDS, Ended
+from ...rules.tickets import Settings, Stand, Ticket, find, token_at
+from ...rules.transitions import BROKEN_KEPT_SECONDS
+from . import wire_pb2 as wire
+from .conversation import Conversation
+from .drafts import Draft, what_stands
+from .failures import Compacted, LeaseMissing, LeaseThere
+from .keys import KIND, LIMIT, TICKETS, VALUE, Keys, end_of
+from .reading import Handle, kind_bytes, kvs_of, stand_of
+from .requests import (
+    absent,
+    created_at,
+    delete,
+    first,
+    get,
+    has_value,
+    last,
+    modified_at,
+    put,
+    span,
+    txn,
+)
+from .retention import Retention, lease_id
+
+__all__ = ["EtcdStore", "seconds_for"]
+
+LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
+"""How long a semaphore's changed limit is remembered."""
+
+PAGE: Final = 1000
+"""So many keys are read at a time when names are listed."""
+
+DRAFTS_KEPT: Final = 500
+
+LEADER_CHANGES: Final = 3
+"""So often a sign of life is given anew when the leader changed meanwhile."""
+
+PATIENCE_SECONDS_MIN: Final = 0.5
+
+Work = Coroutine[Any, Any, Any]
+
+
+def seconds_for(ttl: float) -> float:
+    """Leases are counted in whole seconds; the server's shortest may be longer."""
+    return float(max(math.ceil(ttl), 1))
+
+
+class EtcdStore:
+    """What one client asks of etcd. Each operation is a script."""
+
+    def __init__(self, keys: Keys, client: str, talk: Conversation) -> None:
+        self.keys = keys
+        self.client = client
+        self._talk = talk
+        self._call = talk.call
+        self._retention = Retention(keys.names, talk)
+        self._drafts: dict[tuple[object, ...], Draft] = {}
+        self.leases: dict[int, float] = {}
+        """The client's own sessions, and how long each lasts."""
+        self._scripts: dict[type, Callable[[Any], Work]] = {
+            Open: self._open,
+            Keep: self._keep,
+            Retire: self._retire,
+            Enter: self._enter,
+            Look: self._look,
+            Fill: self._fill,
+            Remove: self._remove,
+            Evict: self._evict,
+            ReadNote: self._read_note,
+            Exchange: self._exchange,
+            Lend: self._lend,
+            Take: self._take,
+            SetValue: self._set_value,
+            SetLimit: self._set_limit,
+            Names: self._names,
+        }
+
+    def script(self, op: Any) -> Work:
+        return self._scripts[op.__class__](op)
+
+    # --- sessions -------------------------------------------------------------------------------
+
+    async def _open(self, op: Open) -> Opened:
+        """The id is computed, so that the same session is found again whatever became of the first reply."""
+        lease = lease_id(self.client, op.seconds, op.generation)
+        self.leases[lease] = seconds = op.seconds
+        fresh = True
+        try:
+            granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(op.seconds), ID=lease))
+            self.leases[lease] = seconds = float(granted.TTL)
+        except LeaseThere:
+            fresh = False
+        try:
+            await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
+        except LeaseMissing:
+            raise Refused("the session ended as soon as it had begun") from None
+        return Opened(lease, seconds, fresh)
+
+    async def _keep(self, op: Keep) -> Kept:
+        """A sign of life counts if the leader that heard it was still the leader afterwards: one that was
+        stopped and goes on later still answers for a moment, and the new one knows nothing of it. So read
+        something after it, by agreement of the majority, and compare the terms."""
+        for _ in range(LEADER_CHANGES):
+            heard = await self._talk.keep_alive(op.sessions, self._patience(op))
+            read = await self._call("Txn", self._look_at(op))
+            terms = {response.header.raft_term for response in heard if response.TTL > 0}
+            if not terms or terms == {read.header.raft_term}:
+                return self._kept(op, heard, read)
+        raise Unknown("etcd changes its leader again and again")
+
+    def _patience(self, op: Keep) -> float:
+        """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
+        longest = self._talk.timeout
+        shortest = min([self.leases.get(lease, longest) for lease in op.sessions])
+        return min(longest, max(shortest / 4, PATIENCE_SECONDS_MIN))
+
+    def _look_at(self, op: Keep) -> wire.TxnRequest:
+        if not op.tickets:
+            return txn([], [get(self.keys.session(self.client, op.sessions[0]), keys_only=True)], [])
+        return txn([], [get(ticket.handle.key, keys_only=True) for _, ticket in op.tickets], [])
+
+    @staticmethod
+    def _kept(op: Keep, heard: list[wire.LeaseKeepAliveResponse], read: wire.TxnResponse) -> Kept:
+        lives = {response.ID: response.TTL > 0 for response in heard}
+        there = []
+        for (_, ticket), response in zip(op.tickets, read.responses, strict=False):
+            kvs = response.response_range.kvs
+            there.append(bool(kvs) and kvs[0].create_revision == ticket.handle.created)
+        return Kept(tuple([lives.get(lease, False) for lease in op.sessions]), tuple(there))
+
+    async def _retire(self, op: Retire) -> None:
+        for lease in op.sessions:
+            with contextlib.suppress(LeaseMissing):  # then it is as was wanted
+                await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
+            self.leases.pop(lease, None)
+
+    # --- tickets --------------------------------------------------------------------------------
+
+    async def _enter(self, op: Enter) -> Stand:
+        ticket = op.ticket
+        draft = self._draft(op)
+        key = self.keys.ticket(draft.folder, ticket.mode, ticket.nonce)
+        request = draft.filled(key, self.keys.note(ticket.nonce), encode_ticket(ticket), op.session)
+        while True:
+            request.success[0].request_put.lease = await self._retention.lease(RETENTION_SECONDS)
+            try:
+                answer = await self._call("Txn", request)
+                break
+            except LeaseMissing:
+                # etcd does not say which one: the session's, or the one that keeps what the name is.
+                self._retention.doubt()
+                (heard,) = await self._talk.keep_alive((op.session,), self._talk.timeout)
+                if heard.TTL <= 0:
+                    raise NoSession from None
+        if not answer.succeeded:
+            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            return await self._completed(op.name, stand, ticket)
+        revision = answer.header.revision
+        newest = token_at(revision)
+        if draft.reads:
+            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            return stand._replace(settings=stand.settings or draft.settings, newest=newest)
+        mine = ticket._replace(place=revision, token=newest, handle=Handle(key, revision, revision))
+        return Stand(draft.settings, (mine,), None, newest)
+
+    def _draft(self, op: Enter) -> Draft:
+        """What is the same for every attempt of this kind at this name."""
+        ticket = op.ticket
+        declared = op.declared if op.settings is None else op.settings.declared
+        which = (op.name, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
+        draft = self._drafts.get(which)
+        if draft is None:
+            if len(self._drafts) >= DRAFTS_KEPT:
+                self._drafts.clear()
+            folder = self.keys.folder(op.name)
+            draft = Draft(folder, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
+            self._drafts[which] = draft
+        return draft
+
+    async def _completed(self, name: str, stand: Stand, ticket: Ticket) -> Stand:
+        """Where our ticket was there already, the one before it is wanted too."""
+        mine = find(stand.tickets, ticket.nonce)
+        if ticket.kind != "lock" or mine is None or mine is stand.tickets[0]:
+            return stand
+        return await self._look(Look(name, ticket.nonce, "lock", mine.place))
+
+    async def _look(self, op: Look) -> Stand:
+        folder = self.keys.folder(op.name)
+        if op.kind != "lock":
+            acts = [span(folder, end_of(folder))]
+            if op.nonce:
+                acts.append(get(self.keys.note(op.nonce)))
+        elif not op.nonce:
+            tickets = folder + TICKETS
+            acts = [get(folder + KIND), first(tickets, end_of(tickets))]
+        else:
+            tickets = folder + TICKETS
+            acts = what_stands(folder, "lock")
+            acts += [
+                get(self.keys.note(op.nonce)),
+                get(self.keys.ticket(folder, "exclusive", op.nonce)),
+                last(tickets, end_of(tickets), 1, op.place),
+            ]
+        answer = await self._call("Txn", txn([], acts, []))
+        stand = stand_of(folder, kvs_of(answer.responses))
+        mine = find(stand.tickets, op.nonce)
+        if op.kind == "lock" and mine is not None and mine.place != op.place:
+            return await self._look(op._replace(place=mine.place))
+        return stand
+
+    async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
+        """Tickets are always read in full here."""
+        return op.tickets
+
+    async def _remove(self, op: Remove) -> Removed:
+        key = self.keys.ticket(self.keys.folder(op.name), op.mode, op.nonce)
+        note = self.keys.note(op.nonce)
+        if op.bury is not None:
+            return await self._bury(key, note, op.nonce, op.bury)
+        if op.place:
+            answer = await self._call("Txn", txn([created_at(key, op.place)], [delete(key)], []))
+            return Removed(answer.succeeded)
+        answer = await self._call("DeleteRange", wire.DeleteRangeRequest(key=key))
+        if answer.deleted:
+            return Removed(True)
+        return Removed(False, await self._read_note(ReadNote(op.nonce)))
+
+    async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
+        said = encode_note(Ended(nonce, "withdrawn", "", 0.0))
+        acts = [delete(key), put(note, said, session)]
+        try:
+            answer = await self._call("Txn", txn([absent(note)], acts, [delete(key), get(note)]))
+        except LeaseMissing:
+            raise NoSession from None
+        found = bool(answer.responses[0].response_delete_range.deleted)
+        kvs = kvs_of(answer.responses)
+        told = decode_note(kvs[0].value) if kvs else None
+        return Removed(found, told if told is not None and told.reason != "withdrawn" else None)
+
+    async def _evict(self, op: Evict) -> tuple[str, ...]:
+        """One by one: whoever has gone meanwhile is not among them."""
+        evicted: list[str] = []
+        for ticket in op.tickets:
+            said = encode_note(Ended(ticket.nonce, "broken", op.reason, 0.0))
+            note = self.keys.note(ticket.nonce, ticket.client)
+            kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
+            acts = [delete(ticket.handle.key), put(note, said, kept)]
+            there = created_at(ticket.handle.key, ticket.handle.created)
+            try:
+                answer = await self._kept_txn([there], acts)
+            except Refused as refusal:
+                raise Unknown(f"some of them: {refusal}") if evicted else refusal from None
+            if answer.succeeded:
+                evicted.append(ticket.nonce)
+        return tuple(evicted)
+
+    async def _read_note(self, op: ReadNote) -> Ended | None:
+        """Ours as the one who has the ticket; or, of an attempt of ours, as the one who made it."""
+        keys = {self.keys.note(op.nonce, self.client): None, self.keys.note(op.nonce): None}
+        answer = await self._call("Txn", txn([], [get(key) for key in keys], []))
+        for kv in kvs_of(answer.responses):
+            note = decode_note(kv.value)
+            if note.reason != "withdrawn":
+                return note
+        return None
+
+    async def _exchange(self, op: Exchange) -> None:
+        old, new = op.old, op.new
+        key = self.keys.ticket(self.keys.folder(op.name), new.mode, new.nonce)
+        compare = [created_at(old.handle.key, old.handle.created), absent(self.keys.note(new.nonce))]
+        acts = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.place), op.session)]
+        try:
+            await self._call("Txn", txn(compare, acts, []))
+        except LeaseMissing:
+            raise NoSession from None
+
+    async def _lend(self, op: Lend) -> bool:
+        lease = secrets.randbits(62) | 1
+        await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds_for(op.seconds)), ID=lease))
+        if await self._rewritten(op.ticket, lease) is not None:
+            return True
+        await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
+        return False
+
+    async def _take(self, op: Take) -> Ticket | None:
+        try:
+            return await self._rewritten(op.ticket, op.session)
+        except LeaseMissing:
+            raise NoSession from None
+
+    async def _rewritten(self, ticket: Ticket, lease: int) -> Ticket | None:
+        """The ticket in this wording, on this lease, unless somebody was there first. Its key stays, and with
+        it the revision of its creation: its place and its token."""
+        handle: Handle = ticket.handle
+        in_place = ticket.place == handle.created
+        payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.place)
+        compare = [modified_at(handle.key, handle.version)]
+        answer = await self._call("Txn", txn(compare, [put(handle.key, payload, lease)], []))
+        if not answer.succeeded:
+            return None
+        return ticket._replace(handle=handle._replace(version=answer.header.revision), session=lease)
+
+    # --- beside the tickets ---------------------------------------------------------------------
+
+    async def _set_value(self, op: SetValue) -> bool:
+        handle: Handle = op.ticket.handle
+        key = self.keys.folder(op.name) + VALUE
+        kept = await self._retention.lease(op.retention)
+        acts = [put(key, encode_value(op.value), kept)]
+        answer = await self._kept_txn([created_at(handle.key, handle.created)], acts)
+        return bool(answer.succeeded)
+
+    async def _set_limit(self, op: SetLimit) -> Stand | None:
+        folder = self.keys.folder(op.name)
+        new, seen = op.settings, op.seen
+        says = kind_bytes(new.kind, new.declared)
+        acts = []
+        if seen is None:
+            compare = [absent(folder + KIND)]
+            acts.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
+        else:
+            compare = [has_value(folder + KIND, says)]
+            limit = folder + LIMIT
+            compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_settings(seen)))
+        if _as_declared(new):
+            acts.append(delete(folder + LIMIT))
+        else:
+            kept = await self._retention.lease(LIMIT_KEPT_SECONDS)
+            acts.append(put(folder + LIMIT, encode_settings(new), kept))
+        answer = await self._kept_txn(compare, [*acts, span(folder, end_of(folder))])
+        return stand_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
+
+    async def _kept_txn(self, compare: list[wire.Compare], acts: list[wire.RequestOp]) -> Any:
+        try:
+            return await self._call("Txn", txn(compare, acts, []))
+        except LeaseMissing:
+            self._retention.doubt()
+            raise Refused("a lease that keeps things for a while was missing") from None
+
+    async def _names(self, op: Names) -> list[tuple[str, Stand]]:
+        try:
+            kvs = await self._pages(*self.keys.beginning_with(op.prefix))
+        except Compacted:
+            raise Refused("etcd was compacted while it was read") from None
+        by_name: dict[str, list[wire.KeyValue]] = {}
+        for kv in kvs:
+            name, _ = self.keys.name_of(kv.key)
+            by_name.setdefault(name, []).append(kv)
+        return [(name, stand_of(self.keys.folder(name), found)) for name, found in by_name.items()]
+
+    async def _pages(self, start: bytes, end: bytes) -> list[wire.KeyValue]:
+        """All keys between these, as of one moment."""
+        kvs: list[wire.KeyValue] = []
+        revision = 0
+        while True:
+            request = wire.RangeRequest(key=start, range_end=end, limit=PAGE, revision=revision)
+            answer = await self._call("Range", request)
+            kvs += answer.kvs
+            if not answer.more:
+                return kvs
+            revision = revision or answer.header.revision
+            start = answer.kvs[-1].key + b"\0"
+
+    # --- what became of us ----------------------------------------------------------------------
+
+    async def news(self) -> tuple[list[str], list[int]]:
+        """After not having watched for a while: attempts that were ended from outside, sessions that live."""
+        start = self.keys.client(self.client)
+        kvs = await self._pages(start, end_of(start))
+        ended, living = [], []
+        for kv in kvs:
+            what, _, which = kv.key[len(start) :].partition(b"/")
+            if what == b"s":
+                living.append(int(which, 16))
+            elif decode_note(kv.value).reason != "withdrawn":
+                ended.append(which.decode())
+        return ended, living
+
+
+def _as_declared(settings: Settings) -> bool:
+    """Then nothing needs to be kept beside what the name is."""
+    return settings.limit == settings.declared and not settings.seated

@@ -1,0 +1,264 @@
+"""etcd for asyncio; a file apart, so that threads never import asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ...core.ops import Refused, Unknown
+from ...drivers.adapter import Hooks
+from ...errors import EngineUnavailable
+from ...protocols.tickets import Desk
+from ...protocols.tickets.ops import Arm, Retire, StoreOp
+from . import wire_pb2 as wire
+from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
+from .channels import CHANNEL_OPTIONS, credentials
+from .conversation import Conversation
+from .failures import TokenExpired
+from .inbox import Inbox
+from .keys import Keys
+from .options import Options
+from .store import EtcdStore
+from .transport import CLOSE_SECONDS, PAUSE_SECONDS
+from .watches import Watches
+
+__all__ = ["EtcdAsyncio"]
+
+log = logging.getLogger("holdfast")
+
+
+class Connection:
+    """A channel and its procedures."""
+
+    __slots__ = ("_channel", "calls", "keep_alive", "watch")
+
+    def __init__(self, endpoint: str, secure: Any) -> None:
+        if secure is None:
+            self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(endpoint, secure, options=CHANNEL_OPTIONS)
+        self.calls = {
+            name: self._channel.unary_unary(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+            for name, method in METHODS.items()
+        }
+        self.keep_alive, self.watch = [
+            self._channel.stream_stream(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+            for method in (KEEP_ALIVE, WATCH)
+        ]
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def failed(error: grpc.aio.AioRpcError) -> Failed:
+    return Failed(error.code().name, error.details() or "")
+
+
+class EtcdAsyncio:
+    """The store of one client in one loop."""
+
+    def __init__(self, options: Options, keys: Keys, hooks: Hooks, desk: Desk, scope: str) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._scope = scope
+        self._talk = Conversation(options, hooks.io_timeout, self._connect)
+        self._store = EtcdStore(keys, hooks.client, self._talk)
+        self._inbox = Inbox(desk, self._store, hooks)
+        self._watcher = Watcher(self, keys, hooks, self._talk, self._inbox)
+        self._talk.switched = self._switched
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def source(self) -> str:
+        """By the cluster's own number: revisions of another one do not compare."""
+        return f"etcd/{self._talk.cluster}/{self._scope}"
+
+    def _connect(self, endpoint: str) -> Connection:
+        return Connection(endpoint, credentials(self._options))
+
+    def _switched(self) -> None:
+        """Watch over the new connection; and close old ones, on which nothing can be under way any more."""
+        self._watcher.interrupt()
+        for old in self._talk.outdated(2 * self._hooks.io_timeout):
+            task = asyncio.ensure_future(old.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def perform(self, op: StoreOp) -> Any:
+        if isinstance(op, Arm):
+            return await self._watcher.arm(op)
+        return await self.run(self._store.script(op))
+
+    async def run(self, script: Any) -> Any:
+        """A script of the store: what it awaits is sent."""
+        reply: Any = None
+        trouble: BaseException | None = None
+        try:
+            while True:
+                if trouble is None:
+                    op = script.send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = script.throw(error)
+                try:
+                    reply = await self._send(op)
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+        except StopIteration as end:
+            return end.value
+        finally:
+            script.close()
+
+    @staticmethod
+    async def _send(op: Send) -> Any:
+        connection, method, requests, timeout, metadata = op
+        try:
+            if method:
+                return await connection.calls[method](requests[0], timeout=timeout, metadata=metadata)
+            stream = connection.keep_alive(timeout=timeout, metadata=metadata)
+            try:
+                for request in requests:
+                    await stream.write(request)
+                await stream.done_writing()
+                return [response async for response in stream]
+            finally:
+                stream.cancel()
+        except grpc.aio.AioRpcError as error:
+            raise failed(error) from None
+        except asyncio.InvalidStateError:
+            raise Failed("UNAVAILABLE", "the stream ended while it was written to") from None
+
+    async def listen(self) -> None:
+        self._watcher.listen()
+
+    def disarm(self, nonce: str) -> None:
+        self._watcher.disarm(nonce)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._inbox.closed = True
+        leases = tuple(self._store.leases)
+        if leases:
+            self._talk.timeout = min(self._talk.timeout, CLOSE_SECONDS)
+            try:
+                await self.run(self._store.script(Retire(leases)))
+            except (Refused, Unknown, EngineUnavailable) as trouble:
+                log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
+        await self._watcher.close()
+        await asyncio.gather(*(connection.close() for connection in self._talk.close()))
+        await asyncio.gather(*self._closing)
+
+    def forked(self) -> None:
+        """The parent's connections are not ours: let go of them without a word."""
+        self._closed = True
+        self._talk.forked()
+
+
+class Watcher:
+    """The stream of watches of one client, and the task that reads it."""
+
+    def __init__(
+        self, store: EtcdAsyncio, keys: Keys, hooks: Hooks, talk: Conversation, inbox: Inbox
+    ) -> None:
+        self._store = store
+        self._hooks = hooks
+        self._talk = talk
+        self._inbox = inbox
+        self._watches = Watches(keys, hooks.client, hooks.post, inbox.ended, inbox.session_over)
+        self._task: asyncio.Task[None] | None = None
+        self._requests: asyncio.Queue[wire.WatchRequest] = asyncio.Queue()
+        self._stream: Any = None
+        self._followed: Any = None
+        """The connection that the stream uses."""
+        self._failures = 0
+
+    async def arm(self, op: Arm) -> None:
+        self.listen()
+        confirmed = asyncio.Event()
+        self._send(self._watches.arm(op, confirmed.set))
+        try:
+            async with asyncio.timeout(self._talk.timeout):
+                await confirmed.wait()
+        except TimeoutError:
+            if self._watches.refusal:
+                raise EngineUnavailable(f"etcd does not let us watch: {self._watches.refusal}") from None
+            self._talk.doubt(self._followed)
+            raise Refused("etcd did not confirm in time that it watches") from None
+
+    def disarm(self, nonce: str) -> None:
+        self._send(self._watches.disarm(nonce))
+
+    def _send(self, requests: list[wire.WatchRequest]) -> None:
+        for request in requests:
+            self._requests.put_nowait(request)
+
+    def listen(self) -> None:
+        if self._task is None:
+            self._watches.arm_inbox(self._inbox.watched)
+            self._task = asyncio.get_running_loop().create_task(self._serve(), name="holdfast-etcd-watch")
+
+    async def _serve(self) -> None:
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS) - 1)])
+            self._failures += 1
+            try:
+                await self._follow()
+            except (Refused, Unknown, EngineUnavailable, TokenExpired) as trouble:
+                log.debug("holdfast: the watch of etcd ended: %s", trouble)
+            except Exception:
+                log.exception("holdfast: the watch of etcd ended; who waits looks by itself from now on")
+                raise
+
+    async def _follow(self) -> None:
+        """One stream, from its beginning to its end."""
+        await self._store.run(self._talk.ready())
+        connection = self._talk.connection()
+        metadata = (*self._talk.metadata(), ("hasleader", "true"))
+        stream = connection.watch(metadata=metadata)
+        self._stream, self._followed, self._requests = stream, connection, asyncio.Queue()
+        self._send(self._watches.restart())
+        writer = asyncio.create_task(self._write(stream, self._requests))
+        try:
+            async for response in stream:
+                self._failures = 0
+                self._send(self._watches.feed(response))
+                if self._watches.refusal and self._talk.token_refused(self._watches.refusal):
+                    self._watches.refusal = ""
+                    return
+                if self._inbox.unread:
+                    await self._store.run(self._inbox.read())
+        except grpc.aio.AioRpcError as error:
+            raise self._talk.failure(connection, failed(error)) from None
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # we are in one
+                raise
+            # The stream was cancelled, not we.
+        finally:
+            writer.cancel()
+            stream.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    @staticmethod
+    async def _write(stream: Any, requests: asyncio.Queue[wire.WatchRequest]) -> None:
+        while True:
+            await stream.write(await requests.get())
+
+    def interrupt(self) -> None:
+        """Another connection is used from now on: watch there."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,94 @@
+"""Engines of the tickets family, for asyncio; a file apart, so that threads never import asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from ..core.ops import Now
+from ..drivers.adapter import Steps
+from ..drivers.clock import boottime, wall_seconds
+from ..protocols import tickets
+from ..protocols.tickets import Desk, Script
+from ..protocols.tickets.ops import StoreOp, Wall
+from ..rules.requests import Reply, Request, Snapshot
+
+__all__ = ["AsyncioStore", "TicketsAsyncio"]
+
+T = TypeVar("T")
+
+
+class AsyncioStore(Protocol):
+    """An ordered store with sessions, for one client in one loop."""
+
+    @property
+    def source(self) -> str: ...
+
+    async def perform(self, op: StoreOp) -> Any: ...
+
+    async def listen(self) -> None: ...
+
+    def disarm(self, nonce: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def forked(self) -> None: ...
+
+
+class TicketsAsyncio:
+    """The asyncio driver's adapter."""
+
+    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "listen", "unwatch_clients")
+
+    def __init__(self, desk: Desk, store: AsyncioStore) -> None:
+        self._desk = desk
+        self._store = store
+        self._perform: Callable[[StoreOp], Awaitable[Any]] = store.perform
+        self.listen = store.listen
+        self.unwatch_clients = store.disarm
+        self.close = store.close
+        self.forked = store.forked
+
+    @property
+    def source(self) -> str:
+        return self._store.source
+
+    async def apply(self, name: str, request: Request) -> Reply:
+        return await self._run(tickets.apply(self._desk, name, request))
+
+    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return await self._run(tickets.apply_in_order(self._desk, steps, stop_when_refused))
+
+    async def tend(self, steps: Steps) -> list[Reply]:
+        return await self._run(tickets.tend(self._desk, steps))
+
+    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return await self._run(tickets.list_names(self._desk, prefix))
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Who dies loses its tickets, and those are watched."""
+
+    async def _run(self, script: Script[T]) -> T:
+        perform, send, throw = self._perform, script.send, script.throw
+        reply: Any = None
+        trouble: BaseException | None = None
+        try:
+            while True:
+                if trouble is None:
+                    op = send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = throw(error)
+                try:
+                    if op.__class__ is Now:
+                        reply = boottime()
+                    elif op.__class__ is Wall:
+                        reply = wall_seconds()
+                    else:
+                        reply = await perform(op)
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+        finally:
+            script.close()

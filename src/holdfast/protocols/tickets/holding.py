@@ -1,0 +1,196 @@
+"""What a holder can do with its ticket, and others with a name."""
+
+from __future__ import annotations
+
+from ...core.ops import Now
+from ...rules.record import StoredValue
+from ...rules.requests import (
+    Adopt,
+    Done,
+    Downgrade,
+    Export,
+    Gone,
+    Renew,
+    Reply,
+    Resize,
+    SetValue,
+    Stop,
+)
+from ...rules.tickets import Settings, Stand, Ticket, find, holding
+from .desk import Desk, Mine
+from .giving_back import gone
+from .ops import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
+from .ops import SetValue as StoreValue
+from .sessions import session_for
+from .taking import filled, granted, mismatch
+
+__all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
+
+
+async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
+    """A longer ttl moves the ticket to a session of that length. A shorter one leaves it where it is: what
+    was granted is never shortened, and one session more would be gained."""
+    mine = desk.mine.get(ask.nonce)
+    if mine is None or mine.ticket is None or mine.session is None:
+        return Gone("expired")
+    if desk.seconds_for(ask.ttl) > mine.session.seconds and ask.ttl > mine.session.lasts:
+        return await _move(desk, mine, mine.ticket, ask.ttl)
+    sent = await Now()
+    session = mine.session
+    kept = await Keep((session.id,), ((name, mine.ticket),))
+    if not kept.alive[0]:
+        desk.lost(session)
+        return await gone(desk, name, ask.nonce)
+    session.kept(sent)
+    return Done() if kept.there[0] else await gone(desk, name, ask.nonce)
+
+
+async def _move(desk: Desk, mine: Mine, ticket: Ticket, ttl: float) -> Reply:
+    while True:
+        session = await session_for(desk, ttl, in_full=True)
+        try:
+            moved = await Take(mine.name, ticket._replace(ttl=ttl), session.id)
+        except NoSession:
+            desk.lost(session)
+            continue
+        if moved is None:
+            # Perhaps an earlier copy of this very request changed it.
+            seen = await _seen(mine.name, mine.nonce)
+            if seen is None or seen.client != desk.client:
+                return await gone(desk, mine.name, mine.nonce)
+            ticket = seen
+            continue
+        mine.session, mine.ticket, mine.ttl = session, moved, ttl
+        return Done()
+
+
+async def _seen(name: str, nonce: str) -> Ticket | None:
+    """A ticket as it is now, in full."""
+    return find(await filled(name, (await Look(name, nonce)).tickets), nonce)
+
+
+async def stop(desk: Desk, name: str, ask: Stop) -> Reply:
+    """Nothing here extends a ticket by itself: it is released when its time is over."""
+    return Done()
+
+
+async def export(desk: Desk, name: str, ask: Export) -> Reply:
+    """It lives on for one ttl, carried by nobody."""
+    mine = desk.mine.get(ask.nonce)
+    if mine is None or mine.ticket is None:
+        return Gone("expired")
+    ticket: Ticket | None = mine.ticket
+    while ticket is not None and ticket.client:
+        now, lent = await Wall(), ticket._replace(client="")
+        if ticket.lasts is not None:
+            lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
+        if await Lend(name, lent, ticket.ttl):
+            break
+        ticket = await _seen(name, ask.nonce)  # perhaps an earlier copy of this very request changed it
+    if ticket is None or ticket.client not in ("", desk.client):
+        return await gone(desk, name, ask.nonce)
+    desk.forget(ask.nonce)
+    return Done()
+
+
+async def adopt(desk: Desk, name: str, ask: Adopt) -> Reply:
+    """Take over what was exported. Without renewal: let it run out, for nobody will have it."""
+    began = await Now()
+    while True:
+        stand = await Look(name, ask.nonce)
+        seen = find(await filled(name, stand.tickets), ask.nonce)
+        if seen is None:
+            return Gone("expired") if stand.note is None else Gone(stand.note.reason, stand.note.note)
+        if seen.client not in ("", desk.client):
+            return Gone("stolen", "it was not exported, or somebody else adopted it")
+        if not ask.renews:
+            if seen.client and not await Lend(name, seen._replace(client=""), seen.ttl):
+                return Gone("expired")
+            desk.forget(ask.nonce)
+            return Done()
+        session = await session_for(desk, seen.ttl, in_full=True)
+        now = await Wall()
+        lasts = None if seen.lasts is None else min(seen.lasts, max(seen.since + seen.lasts - now, 0.0))
+        try:
+            taken = await Take(name, seen._replace(client=desk.client, owner=ask.owner), session.id)
+        except NoSession:
+            desk.lost(session)
+            continue
+        if taken is not None:
+            mine = desk.mine[ask.nonce] = Mine(name, ask.nonce, seen.kind, seen.mode, seen.ttl)
+            mine.entered = mine.uncertain = True
+            reply = await granted(mine, stand, taken, session, lasts, began)
+            if reply is not None:
+                return reply
+
+
+async def downgrade(desk: Desk, name: str, ask: Downgrade) -> Reply:
+    """The writer's ticket goes and the reader's stands in its place, in one step."""
+    began = await Now()
+    mine = desk.mine.get(ask.nonce)
+    reader = desk.mine.get(ask.reader_nonce)
+    if reader is None:
+        if mine is None or mine.ticket is None:
+            return await gone(desk, name, ask.nonce)
+        reader = desk.mine[ask.reader_nonce] = Mine(name, ask.reader_nonce, mine.kind, "read", mine.ttl)
+    while True:
+        session = reader.asked_under = await session_for(desk, reader.ttl, in_full=True)
+        stand = await Look(name, ask.reader_nonce)
+        me = find(stand.tickets, ask.reader_nonce)
+        if me is not None:
+            if mine is not None and not mine.uncertain:
+                desk.forget(ask.nonce)
+            reader.entered = True
+            reply = await granted(reader, stand, me, session, None, began)
+            if reply is not None:
+                return reply
+            continue
+        writer = find(await filled(name, stand.tickets), ask.nonce)
+        if writer is None or stand.note is not None:
+            desk.forget(ask.reader_nonce)
+            return await gone(desk, name, ask.nonce)
+        try:
+            await Exchange(
+                name,
+                writer,
+                writer._replace(nonce=ask.reader_nonce, mode="read", token=writer.token + 1),
+                session.id,
+            )
+        except NoSession:
+            desk.lost(session)
+
+
+async def set_value(desk: Desk, name: str, ask: SetValue) -> Reply:
+    mine = desk.mine.get(ask.nonce)
+    if mine is None or mine.ticket is None:
+        return await gone(desk, name, ask.nonce)
+    until_us = int((await Wall() + ask.retention) * 1_000_000)
+    value = StoredValue(ask.data, mine.ticket.token, until_us)
+    if await StoreValue(name, mine.ticket, value, ask.retention):
+        return Done()
+    return await gone(desk, name, ask.nonce)
+
+
+async def resize(desk: Desk, name: str, ask: Resize) -> Reply:
+    """Whoever holds a permit keeps it, also when there are more of them than the new limit allows."""
+    while True:
+        stand = await Look(name)
+        wrong = mismatch(stand, "semaphore", ask.declared)
+        if wrong is not None:
+            return wrong
+        seen = stand.settings
+        declared = ask.declared if seen is None else seen.declared
+        new = Settings("semaphore", declared, ask.limit, _seated(stand))
+        after = await SetLimit(name, seen, new)
+        if after is None:
+            continue
+        # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
+        seated = _seated(after._replace(settings=seen))
+        if seated <= new.seated or await SetLimit(name, new, new._replace(seated=seated)) is not None:
+            return Done()
+
+
+def _seated(stand: Stand) -> int:
+    """The place of the last one who holds."""
+    held = holding(stand)
+    return held[-1].place if held else 0

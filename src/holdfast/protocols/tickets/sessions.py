@@ -1,0 +1,46 @@
+"""Sessions: one for each length, opened when first needed, kept alive as a whole."""
+
+from __future__ import annotations
+
+from ...core.ops import Now
+from .desk import Desk, Session
+from .ops import Keep, Open
+
+__all__ = ["refreshed", "session_for"]
+
+
+async def session_for(desk: Desk, ttl: float, in_full: bool) -> Session:
+    """A session that carries leases of this ttl. ``in_full``: it covers the whole ttl from now on, for
+    nobody will renew it; otherwise a part of it may have passed."""
+    seconds = desk.seconds_for(ttl)
+    while True:
+        session = desk.session(seconds)
+        if session.id is None:
+            await _open(session)
+        if await refreshed(desk, session, ttl if in_full else None):
+            return session
+
+
+async def refreshed(desk: Desk, session: Session, ttl: float | None) -> bool:
+    """Give it a sign of life if it is due, or if it does not cover the ttl. False: it is gone."""
+    now = await Now()
+    if session.dead:
+        return False
+    due = session.is_due(now) or (ttl is not None and session.age(now, ttl) > 0)
+    if not due:
+        return True
+    kept = await Keep((session.id,))
+    if not kept.alive[0]:
+        desk.lost(session)
+        return False
+    session.kept(now)
+    return True
+
+
+async def _open(session: Session) -> None:
+    sent = await Now()
+    opened = await Open(session.seconds, session.generation)
+    session.lasts = opened.seconds
+    if opened.fresh:
+        session.kept(sent)
+    session.id = opened.id

@@ -1,0 +1,34 @@
+"""Counts what clients of this process send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.engines.etcd.calls import Send
+from holdfast.engines.etcd.transport import EtcdThreads
+
+__all__ = ["Spy"]
+
+
+class Spy:
+    """The methods called since it was last asked, in order; ``KeepAlive`` for the stream of signs of life."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sent: list[Send] = []
+        shipped = EtcdThreads._send
+
+        def send(op: Send) -> Any:
+            self._sent.append(op)
+            return shipped(op)
+
+        monkeypatch.setattr(EtcdThreads, "_send", staticmethod(send))
+
+    def sent(self) -> list[Send]:
+        """In full."""
+        sent, self._sent[:] = list(self._sent), []
+        return sent
+
+    def methods(self) -> list[str]:
+        return [op.method or "KeepAlive" for op in self.sent()]

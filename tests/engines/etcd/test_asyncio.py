@@ -1,0 +1,128 @@
+"""What the asyncio transport does of its own: cancellation at every moment, broken connections, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+import holdfast.aio
+from engines.etcd.admin import Admin
+from holdfast import EngineUnavailable, LockLost
+from holdfast.aio import AsyncClient
+from holdfast.lab.proxy import Proxy
+from holdfast.lab.servers import Etcd
+from support import async_wait_until
+
+CANCELLED_AFTER = 40
+"""Turns of the loop."""
+
+
+@contextlib.asynccontextmanager
+async def clients(url: str, namespace: str, count: int = 2) -> AsyncIterator[list[AsyncClient]]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(holdfast.aio.connect(url, namespace=namespace, io_timeout=1))
+            for _ in range(count)
+        ]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+def test_cancelled_at_every_moment_nothing_stays_behind(
+    url: str, namespace: str, admin: Admin, held: bool
+) -> None:
+    async def run() -> None:
+        async with clients(url, namespace) as (client, other):
+            async with client.lock("x"):
+                pass  # the session is open
+            lease = await other.lock("x").acquire() if held else None
+            for turns in range(CANCELLED_AFTER):
+                task = asyncio.create_task(client.lock("x").acquire())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                taken = (await asyncio.gather(task, return_exceptions=True))[0]
+                if isinstance(taken, holdfast.aio.AsyncLease):
+                    await taken.release()
+            await async_wait_until(lambda: len(admin.tickets(namespace)) == (1 if held else 0))
+            if lease is not None:
+                await lease.release()
+            async with client.lock("x", timeout=10):
+                pass
+
+    asyncio.run(run())
+
+
+async def until_waiting(client: AsyncClient) -> None:
+    """Until somebody waits for ``x``."""
+    async with client.watch("x") as watch:
+        async for info in watch:
+            if info.waiters:
+                return
+
+
+def test_a_cut_connection_costs_nothing(namespace: str, proxy: Proxy, url: str) -> None:
+    async def run() -> None:
+        async with (
+            clients(f"etcd://{proxy.address}", namespace, 1) as (client,),
+            clients(url, namespace, 1) as (other,),
+            client.lock("mine", ttl=6) as lease,
+        ):
+            theirs = await other.lock("x").acquire()
+            assert theirs is not None
+            task = asyncio.create_task(client.lock("x").acquire())
+            await until_waiting(other)
+            for _ in range(3):
+                assert proxy.cut()
+                await async_wait_until(lambda: proxy.open_connections)
+            await theirs.release()
+            taken = await task
+            assert taken is not None
+            before = lease.remaining
+            await async_wait_until(lambda: lease.remaining > before, timeout=20)
+            await taken.release()
+
+    asyncio.run(run())
+
+
+def test_a_silent_connection_is_told_at_the_deadline(namespace: str, proxy: Proxy) -> None:
+    async def run() -> None:
+        async with clients(f"etcd://{proxy.address}", namespace, 1) as (client,):
+            lease = await client.lock("x", ttl=2).acquire()
+            assert lease is not None
+            proxy.hold()
+            began = time.monotonic()
+            assert await lease.wait_lost(timeout=20)
+            assert time.monotonic() - began < 3
+            with pytest.raises(LockLost) as loss:
+                lease.check()
+            assert loss.value.reason == "unreachable"
+            with pytest.raises(EngineUnavailable):
+                await client.lock("y").acquire()
+            proxy.pass_on()
+            async with client.lock("y", ttl=2) as again:
+                again.check()
+
+    asyncio.run(run())
+
+
+def test_a_restart_is_survived(namespace: str) -> None:
+    async def run(server: Etcd) -> None:
+        async with clients(f"etcd://{server.address}", namespace) as (client, other):
+            lease = await client.lock("x", ttl=10).acquire()
+            assert lease is not None
+            task = asyncio.create_task(other.lock("x", ttl=10).acquire())
+            await until_waiting(client)
+            await asyncio.to_thread(server.restart, kill=True)
+            lease.check()
+            await lease.release()
+            taken = await task
+            assert taken is not None
+            assert taken.token > lease.token
+            await taken.release()
+
+    with Etcd() as server:
+        asyncio.run(run(server))

@@ -1,0 +1,104 @@
+"""What things cost, in calls: fewer calls win."""
+
+from __future__ import annotations
+
+import threading
+
+from engines.etcd.conftest import Connect, Hold
+from engines.etcd.spy import Spy
+from holdfast import Client
+from support import wait_until
+
+
+def until_waiting(client: Client, count: int) -> None:
+    wait_until(lambda: len(client.inspect("x").waiters) == count)
+
+
+def test_an_uncontended_acquire_is_one_transaction_and_a_release_one_delete(
+    connect: Connect, spy: Spy
+) -> None:
+    client = connect()
+    locks = [
+        client.lock("x"),
+        client.rwlock("y").write(),
+        client.rwlock("z").read(),
+        client.semaphore("s", 2),
+    ]
+    for lock in locks:
+        with lock:
+            pass  # the first use opens the session and says what the name is
+    for lock in locks:
+        spy.sent()
+        lease = lock.acquire()
+        assert spy.methods() == ["Txn"]
+        assert lease is not None
+        lease.release()
+        assert spy.methods() == ["DeleteRange"]
+
+
+def test_a_refused_try_is_one_transaction(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """Nothing is put for it, and so nothing has to be taken back."""
+    holder, other = connect(), connect()
+    hold(holder.lock("x"))
+    hold(holder.rwlock("y").write())
+    for lock in (other.lock("x"), other.rwlock("y").read(), other.rwlock("y").write()):
+        lock.acquire(blocking=False)
+        spy.sent()
+        assert lock.acquire(blocking=False) is None
+        assert spy.methods() == ["Txn"]
+
+
+def test_a_waiter_looks_once_when_it_is_woken(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """One notification, one look; whoever waits behind it is not woken."""
+    client, first, second = connect(), connect(), connect()
+    lease = hold(client.lock("x"))
+    granted: list[int] = []
+    go_on = threading.Event()
+
+    def wait(locks: Client, number: int) -> None:
+        with locks.lock("x"):
+            granted.append(number)
+            go_on.wait(20)
+
+    threads = [threading.Thread(target=wait, args=(each, n)) for n, each in enumerate((first, second))]
+    for number, thread in enumerate(threads, start=1):
+        thread.start()
+        until_waiting(client, number)
+    wait_until(lambda: not spy.sent())
+    lease.release()
+    wait_until(lambda: granted == [0])
+    assert spy.methods() == ["DeleteRange", "Txn"], "the release, and one look"
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert granted == [0, 1]
+
+
+def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """However many are held: one stream, one read after it."""
+    client = connect()
+    leases = [hold(client.lock(f"x{number}", ttl=10)) for number in range(250)]
+    spy.sent()
+    sent: list[str] = []
+
+    def twice() -> bool:
+        sent.extend(spy.methods())
+        return sent.count("KeepAlive") >= 2
+
+    wait_until(twice, timeout=30)
+    assert set(sent) == {"KeepAlive", "Txn"}
+    assert len(sent) <= 5, "a sign of life, a look at some of them, and so on"
+    for lease in leases:
+        lease.check()
+
+
+def test_waiting_costs_next_to_nothing(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """A session that is young needs no sign of life, though the keeper asks every second."""
+    client, other = connect(), connect()
+    hold(client.lock("x"))
+    waiting = threading.Thread(target=lambda: other.lock("x").acquire(timeout=2.2))
+    waiting.start()
+    until_waiting(client, 1)
+    wait_until(lambda: not spy.sent())
+    waiting.join(20)
+    assert spy.methods() == ["Txn", "DeleteRange", "Txn"], "it looks, leaves, and looks who has it"

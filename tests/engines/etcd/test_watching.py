@@ -1,0 +1,178 @@
+"""The one stream of watches: what is made again after it ended, and what a compaction does to it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from engines.etcd.admin import Admin
+from engines.etcd.conftest import Connect, Hold
+from holdfast import Lease
+from holdfast.engines.etcd import wire_pb2 as wire
+from holdfast.engines.etcd.keys import Keys
+from holdfast.engines.etcd.reading import Handle
+from holdfast.engines.etcd.watches import INBOX, Watches
+from holdfast.protocols.tickets.ops import EVERYTHING, Arm
+from holdfast.protocols.tickets.payload import encode_note
+from holdfast.rules.record import Ended
+from holdfast.rules.tickets import Ticket, Watched
+from support import wait_until
+
+
+class Heard:
+    """A table of watches, and what came of it."""
+
+    def __init__(self) -> None:
+        self.keys = Keys("holdfast", "test")
+        self.posted: list[str] = []
+        self.ended: list[str] = []
+        self.over: list[int] = []
+        self.confirmed: list[str] = []
+        self.watches = Watches(self.keys, "me", self.posted.append, self.ended.append, self.over.append)
+
+    def arm(self, nonce: str, *blockers: str, watched: Watched | None = None) -> list[wire.WatchRequest]:
+        tickets = tuple(self.ticket(blocker) for blocker in blockers)
+        op = Arm(nonce, "x", watched or Watched(blockers), tickets)
+        return self.watches.arm(op, lambda: self.confirmed.append(nonce))
+
+    def ticket(self, nonce: str) -> Ticket:
+        handle = Handle(self.key(nonce), 1, 1)
+        return Ticket(1, 4, nonce, "", "", "lock", "exclusive", 1.0, 0.0, None, {}, handle)
+
+    def key(self, nonce: str) -> bytes:
+        return self.keys.ticket(self.keys.folder("x"), "exclusive", nonce)
+
+    def confirm(self, requests: list[wire.WatchRequest]) -> None:
+        for request in requests:
+            if request.HasField("create_request"):
+                created = wire.WatchResponse(watch_id=request.create_request.watch_id, created=True)
+                assert self.watches.feed(created) == []
+
+    def event(self, request: wire.WatchRequest, key: bytes, put: bool = False, value: bytes = b"") -> None:
+        event = wire.Event(
+            type=wire.Event.PUT if put else wire.Event.DELETE, kv=wire.KeyValue(key=key, value=value)
+        )
+        self.watches.feed(wire.WatchResponse(watch_id=request.create_request.watch_id, events=[event]))
+
+
+def test_one_predecessor_is_one_watcher_of_its_end() -> None:
+    heard = Heard()
+    (request,) = heard.arm("w-1", "h-1")
+    create = request.create_request
+    assert (create.key, create.range_end, create.start_revision) == (heard.key("h-1"), b"", 0)
+    assert list(create.filters) == [wire.WatchCreateRequest.NOPUT]
+    assert not heard.confirmed
+    heard.confirm([request])
+    assert (heard.confirmed, heard.posted) == (["w-1"], [])
+    heard.event(request, heard.key("h-1"))
+    assert heard.posted == ["w-1"]
+
+
+def test_the_first_who_waits_for_a_permit_hears_of_holders_and_of_the_limit() -> None:
+    heard = Heard()
+    requests = heard.arm("w-1", "h-1", "h-2", watched=Watched(("h-1", "h-2"), limit=True))
+    assert len(requests) == 2
+    heard.confirm(requests[:1])
+    assert not heard.confirmed, "not before both are in place"
+    heard.confirm(requests[1:])
+    assert heard.confirmed == ["w-1"]
+    heard.event(requests[0], heard.key("somebody else"))
+    assert heard.posted == []
+    heard.event(requests[0], heard.key("h-2"))
+    heard.event(requests[1], heard.keys.folder("x") + b"u", put=True)
+    assert heard.posted == ["w-1", "w-1"]
+
+
+def test_another_predecessor_replaces_the_first() -> None:
+    heard = Heard()
+    (old,) = heard.arm("w-1", "h-1")
+    cancel, new = heard.arm("w-1", "h-2")
+    assert cancel.cancel_request.watch_id == old.create_request.watch_id
+    heard.event(old, heard.key("h-1"))
+    assert heard.posted == [], "an event that was already on its way"
+    heard.event(new, heard.key("h-2"))
+    assert heard.posted == ["w-1"]
+    (cancel,) = heard.watches.disarm("w-1")
+    assert cancel.cancel_request.watch_id == new.create_request.watch_id
+    assert heard.watches.disarm("w-1") == []
+
+
+@pytest.mark.parametrize("why", ["cancelled", "stream"])
+def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: str) -> None:
+    """By compaction, or because the stream ended: it may have missed something."""
+    heard = Heard()
+    (request,) = heard.arm("w-1", "h-1")
+    heard.confirm([request])
+    if why == "stream":
+        again = heard.watches.restart()
+    else:
+        cancelled = wire.WatchResponse(
+            watch_id=request.create_request.watch_id, canceled=True, compact_revision=7
+        )
+        again = [each for each in heard.watches.feed(cancelled) if each.HasField("create_request")]
+    (anew,) = again
+    assert anew.create_request.watch_id != request.create_request.watch_id
+    assert anew.create_request.key == request.create_request.key
+    assert anew.create_request.start_revision == 0, "from now on; the past may be compacted"
+    assert heard.posted == []
+    heard.confirm([anew])
+    assert heard.posted == ["w-1"]
+
+
+def test_a_watcher_that_nobody_wants_any_more_is_cancelled() -> None:
+    heard = Heard()
+    (request,) = heard.arm("w-1", "h-1")
+    heard.watches.disarm("w-1")
+    created = wire.WatchResponse(watch_id=request.create_request.watch_id, created=True)
+    (cancel,) = heard.watches.feed(created)
+    assert cancel.cancel_request.watch_id == request.create_request.watch_id
+
+
+def test_a_refusal_is_remembered() -> None:
+    heard = Heard()
+    heard.arm("w-1", "h-1")
+    refused = wire.WatchResponse(watch_id=-1, created=True, canceled=True, cancel_reason="permission denied")
+    assert heard.watches.feed(refused) == []
+    assert heard.watches.refusal == "permission denied"
+
+
+def test_the_inbox_tells_of_broken_grants_and_of_sessions_that_ended() -> None:
+    heard = Heard()
+    requests = heard.watches.arm_inbox(lambda: heard.confirmed.append(INBOX))
+    heard.confirm(requests)
+    note = heard.keys.note("me-1")
+    heard.event(requests[0], note, put=True, value=encode_note(Ended("me-1", "broken", "why", 0.0)))
+    heard.event(requests[0], heard.keys.note("me-2"), True, encode_note(Ended("me-2", "withdrawn", "", 0.0)))
+    heard.event(requests[0], note)
+    heard.event(requests[0], heard.keys.session("me", 0xABC), put=True)
+    heard.event(requests[0], heard.keys.session("me", 0xABC))
+    assert (heard.ended, heard.over, heard.posted) == (["me-1"], [0xABC], [])
+
+
+def test_everything_is_everything_in_the_names_folder() -> None:
+    heard = Heard()
+    (request,) = heard.arm("w-1", watched=EVERYTHING)
+    create = request.create_request
+    assert (create.key, create.range_end) == (b"holdfast/test/n/x/", b"holdfast/test/n/x0")
+    assert list(create.filters) == []
+
+
+def test_compaction_harms_nobody(connect: Connect, hold: Hold, admin: Admin) -> None:
+    """Neither those who wait nor those who watch, nor the next who come."""
+    holder, other = connect(), connect()
+    lease = hold(holder.lock("x"))
+    granted: list[Lease] = []
+    waiting = threading.Thread(target=lambda: granted.append(hold(other.lock("x"))))
+    waiting.start()
+    wait_until(lambda: len(holder.inspect("x").waiters) == 1)
+    with other.watch("x") as watch:
+        assert watch.next() is not None
+        for _ in range(3):
+            admin.compact()
+        lease.release()
+        changed = watch.next(timeout=20)
+        assert changed is not None
+    waiting.join(20)
+    assert granted
+    assert len(other.list()) == 1

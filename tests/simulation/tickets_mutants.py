@@ -1,0 +1,197 @@
+"""Mistakes that locks on ordered stores make, each as a small patch of the tickets family.
+
+Every one of them must be caught by a checker; that is the test of the checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from unittest import mock
+
+from holdfast.drivers.simulation.ordered import OrderedStore
+from holdfast.protocols.tickets import taking
+from holdfast.protocols.tickets.desk import Desk, Mine, Session
+from holdfast.protocols.tickets.ops import Remove, Removed
+from holdfast.rules.requests import Queued
+from holdfast.rules.tickets import Settings, Stand, Ticket, Watched
+from holdfast.rules.tickets import find as shipped_find
+from holdfast.rules.tickets import watched as shipped_watched
+from simulation.mutants import Mutant, Patch
+from simulation.tickets_schedules import KINDS
+
+__all__ = ["TICKETS_MUTANTS"]
+
+
+def watch_the_crowd() -> Patch:
+    """Everyone who waits is woken whenever anybody before it goes."""
+
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+        one = shipped_watched(tickets, me, settings)
+        ahead = tuple(ticket.nonce for ticket in tickets if ticket.place < me.place)
+        return one._replace(nonces=ahead) if one.nonces else one
+
+    return mock.patch.object(taking, "watched", watched)
+
+
+def watch_the_holder_only() -> Patch:
+    """Everyone waits for the first, whoever else is before them."""
+
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+        one = shipped_watched(tickets, me, settings)
+        return one._replace(nonces=(tickets[0].nonce,)) if one.nonces else one
+
+    return mock.patch.object(taking, "watched", watched)
+
+
+def trust_the_wake_up() -> Patch:
+    """The one before us is gone: so it is ours, without another look."""
+
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+        one = shipped_watched(tickets, me, settings)
+        waited_for = before.get(me.nonce)
+        before[me.nonce] = one
+        if waited_for is not None and not any(t.nonce in waited_for.nonces for t in tickets):
+            return Watched(())
+        return one
+
+    before: dict[str, Watched] = {}
+    return mock.patch.object(taking, "watched", watched)
+
+
+def own_ticket_taken_for_granted() -> Patch:
+    """After a wake-up only those before us are looked at; that our own ticket is still there is assumed."""
+    known: dict[str, Ticket] = {}
+
+    def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
+        ticket = shipped_find(tickets, nonce)
+        if ticket is not None:
+            known[nonce] = ticket
+        return known.get(nonce)
+
+    return mock.patch.object(taking, "find", find)
+
+
+def counted_from_the_request() -> Patch:
+    """A grant lasts a ttl from when it was asked for, however old the session is that carries it."""
+    return mock.patch.object(Session, "age", return_value=0.0)
+
+
+def counted_from_the_reply() -> Patch:
+    """A session lives on from when its sign of life was answered."""
+    shipped = Session.kept
+
+    def kept(self: Session, sent: float) -> None:
+        shipped(self, sent + 0.25)
+
+    return mock.patch.object(Session, "kept", kept)
+
+
+def watch_without_another_look() -> Patch:
+    """Look, then watch: who went in between is waited for."""
+    shipped = taking.Asking._there
+
+    async def there(self: taking.Asking, stand: Stand, me: Ticket) -> Any:
+        reply = await shipped(self, stand, me)
+        return Queued(0, 60.0, ()) if reply is None and self.mine.armed is not None else reply
+
+    return mock.patch.object(taking.Asking, "_there", there)
+
+
+def late_arrival_accepted() -> Patch:
+    """Nobody remembers that an attempt was withdrawn."""
+    shipped = OrderedStore._remove
+
+    def remove(self: OrderedStore, op: Remove) -> Removed:
+        return shipped(self, op._replace(bury=None))
+
+    return mock.patch.object(OrderedStore, "_remove", remove)
+
+
+def keeps_its_permit_to_itself() -> Patch:
+    """Who gets a permit after waiting does not tell the next one, which goes on waiting for it alone."""
+
+    async def told(mine: Mine, stand: Stand, session: Session) -> bool:
+        return True
+
+    return mock.patch.object(taking, "_told", told)
+
+
+def any_session_will_do() -> Patch:
+    """A ticket found under another session than ours is dated by ours."""
+    shipped = OrderedStore._stand
+
+    def stand(self: OrderedStore, name: str, nonce: str = "") -> Stand:
+        told = shipped(self, name, nonce)
+        return told._replace(tickets=tuple(t._replace(session=None) for t in told.tickets))
+
+    def over(self: Desk, session_id: Any) -> list[str]:
+        """Old news of an earlier session of the same name is believed at once."""
+        lost = [session for session in self.open_sessions() if session.id == session_id]
+        for session in lost:
+            self.lost(session)
+        return [mine.nonce for mine in self.mine.values() if mine.session in lost]
+
+    both = mock.patch.multiple(OrderedStore, _stand=stand)
+    return _together(both, mock.patch.object(Desk, "over", over))
+
+
+def _together(*patches: Any) -> Patch:
+    from simulation.mutants import _both
+
+    return _both(*patches)
+
+
+TICKETS_MUTANTS: Final = (
+    Mutant("watch the crowd", watch_the_crowd, ("wake ups",), ("lock", "rwlock"), kinds=KINDS),
+    Mutant("watch the holder only", watch_the_holder_only, ("wake ups",), ("lock", "rlock"), kinds=KINDS),
+    Mutant("trust the wake-up", trust_the_wake_up, ("exclusion",), ("lock", "rlock"), kinds=KINDS),
+    Mutant(
+        "own ticket not read again",
+        own_ticket_taken_for_granted,
+        ("exclusion", "deadlines"),
+        ("tools",),
+        3.0,
+        ("slow", "pause"),
+    ),
+    Mutant(
+        "deadline counted from the request, not the session's",
+        counted_from_the_request,
+        ("deadlines",),
+        ("lock", "rwlock"),
+        kinds=KINDS,
+    ),
+    Mutant(
+        "deadline counted from the reply",
+        counted_from_the_reply,
+        ("deadlines",),
+        ("lock", "rwlock"),
+        kinds=KINDS,
+    ),
+    Mutant(
+        "no look after watching",
+        watch_without_another_look,
+        ("prompt grant",),
+        ("lock", "rlock"),
+        kinds=KINDS,
+    ),
+    Mutant(
+        "late arrival of a withdrawn attempt accepted",
+        late_arrival_accepted,
+        ("everyone served", "nothing left behind"),
+        ("lock", "several"),
+        3.0,
+        ("slow", "interrupt"),
+    ),
+    Mutant(
+        "permit kept to oneself", keeps_its_permit_to_itself, ("prompt grant",), ("semaphore",), kinds=KINDS
+    ),
+    Mutant(
+        "ticket of another session trusted",
+        any_session_will_do,
+        ("deadlines", "exclusion"),
+        ("guard",),
+        3.0,
+        ("slow", "loss"),
+    ),
+)
