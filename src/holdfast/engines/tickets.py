@@ -44,14 +44,13 @@ class ThreadsStore(Protocol):
 class TicketsThreads:
     """The threads driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "listen", "unwatch_clients")
+    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "unwatch_clients")
     hearing = None
 
     def __init__(self, desk: Desk, store: ThreadsStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Any] = store.perform
-        self.listen = store.listen
         self.unwatch_clients = store.disarm
         self.close = store.close
         self.forked = store.forked
@@ -71,6 +70,12 @@ class TicketsThreads:
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._run(tickets.list_names(self._desk, prefix))
+
+    def listen(self, name: str | None) -> None:
+        self._store.listen()
+
+    def unlisten(self, name: str) -> None:
+        """A client has one watch stream, whatever it waits for."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""

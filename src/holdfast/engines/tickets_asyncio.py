@@ -38,13 +38,12 @@ class AsyncioStore(Protocol):
 class TicketsAsyncio:
     """The asyncio driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "listen", "unwatch_clients")
+    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "unwatch_clients")
 
     def __init__(self, desk: Desk, store: AsyncioStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Awaitable[Any]] = store.perform
-        self.listen = store.listen
         self.unwatch_clients = store.disarm
         self.close = store.close
         self.forked = store.forked
@@ -64,6 +63,12 @@ class TicketsAsyncio:
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self._run(tickets.list_names(self._desk, prefix))
+
+    async def listen(self, name: str | None) -> None:
+        await self._store.listen()
+
+    def unlisten(self, name: str) -> None:
+        """A client has one watch stream, whatever it waits for."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""
