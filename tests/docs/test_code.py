@@ -23,7 +23,7 @@ print("every block ran")
 
 TIMEOUT_SECONDS = 100.0
 
-ENGINES_OF = {"lab.md": ("redis",)}
+ENGINES_OF = {"lab.md": ("redis",), "redis.md": ("redis",)}
 
 
 def python_blocks(path: Path) -> list[Block]:
