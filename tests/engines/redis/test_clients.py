@@ -18,7 +18,7 @@ import redis.sentinel
 import holdfast
 import holdfast.aio
 from engines.redis.asking import Driver
-from holdfast import InvalidArgument
+from holdfast import EngineUnavailable, InvalidArgument
 from holdfast.lab.servers import Redis
 from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
 
@@ -95,6 +95,17 @@ def test_a_provider_of_passwords_is_asked_for_every_connection(
     client = redis.Redis(host=guarded.host, port=guarded.port, credential_provider=provider)
     try_out(driver, client)
     assert provider.asked >= 1
+
+
+class BrokenProvider(redis.CredentialProvider):
+    def get_credentials(self) -> tuple[str]:
+        raise LookupError("the secret is not in its place")
+
+
+def test_a_provider_that_fails_is_asked_again_and_then_told(driver: Driver, guarded: Redis) -> None:
+    client = redis.Redis(host=guarded.host, port=guarded.port, credential_provider=BrokenProvider())
+    with pytest.raises(EngineUnavailable, match=r"the credential provider failed \(LookupError\)$"):
+        try_out(driver, client, io_timeout=0.2)
 
 
 def test_tls(driver: Driver) -> None:

@@ -55,6 +55,14 @@ def test_each_error_is_one_of_two_kinds(message: str, kind: type[Exception], tol
         raise failure
 
 
+def test_a_server_that_repeats_what_it_was_asked_does_not_give_away_a_password() -> None:
+    """As Redis before 6.0 answers a greeting."""
+    message = "ERR unknown command `HELLO`, with args beginning with: `2`, `AUTH`, `app`, `secret`, "
+    failure = failure_of(message, HERE)
+    assert "HELLO" in str(failure)
+    assert "secret" not in str(failure)
+
+
 def test_where_a_slot_went() -> None:
     assert redirection("MOVED 3999 127.0.0.1:6381") == (True, 3999, Address("127.0.0.1", 6381))
     assert redirection("ASK 3999 ::1:6381") == (False, 3999, Address("::1", 6381))

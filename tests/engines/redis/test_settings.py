@@ -22,6 +22,8 @@ def test_a_server_by_its_address() -> None:
     assert settings("redis://example.org:7000/3").database == 3
     assert settings("redis://[::1]:7000").addresses == (Address("::1", 7000),)
     assert settings("redis://[::1]").addresses == (Address("::1", 6379),)
+    assert str(Address("::1", 6379)) == "[::1]:6379"
+    assert str(Address("/run/redis.sock", 0)) == "/run/redis.sock"
 
 
 def test_several_where_there_are_several() -> None:

@@ -15,7 +15,7 @@ from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .routing import Router
-from .settings import Address, Credentials, Login, Settings, credentials_of
+from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
 from .streams import HearingStream, StreamLine, open_stream
 from .translation import Space, packed, reply
 
@@ -297,6 +297,9 @@ async def _credentials(login: Login) -> Credentials:
         return login.username, login.password
     base = next((each for each in type(provider).__mro__ if each.__name__ == "CredentialProvider"), object)
     answers = getattr(type(provider), "get_credentials_async", None)
-    if answers is not None and answers is not getattr(base, "get_credentials_async", None):
-        return credentials_of(await provider.get_credentials_async())
-    return credentials_of(await asyncio.to_thread(provider.get_credentials))
+    try:
+        if answers is not None and answers is not getattr(base, "get_credentials_async", None):
+            return credentials_of(await provider.get_credentials_async())
+        return credentials_of(await asyncio.to_thread(provider.get_credentials))
+    except Exception as error:
+        raise provider_failed(error) from error

@@ -69,7 +69,8 @@ def _plain(message: str, rest: str, address: Address) -> Failure:
     if rest.startswith("max number of clients"):
         return Refused(f"the server has as many clients as it may (maxclients, {address})")
     if rest.startswith("unknown command"):
-        return EngineUnavailable(f"the server at {address} is too old, or lacks a command: {rest}")
+        command = rest.partition(", with args")[0]  # what follows may be a password
+        return EngineUnavailable(f"the server at {address} is too old, or lacks a command: {command}")
     if rest.startswith(("DB index is out of range", "invalid DB index")):
         return EngineUnavailable(f"the server at {address} has no such database: {rest}")
     if rest.startswith("SELECT is not allowed in cluster mode"):

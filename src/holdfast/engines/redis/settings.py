@@ -35,10 +35,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from ...core.ops import Refused
 from ...core.urls import URL
 from ...errors import InvalidArgument
 
-__all__ = ["Address", "Credentials", "Login", "Settings", "credentials_of", "settings_from_url"]
+__all__ = [
+    "Address",
+    "Credentials",
+    "Login",
+    "Settings",
+    "credentials_of",
+    "provider_failed",
+    "settings_from_url",
+]
 
 Credentials = tuple[str | None, str | None]
 """User and password, each if there is one."""
@@ -78,7 +87,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}" if self.port else self.host
+        host = f"[{self.host}]" if ":" in self.host and self.port else self.host
+        return f"{host}:{self.port}" if self.port else host
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,6 +107,11 @@ class Login:
 def credentials_of(told: tuple[str, ...]) -> Credentials:
     """What a provider answered: a password, or a user and a password."""
     return (None, told[0]) if len(told) == 1 else (told[0], told[1])
+
+
+def provider_failed(error: Exception) -> Refused:
+    """It is somebody else's code, and what it says may hold a secret."""
+    return Refused(f"the credential provider failed ({type(error).__name__})")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

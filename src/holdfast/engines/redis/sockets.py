@@ -71,7 +71,7 @@ class SocketLine:
         try:
             sent = self._send(payload)
         except OSError as error:
-            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
+            raise self._not_sent(error) from None
         try:
             if sent != len(payload):
                 self._send_rest(payload, sent, started)
@@ -122,6 +122,11 @@ class SocketLine:
         if left <= 0:
             raise TimeoutError
         return left
+
+    def _not_sent(self, error: Exception) -> Refused | Unknown:
+        """The kernel takes a part or refuses the whole; TLS may have sent a part and not say so."""
+        told = f"nothing could be sent to {self.address}: {_told(error)}"
+        return Unknown(told) if isinstance(self._socket, ssl.SSLSocket) else Refused(told)
 
     def _unknown(self, error: Exception) -> Unknown:
         if isinstance(error, BlockingIOError | TimeoutError):

@@ -19,7 +19,7 @@ from .hearing import Ears
 from .lines import at_once
 from .pool import Pool
 from .routing import Router
-from .settings import Address, Credentials, Login, Settings, credentials_of
+from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
 from .sockets import SocketLine, open_socket
 from .translation import Space, packed, reply
 
@@ -82,9 +82,11 @@ class RedisThreads:
         return await self._router.apply(name, request)
 
     def _troubled(self) -> None:
-        """Find out anew who serves what before anything else is asked."""
-        self._home = None
+        """Find out anew who serves what, on new connections, before anything else is asked."""
+        home, self._home = self._home, None
         self._router.suspect(self._router.home)
+        if home is not None:
+            home.drop()
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
@@ -290,4 +292,7 @@ class _Sockets:
 def _credentials(login: Login) -> Credentials:
     if login.provider is None:
         return login.username, login.password
-    return credentials_of(login.provider.get_credentials())
+    try:
+        return credentials_of(login.provider.get_credentials())
+    except Exception as error:
+        raise provider_failed(error) from error
