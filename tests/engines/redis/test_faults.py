@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 import holdfast
 from engines.redis.asking import Asker, Driver
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Refused
+from holdfast.core.ops import Refused, Troubled
 from holdfast.engines.redis.faults import failure_of, redirection
 from holdfast.engines.redis.settings import Address
 from holdfast.lab.servers import Redis
@@ -107,6 +108,19 @@ def test_a_server_without_memory_refuses_and_nothing_is_held(asker: Asker, serve
     server.command("CONFIG", "SET", "maxmemory", "0")
     assert asker.apply("x", Inspect()).record.holders == ()
     assert isinstance(asker.acquire("x"), Granted)
+
+
+def test_a_full_server_takes_back_also_on_a_new_connection(asker: Asker, server: Redis) -> None:
+    asker.acquire("x", "n1")
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    server.command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+
+    def released() -> bool:
+        with contextlib.suppress(Troubled):
+            return isinstance(asker.release("x", "n1"), Done)
+        return False
+
+    wait_until(released)
 
 
 def test_a_server_that_cannot_save(asker: Asker, server: Redis) -> None:

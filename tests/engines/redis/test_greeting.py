@@ -191,6 +191,8 @@ def test_a_replica_is_told_at_once_but_not_once_it_was_a_master(driver: Driver) 
             asker.acquire()
         with Asker(driver, master.url) as asker:
             assert isinstance(asker.acquire(), Granted)
+            asker.ask(asker.adapter.listen, "y")
+            looked = asker.told_to_look
             master.command("REPLICAOF", replica.host, replica.port)
             with pytest.raises(Refused, match="read-only replica"):
                 asker.acquire("y")
@@ -199,6 +201,7 @@ def test_a_replica_is_told_at_once_but_not_once_it_was_a_master(driver: Driver) 
             master.command("REPLICAOF", "NO", "ONE")
             wait_until(lambda: master.command("ROLE")[0] == b"master")
             assert isinstance(asker.acquire("y"), Granted)
+            asker.until_told_to_look(looked)
 
 
 def test_a_server_that_is_too_old() -> None:

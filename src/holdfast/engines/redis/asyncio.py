@@ -260,6 +260,9 @@ class _Streams:
             line = self._lines.pop((address, apart), None)
             if line is not None:
                 line.close()
+        for stream in self._hearing:
+            if stream.address == address:
+                stream.hang_up()
 
     async def open_hearing(self, address: Address) -> HearingStream:
         stream = await self._greeted(HearingStream, address)

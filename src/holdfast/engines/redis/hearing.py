@@ -176,7 +176,8 @@ class _Ear:
 
     def hurry(self) -> None:
         """Somebody wants to hear: do not pause."""
-        self._bell.open()
+        if self.trouble is not None:
+            self._bell.open()
 
     def close(self) -> None:
         self.closed = True
@@ -257,9 +258,8 @@ class Ears:
     def start(self) -> None:
         """Hear what concerns the client as a whole; does not wait until it does."""
         with self.mutex:
-            if self._ears or self._closed:
-                return
-            self._ear_at(next(iter(masters_of(self._router.masters)), None))
+            if not self._ears and not self._closed:
+                self._ear_at(next(iter(masters_of(self._router.masters)), None))
 
     async def listen(self, name: str) -> None:
         """Hear of this name. Returns when that is so, or was: after a break everyone is told to look."""
@@ -267,9 +267,10 @@ class Ears:
             await self._listen_to_channel(name)
             return
         self.start()
-        ear = self._ears[None]
-        if ear.trouble is not None:
-            ear.hurry()
+        ear = self._ears.get(None)
+        if ear is None:
+            raise Refused("this client is closed")
+        ear.hurry()
         if not await ear.gate.wait(self._hooks.io_timeout):
             raise ear.trouble or Refused("the server does not confirm that it will send wake-ups")
 
@@ -280,18 +281,24 @@ class Ears:
             if channel is None:
                 slot = self._router.slot_of(name)
                 address = self._router.server_of(slot)
+                if self._closed:
+                    raise Refused("this client is closed")
                 channel = self._channels[channel_name] = _Channel(channel_name, slot, self._stage.gate())
                 self._ear_at(address).add(channel)
             channel.listeners += 1
             self._idle.pop(channel_name, None)
+            ear = next((each for each in self._ears.values() if channel_name in each.channels), None)
+        if channel.heard:
+            return
+        if ear is not None:
+            ear.hurry()
         try:
-            if channel.heard or await channel.gate.wait(self._hooks.io_timeout):
+            if await channel.gate.wait(self._hooks.io_timeout):
                 return
         except BaseException:
             self._leave(channel)
             raise
         self._leave(channel)
-        ear = self._ears.get(self._router.server_of(channel.slot))
         trouble = channel.trouble or (None if ear is None else ear.trouble)
         raise trouble or Refused("the cluster does not confirm that it will send wake-ups")
 
@@ -352,10 +359,10 @@ class Ears:
             if self._closed:
                 return
             for channel in channels:
-                address = self._router.masters[channel.slot] or ear.address
                 ear.channels.pop(channel.name, None)
-                channel.missed = True
-                self._ear_at(address).add(channel)
+                if self._channels.get(channel.name) is channel:  # else nobody wants it any more
+                    channel.missed = True
+                    self._ear_at(self._router.masters[channel.slot] or ear.address).add(channel)
             self._retire(ear)
 
     def _retire(self, ear: _Ear) -> None:

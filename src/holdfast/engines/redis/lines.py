@@ -64,7 +64,7 @@ class Nodes(Protocol):
         ...
 
     def drop(self, address: Address) -> None:
-        """Close the connections to this server: it is not what it was."""
+        """Close the connections to this server, also those that listen: it is not what it was."""
         ...
 
 

@@ -84,8 +84,10 @@ class Pool:
             line = self._idle.pop()
         except IndexError:
             line = self._wait_for_one()
+            now = monotonic()
         if now - line.used_at > IDLE_SECONDS:
             line = self._checked(line)
+            now = monotonic()
         try:
             reply = line.call(payload, now)
         except BaseException:

@@ -126,11 +126,12 @@ class Router:
         except Unknown as error:
             raise Refused(str(error)) from None  # whatever happened to the id, our request was not sent
         self._evicts(evicting(told[0]))
-        for answer in told[1:]:
-            if isinstance(answer, ReplyError) and redirection(str(answer)) is None:
-                raise self._failure(str(answer), address)
-        if self._settings.source is None and isinstance(told[2], bytes):
+        if self._settings.source is not None:
+            return
+        if isinstance(told[2], bytes):
             self._id = told[2].decode("utf-8", "replace")
+        elif self._id is None:
+            raise self._failure(str(next(each for each in told if isinstance(each, ReplyError))), address)
 
     def server_of(self, slot: int) -> Address:
         address = self.home if self.home is not None else self.masters[slot]

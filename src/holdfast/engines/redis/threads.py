@@ -136,12 +136,14 @@ class RedisThreads:
         with self._finding:
             if self._router.ready:
                 return
-            if self._found != tries and self._not_found is not None:
-                raise self._not_found
+            trouble = self._not_found
+            if self._found != tries and trouble is not None:
+                raise type(trouble)(*trouble.args)
             await self._find_out()
         self._ears.check()
 
     async def _find_out(self) -> None:
+        self._not_found = None
         try:
             await self._router.prepare()
             if self._direct and self._router.home is not None:
@@ -253,6 +255,9 @@ class _Sockets:
 
     def drop(self, address: Address) -> None:
         self.pool(address).drop()
+        for line in self._hearing:
+            if line.address == address:
+                line.hang_up()
 
     def open_hearing(self, address: Address) -> SocketLine:
         line = self._greeted(address)
