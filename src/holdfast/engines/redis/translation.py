@@ -283,7 +283,7 @@ def reply(request: Request, raw: Any) -> Reply:
     """What a script answered, as the rule would have."""
     if raw.__class__ is int:
         if request.__class__ is Acquire:
-            return _new(Granted, (raw, (), request[3], request[4], request[5], None, request[11]))
+            return _new(Granted, (raw, (), request[3], request[4], request[5], None, request[11], 0.0))
         return _DONE
     return _DECODERS[raw[0]](*raw[1:])
 
