@@ -10,7 +10,7 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 TESTS ?= tests
 ARGS ?=
 
@@ -20,9 +20,9 @@ OTHER_VERSIONS ?= 3.11 3.12 3.13
 ifdef HOLDFAST_TEST_ENGINES
 OTHER_ENGINES ?= $(HOLDFAST_TEST_ENGINES)
 else
-OTHER_ENGINES ?= memory,sqlite,redis
+OTHER_ENGINES ?= memory,sqlite
 endif
-OTHER_TESTS ?= $(wildcard $(addprefix tests/,api contract drivers engines fencing protocols tidy))
+OTHER_TESTS ?= $(wildcard $(addprefix tests/,api contract engines/sqlite fencing protocols tidy))
 
 BIN := .venv/bin
 STAMP := .venv/.stamp

