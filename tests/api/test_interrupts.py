@@ -94,7 +94,7 @@ pytestmark = [
 
 
 def swept_engines() -> list[ParameterSet]:
-    """All but etcd: what is thrown while grpc has a lock of its own taken leaves it so, and the next call hangs.
+    """All but etcd: what is thrown while grpc has taken a lock of its own leaves it so; the next call hangs.
 
     Until its calls are made where no interrupt can come, a Ctrl-C there needs a new process.
     """
