@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,7 +20,9 @@ from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Granted, Queued
 from support import async_wait_until, stays_true, wait_until
-from support.servers import shared_redis
+from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls
+
+T = TypeVar("T")
 
 SOON_SECONDS = 5.0
 
@@ -188,3 +192,82 @@ def test_a_thousand_tasks_need_two(server: Redis) -> None:
                 await taken.release()
 
     asyncio.run(main())
+
+
+# --- hearing for oneself ------------------------------------------------------------------------
+
+
+def hearing_of(asker: Asker) -> Any:
+    """Of an adapter for threads that listens."""
+    asker.ask(asker.adapter.listen, "x")
+    return wait_until(lambda: asker.adapter.hearing)
+
+
+def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
+    with Asker("threads", server.url) as asker:
+        hearing = hearing_of(asker)
+        assert hearing.take()
+        assert not in_another_thread(hearing.take)  # one at a time
+        channel = asker.engine._space.channel + asker.id.encode()
+        server.command("PUBLISH", channel, "n1")
+        stays_true(lambda: asker.posted == [], 0.2, "the thread that listens leaves it alone")
+        hearing.hear(5.0)
+        assert asker.posted == ["n1"]
+        server.command("PUBLISH", channel, "n2")
+        hearing.give_back()
+        asker.until_posted("n2")  # by the thread that listens
+        assert hearing.take()
+        hearing.give_back()
+        assert in_another_thread(hearing.take)
+
+
+def in_another_thread(act: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result(10)
+
+
+def test_one_who_hears_is_rung(server: Redis) -> None:
+    with Asker("threads", server.url) as asker:
+        hearing = hearing_of(asker)
+        assert hearing.take()
+        hearing.ring()
+        hearing.hear(60.0)
+        hearing.give_back()
+
+
+def test_a_connection_that_breaks_under_one_who_hears_is_made_anew(server: Redis) -> None:
+    with Asker("threads", server.url) as asker:
+        hearing = hearing_of(asker)
+        for _ in range(3):
+            wait_until(hearing.take)
+            looked = asker.told_to_look
+            server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
+            for _ in range(3):
+                hearing.hear(0.05)  # neither fails nor spins
+            asker.until_told_to_look(looked)
+            hearing.give_back()
+        server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
+        asker.until_posted("n1")
+
+
+def test_a_quiet_connection_is_kept_while_one_hears(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the thread that listens that asks for a word, and another that hears the answer."""
+    monkeypatch.setattr(hearing, "QUIET_SECONDS", 0.1)
+    with Asker("threads", server.url) as asker:
+        own = hearing_of(asker)
+        looked = asker.told_to_look
+        assert own.take()
+        stays_true(lambda: own.hear(0.02) is None, 1.0)
+        assert asker.told_to_look == looked
+        own.give_back()
+
+
+def test_there_is_none_over_tls_or_in_a_cluster() -> None:
+    tls = f"{shared_redis_tls().url}?ssl_ca_certs={shared_redis_tls().certificates.authority}"
+    with Asker("threads", tls) as asker:
+        asker.ask(asker.adapter.listen, "x")
+        hearing = asker.adapter.hearing
+        assert hearing is None or not hearing.take()
+    with Asker("threads", f"redis+cluster://{shared_redis_cluster().addresses}") as asker:
+        asker.ask(asker.adapter.listen, "x")
+        assert asker.adapter.hearing is None

@@ -15,6 +15,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from hiredis import ReplyError
@@ -41,6 +42,14 @@ IDLE_CHANNELS: Final = 1000
 """So many sharded channels are kept though nobody waits there: who comes back need not subscribe again."""
 
 PING: Final = packed_command(b"PING")
+
+
+class OverheardLine(Protocol):
+    """A connection that another than its own thread may read."""
+
+    def read(self) -> list[Any]: ...
+
+    def hang_up(self) -> None: ...
 
 
 class Stage(Protocol):
@@ -129,18 +138,18 @@ class _Ear:
         line = await self._stage.open_hearing(address)
         try:
             self._begin(line, address)
-            quiet = False
+            asked_at: float | None = None
             while not self.closed:
                 heard = await line.receive(QUIET_SECONDS)
                 if heard:
-                    quiet = False
-                    strays = [stray for message in heard if (stray := self._hear(message)) is not None]
+                    asked_at = None
+                    strays = [stray for message in heard if (stray := self.hear(message)) is not None]
                     if strays:
                         await self._ears.relocate(self, strays)
-                elif quiet:
+                elif asked_at is not None and line.heard_at < asked_at:
                     raise Refused(f"{address} has not said a word in {2 * QUIET_SECONDS:g} s")
                 else:
-                    quiet = True
+                    asked_at = monotonic()
                     line.send(PING)
         finally:
             with self._ears.mutex:
@@ -174,6 +183,9 @@ class _Ear:
             with contextlib.suppress(Refused):  # a new connection begins with everything that is wanted
                 self._line.send(packed_command(what, channel))
 
+    def line_in_place(self) -> HearingLine | None:
+        return self._line if self._in_place else None
+
     def hurry(self) -> None:
         """Somebody wants to hear: do not pause."""
         if self.trouble is not None:
@@ -192,7 +204,7 @@ class _Ear:
 
     # --- what is heard --------------------------------------------------------------------------
 
-    def _hear(self, message: Any) -> _Channel | None:
+    def hear(self, message: Any) -> _Channel | None:
         """A channel that is heard elsewhere now, if that is what the message says."""
         if isinstance(message, ReplyError):
             return self._refused(str(message))
@@ -337,6 +349,25 @@ class Ears:
             return self._router.server_of(0)
 
         return find
+
+    # --- for one who waits and listens itself ---------------------------------------------------
+
+    def line_in_place(self) -> HearingLine | None:
+        """The connection that listens, if there is one for everything and it is well."""
+        ear = self._ears.get(None)
+        return None if ear is None or self._space.sharded else ear.line_in_place()
+
+    def overhear(self, line: OverheardLine) -> bool:
+        """Deliver what came on the connection; False: it broke, and its own thread will find out."""
+        ear = self._ears.get(None)
+        try:
+            for message in line.read():
+                if ear is not None:
+                    ear.hear(message)
+        except (Troubled, EngineUnavailable):
+            line.hang_up()
+            return False
+        return True
 
     # --- when servers change --------------------------------------------------------------------
 

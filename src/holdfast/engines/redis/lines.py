@@ -35,6 +35,9 @@ class Line(Protocol):
 class HearingLine(Line, Protocol):
     """A connection that was turned over to wake-ups."""
 
+    heard_at: float
+    """When something last came, by ``time.monotonic``."""
+
     async def receive(self, seconds: float) -> list[Any]:
         """What was pushed since, as soon as there is something; empty: nothing came in time."""
         ...

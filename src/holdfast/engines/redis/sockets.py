@@ -22,9 +22,10 @@ from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 from .settings import Address
 
-__all__ = ["HARD_CLOSE", "SocketLine", "connection_refused", "open_socket", "tune"]
+__all__ = ["HARD_CLOSE", "HearingSocket", "SocketLine", "connection_refused", "open_socket", "tune"]
 
 READ_BYTES: Final = 16_384
+DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
 
 HARD_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
@@ -33,7 +34,7 @@ KEEPALIVE_SECONDS: Final = 15
 
 
 class SocketLine:
-    """One connection. Used by one thread at a time, but for ``send`` and ``close``."""
+    """One connection, used by one thread at a time."""
 
     __slots__ = (
         "__weakref__",
@@ -43,7 +44,6 @@ class SocketLine:
         "_recv",
         "_seconds",
         "_send",
-        "_sending",
         "_socket",
         "address",
         "age",
@@ -63,7 +63,6 @@ class SocketLine:
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
-        self._sending = threading.Lock()
 
     def call(self, payload: bytes, started: float) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
@@ -137,30 +136,6 @@ class SocketLine:
         """Whether something came that nobody asked for: most likely the end of the connection."""
         return bool(self._poll.poll(0))
 
-    # --- wake-ups -------------------------------------------------------------------------------
-
-    async def receive(self, seconds: float) -> list[Any]:
-        heard: list[Any] = []
-        try:
-            if not self._pending() and not self._poll.poll(seconds * 1000):
-                return heard
-            data = self._recv(READ_BYTES)
-            if not data:
-                raise ConnectionResetError("the server closed the connection")
-            self._feed(data)
-            while (message := self._gets()) is not False:
-                heard.append(message)
-        except (OSError, ValueError, hiredis.ProtocolError) as error:
-            raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
-        return heard
-
-    def send(self, payload: bytes) -> None:
-        try:
-            with self._sending:
-                self._socket.sendall(payload)
-        except OSError as error:
-            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
-
     # --- the end --------------------------------------------------------------------------------
 
     def is_open(self) -> bool:
@@ -186,6 +161,79 @@ class SocketLine:
         """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
+
+
+class HearingSocket(SocketLine):
+    """A connection that was turned over to wake-ups. The thread that listens reads it, or one that waits."""
+
+    __slots__ = ("_epoll", "_reading", "_sending", "heard_at")
+
+    def __init__(self, connected: socket.socket, address: Address, seconds: float) -> None:
+        super().__init__(connected, address, seconds)
+        self.heard_at = monotonic()
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        self._epoll = None
+        if hasattr(select, "epoll") and not isinstance(connected, ssl.SSLSocket):
+            self._epoll = select.epoll()
+            self._epoll.register(connected.fileno(), select.EPOLLIN)
+
+    async def receive(self, seconds: float) -> list[Any]:
+        try:
+            if self._epoll is not None:
+                return self.read() if self._epoll.poll(seconds) else []
+            return self.read() if self._pending() or self._poll.poll(seconds * 1000) else []
+        except (OSError, ValueError) as error:
+            raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
+
+    def read(self) -> list[Any]:
+        """What is there now. Two may come for it: then one finds nothing."""
+        heard: list[Any] = []
+        with self._reading:
+            try:
+                data = self._recv(READ_BYTES) if self._epoll is None else self._recv(READ_BYTES, DO_NOT_WAIT)
+                if not data:
+                    raise ConnectionResetError("the server closed the connection")
+                self.heard_at = monotonic()
+                self._feed(data)
+                while (message := self._gets()) is not False:
+                    heard.append(message)
+            except BlockingIOError:
+                pass
+            except (OSError, hiredis.ProtocolError) as error:
+                raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
+        return heard
+
+    def leave_reading(self, leave: bool) -> bool:
+        """To another than the thread that listens, or back to it; tells whether that could be had."""
+        if self._epoll is None:
+            return False
+        try:
+            self._epoll.modify(self._socket.fileno(), 0 if leave else select.EPOLLIN)
+        except (OSError, ValueError):
+            return False  # it is closed
+        return True
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, payload: bytes) -> None:
+        try:
+            with self._sending:
+                self._socket.sendall(payload)
+        except OSError as error:
+            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        super().close()
+
+    def forget(self) -> None:
+        """What the ``epoll`` looks for is the parent's affair: only our descriptor of it is closed."""
+        if self._epoll is not None:
+            self._epoll.close()
+        super().forget()
 
 
 def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:

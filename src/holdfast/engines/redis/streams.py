@@ -199,6 +199,7 @@ class HearingStream(_Stream):
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
         super().__init__(address, connected, seconds)
+        self.heard_at = monotonic()
         self._heard: list[Any] = []
         self._why = ""
         self._awaited: asyncio.Future[None] | None = None
@@ -233,6 +234,7 @@ class HearingStream(_Stream):
         self._transport.write(payload)
 
     def data_received(self, data: bytes) -> None:
+        self.heard_at = monotonic()
         try:
             self._feed(data)
             while (message := self._gets()) is not False:

@@ -11,21 +11,23 @@ from typing import Any, Final, TypeVar
 from hiredis import ReplyError
 
 from ...core.ops import Troubled
-from ...drivers.adapter import Hooks, Steps
+from ...drivers.adapter import Hearing, Hooks, Steps
 from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .lines import at_once
+from .overhearing import Overhearing
 from .pool import Pool
 from .routing import Router
 from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
-from .sockets import SocketLine, open_socket
+from .sockets import HearingSocket, SocketLine, open_socket
 from .translation import Space, packed, reply
 
 __all__ = ["RedisThreads"]
 
 T = TypeVar("T")
+S = TypeVar("S", bound=SocketLine)
 log = logging.getLogger("holdfast")
 
 STOP_SECONDS: Final = 2.0
@@ -34,14 +36,12 @@ STOP_SECONDS: Final = 2.0
 class RedisThreads:
     """One client's way to its servers."""
 
-    hearing = None
-    """Wake-ups come by the thread that listens."""
-
     def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
         self._ears = Ears(self._router, space, hooks, self)
+        self._overhearing: Overhearing | None = None
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: Pool | None = None
         """Where every request goes; None: the router has to be asked."""
@@ -51,6 +51,7 @@ class RedisThreads:
         self._not_found: Exception | None = None
         """Why the last try failed."""
         self._threads: list[threading.Thread] = []
+        self._closed = False
 
     @property
     def source(self) -> str:
@@ -120,6 +121,13 @@ class RedisThreads:
     def unlisten(self, name: str) -> None:
         self._ears.unlisten(name)
 
+    @property
+    def hearing(self) -> Hearing | None:
+        """One who waits may listen itself, where there is one connection for everything."""
+        if self._overhearing is None and self._ears.line_in_place() is not None and not self._closed:
+            self._overhearing = Overhearing(self._ears)
+        return self._overhearing
+
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
 
@@ -154,7 +162,7 @@ class RedisThreads:
         finally:
             self._found += 1
 
-    async def open_hearing(self, address: Address) -> SocketLine:
+    async def open_hearing(self, address: Address) -> HearingSocket:
         return self._sockets.open_hearing(address)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -175,14 +183,19 @@ class RedisThreads:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
+        self._closed = True
         self._ears.close()
         self._sockets.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(STOP_SECONDS)
+        if self._overhearing is not None:
+            self._overhearing.close()
 
     def forked(self) -> None:
         self._sockets.forget()
+        if self._overhearing is not None:
+            self._overhearing.close()
 
 
 class _Gate:
@@ -222,7 +235,7 @@ class _Sockets:
         self._seconds = hooks.io_timeout
         self._mutex = threading.RLock()
         self._pools: dict[Address, Pool] = {}
-        self._hearing: set[SocketLine] = set()
+        self._hearing: set[HearingSocket] = set()
         self._closed = False
 
     def pool(self, address: Address) -> Pool:
@@ -232,7 +245,7 @@ class _Sockets:
                 pool = self._pools.get(address)
                 if pool is None:
                     most = self._settings.connections
-                    pool = Pool(address, most, self._seconds, self._greeted, self._was_closed)
+                    pool = Pool(address, most, self._seconds, self._open, self._was_closed)
                     self._pools[address] = pool
         return pool
 
@@ -259,8 +272,8 @@ class _Sockets:
             if line.address == address:
                 line.hang_up()
 
-    def open_hearing(self, address: Address) -> SocketLine:
-        line = self._greeted(address)
+    def open_hearing(self, address: Address) -> HearingSocket:
+        line = self._greeted(HearingSocket, address)
         with self._mutex:
             if not self._closed:
                 self._hearing = {*(each for each in self._hearing if each.is_open()), line}
@@ -268,9 +281,12 @@ class _Sockets:
         line.close()
         return line
 
-    def _greeted(self, address: Address) -> SocketLine:
+    def _open(self, address: Address) -> SocketLine:
+        return self._greeted(SocketLine, address)
+
+    def _greeted(self, kind: type[S], address: Address) -> S:
         tls = self._settings.tls
-        line = SocketLine(open_socket(address, tls, self._seconds), address, self._seconds)
+        line = kind(open_socket(address, tls, self._seconds), address, self._seconds)
         try:
             at_once(greet(line, self._settings, _credentials(self._settings.login), self._client))
         except BaseException:

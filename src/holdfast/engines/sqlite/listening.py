@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ..bell import Bell
 from .liveness import Identity, Status
 from .wakeups import Inbox
 
@@ -290,32 +291,6 @@ class Listener:
         for watch in self._watches.values():
             self._end(watch)
         self._watches.clear()
-
-
-class Bell:
-    """A descriptor that another thread makes readable."""
-
-    __slots__ = ("_fds",)
-
-    def __init__(self) -> None:
-        self._fds = os.pipe()
-        for fd in self._fds:
-            os.set_blocking(fd, False)
-
-    def fileno(self) -> int:
-        return self._fds[0]
-
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._fds[1], b"\0")
-
-    def clear(self) -> None:
-        with contextlib.suppress(OSError):
-            os.read(self._fds[0], 4096)
-
-    def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
 
 
 class Hearing:
