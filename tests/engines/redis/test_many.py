@@ -12,6 +12,7 @@ import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused
+from holdfast.engines.redis.lines import at_once
 from holdfast.engines.redis.pool import Pool
 from holdfast.engines.redis.settings import Address
 from holdfast.engines.redis.sockets import SocketLine, open_socket
@@ -100,6 +101,27 @@ def test_connections_are_opened_as_they_are_needed(server: Redis) -> None:
             thread.join(10)
         assert len(pool._taken) == 3
         assert len(pool._idle) == 3
+    finally:
+        pool.close()
+
+
+def test_what_a_crowd_needed_is_closed_when_it_is_gone(
+    server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = a_pool(server, 3)
+    try:
+        threads = [threading.Thread(target=pool.call, args=(SLOW,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert len(pool._idle) == 3
+        at_once(pool.exchange(PING, 1))
+        assert len(pool._idle) == 3
+        monkeypatch.setattr("holdfast.engines.redis.pool.SURPLUS_SECONDS", 0.0)
+        at_once(pool.exchange(PING, 1))
+        assert len(pool._idle) == 1
+        assert pool.call(PING) in (b"PONG", "PONG")
     finally:
         pool.close()
 

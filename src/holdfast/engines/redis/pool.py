@@ -26,6 +26,9 @@ __all__ = ["Pool"]
 IDLE_SECONDS: Final = 1.0
 """A connection unused for longer is looked at before it is used: the server may have closed it."""
 
+SURPLUS_SECONDS: Final = 10.0
+"""One that was not needed for longer, while another was, is closed."""
+
 
 class _Room:
     """Room for a connection that is yet to be opened."""
@@ -109,6 +112,7 @@ class Pool:
             self._lose(line)
             raise
         self._put(line)
+        self._close_surplus()
         return replies
 
     # --- taking one, and giving it back ---------------------------------------------------------
@@ -146,6 +150,15 @@ class Pool:
             self._taken.discard(line)
         if self._places:
             self._serve()
+
+    def _close_surplus(self) -> None:
+        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
+        while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
+            try:
+                line = self._idle.pop(0)
+            except IndexError:
+                return
+            self._lose(line)
 
     # --- when there is none ---------------------------------------------------------------------
 
