@@ -12,6 +12,7 @@ __all__ = ["SCHEMA", "SchemaTooNew", "decode", "encode"]
 
 SCHEMA: Final = 1
 
+_BEGINNING: Final = f"[{SCHEMA},"
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _quote = json.encoder.encode_basestring
 _loads = json.JSONDecoder().decode
@@ -24,12 +25,13 @@ class SchemaTooNew(Exception):
 def encode(record: Record) -> str:
     """As JSON, put together by hand: an idle record, and one that is held, are on the path of every grant."""
     kind, token, holders, queue, limit, declared, value, ended, watchers = record
+    what = "null" if kind is None else _quote(kind)
+    held = ",".join(map(_holder, holders)) if holders else ""
+    if not queue and value is None and not ended and not watchers:
+        return f"{_BEGINNING}{what},{token},[{held}],[],{limit},{declared},null,[],[]]"
     return (
-        f"[{SCHEMA},{'null' if kind is None else _quote(kind)},{token},"
-        f"[{','.join([_holder(holder) for holder in holders]) if holders else ''}],"
-        f"{_dumps(queue) if queue else '[]'},{limit},{declared},"
-        f"{'null' if value is None else _value(value)},"
-        f"{_dumps(ended) if ended else '[]'},{_dumps(watchers) if watchers else '[]'}]"
+        f"{_BEGINNING}{what},{token},[{held}],{_dumps(queue)},{limit},{declared},"
+        f"{'null' if value is None else _value(value)},{_dumps(ended)},{_dumps(watchers)}]"
     )
 
 

@@ -23,8 +23,9 @@ def next_event_at(record: Record) -> float | None:
     """When time alone next changes this record; None: never."""
     soonest: float | None = None
     for holder in record.holders:
-        if soonest is None or holder.expires_at < soonest:
-            soonest = holder.expires_at
+        at = holder.expires_at
+        if soonest is None or at < soonest:
+            soonest = at
     for waiter in record.queue:
         at = waiter.expires_at
         if waiter.turn_at is not None and waiter.turn_at + TURN_SECONDS < at:

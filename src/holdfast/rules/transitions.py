@@ -101,7 +101,10 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
 
     Where the returned record is the one passed in, nothing needs to be stored.
     """
-    admits = ADMITS[request.kind if isinstance(request, Acquire) and record.kind is None else record.kind]
+    kind = record.kind
+    if kind is None and request.__class__ is Acquire:
+        kind = request.kind
+    admits = ADMITS[kind]
     settled = settle(record, now, admits)
     if dead:
         # Only now: a turn that a dead head kept from the next one begins with the news of its death.
@@ -170,7 +173,8 @@ def _told(record: Record) -> tuple[Any, ...]:
 def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     if record.kind is not None and (mismatch := _mismatch(record, ask.kind, ask.limit)) is not None:
         return record, mismatch
-    holder = find_holder(record, ask.nonce) if record.holders else None
+    holders, queue = record.holders, record.queue
+    holder = find_holder(record, ask.nonce) if holders else None
     if holder is not None:
         return record, _granted(record, holder, now)
     for ended in record.ended:
@@ -178,12 +182,14 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
             return record, Gone(ended.reason, ended.note)
     if record.kind is None:
         record = record._replace(kind=ask.kind, limit=ask.limit, declared=ask.limit)
-    place = find_waiter(record, ask.nonce) if record.queue else None
-    if place is None:
+    place = find_waiter(record, ask.nonce) if queue else None
+    if not holders and not queue:
+        may = admits((), ask.mode, record.limit)
+    elif place is None:
         may = may_pass(record, ask.mode, ask.fair, admits)
     else:
-        may = record.queue[place].turn_at is not None or (
-            not ask.fair and admits([h.mode for h in record.holders], ask.mode, record.limit)
+        may = queue[place].turn_at is not None or (
+            not ask.fair and admits([h.mode for h in holders], ask.mode, record.limit)
         )
     if may:
         return _grant(record, ask, place, now, wall_us, admits)
@@ -193,9 +199,10 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
 
 
 def _mismatch(record: Record, kind: str, limit: int) -> Mismatch | None:
-    if record.kind == kind and (kind != "semaphore" or limit in (record.declared, record.limit)):
+    known = record.kind
+    if known == kind and (kind != "semaphore" or limit in (record.declared, record.limit)):
         return None
-    return None if record.kind is None else Mismatch(record.kind, record.declared)
+    return None if known is None else Mismatch(known, record.declared)
 
 
 def _grant(
@@ -204,41 +211,33 @@ def _grant(
     token = _next_token(record, wall_us)
     if token is None:
         return record, Exhausted()
-    until = None if ask.max_hold is None else now + ask.max_hold
-    expires_at = capped(now + ask.ttl, until)
-    holder = _new(
-        Holder,
-        (
-            ask.nonce,
-            ask.client,
-            ask.owner,
-            ask.mode,
-            token,
-            now,
-            expires_at,
-            ask.ttl,
-            ask.renews,
-            until,
-            ask.metadata,
-        ),
-    )
-    queue = record.queue if place is None else record.queue[:place] + record.queue[place + 1 :]
-    after = _new(Record, (record.kind, token, (*record.holders, holder), queue, *record[4:]))
+    kind, _, holders, queue, limit, declared, value, ended, watchers = record
+    nonce, client, owner, _, mode, ttl, _, _, renews, max_hold, _, metadata = ask
+    until, expires_at = None, now + ttl
+    if max_hold is not None:
+        until = now + max_hold
+        expires_at = capped(expires_at, until)
+    holder = _new(Holder, (nonce, client, owner, mode, token, now, expires_at, ttl, renews, until, metadata))
+    if place is not None:
+        queue = queue[:place] + queue[place + 1 :]
+    after = _new(Record, (kind, token, (*holders, holder), queue, limit, declared, value, ended, watchers))
     return turns(after, now, admits) if queue else after, _granted(after, holder, now)
 
 
 def _granted(record: Record, holder: Holder, now: float) -> Granted:
+    _, _, _, mode, token, _, _, ttl, _, until, metadata = holder
     peers: tuple[int, ...] = ()
-    if holder.mode in SHARED_MODES:
+    if mode in SHARED_MODES:
         peers = tuple(h.token for h in record.holders if h.mode in SHARED_MODES and h is not holder)
-    lasts = None if holder.until is None else holder.until - now
-    told = (holder.token, peers, record.kind or "lock", holder.mode, holder.ttl, lasts, holder.metadata, 0.0)
-    return _new(Granted, told)
+    lasts = None if until is None else until - now
+    return _new(Granted, (token, peers, record.kind or "lock", mode, ttl, lasts, metadata, 0.0))
 
 
 def _next_token(record: Record, wall_us: int) -> int | None:
     """Larger than every earlier one, and, should the counter be lost, larger than those before the loss."""
-    token = max(record.token + 1, wall_us)
+    token = record.token + 1
+    if token < wall_us:
+        token = wall_us
     return token if token < MAX_TOKEN else None
 
 
@@ -282,14 +281,17 @@ def _withdraw(
 
 def _without(record: Record, nonce: str, linger: float, now: float, admits: Admits) -> Record:
     """The record with nothing of this attempt, and the next ones' turns dealt."""
-    holders = tuple([h for h in record.holders if h.nonce != nonce])
-    queue = record.queue
+    kind, token, holders, queue, limit, declared, value, ended, watchers = record
+    if len(holders) == 1 and holders[0].nonce == nonce:
+        holders = ()
+    else:
+        holders = tuple([h for h in holders if h.nonce != nonce])
     if queue:
         queue = tuple([w for w in queue if w.nonce != nonce])
-    after = _new(Record, (record.kind, record.token, holders, queue, *record[4:]))
+    after = _new(Record, (kind, token, holders, queue, limit, declared, value, ended, watchers))
     if queue:
         after = turns(after, now, admits)
-    return _remembering(after, nonce, linger, now)
+    return _remembering(after, nonce, linger, now) if linger else after
 
 
 def _remembering(record: Record, nonce: str, linger: float, now: float) -> Record:
