@@ -250,10 +250,25 @@ def test_copying_the_log_back_keeps_nobody_from_reading_or_writing(
     assert isinstance(one.ask("x", one.attempt()), Busy)
 
 
-def test_a_long_log_is_begun_anew(
+def test_a_long_log_is_begun_anew_and_written_over(
     path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(janitor, "LONG_LOG_PAGES", 10)
+    one = client()
+    for number in range(50):
+        used(one, f"name-{number}")
+    size = (path.parent / "locks.db-wal").stat().st_size
+    tidy(Place(str(path), False))
+    for number in range(20):
+        used(one, f"name-{number}")
+    assert (path.parent / "locks.db-wal").stat().st_size == size
+
+
+def test_a_huge_log_is_cut_off(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("LONG_LOG_PAGES", "HUGE_LOG_PAGES"):
+        monkeypatch.setattr(janitor, limit, 10)
     one = client()
     for number in range(50):
         used(one, f"name-{number}")

@@ -75,12 +75,12 @@ class MemoryStore:
         key = (self._namespace, name)
         with space.mutex:
             record = space.records.get(key, EMPTY)
-            step = apply(record, request, boottime(), wall_us())
-            if step.record is not record:
-                space.records[key] = step.record
-        if step.wake:
-            space.wake(step.wake)
-        return step.reply
+            after, reply, wakes = apply(record, request, boottime(), wall_us())
+            if after is not record:
+                space.records[key] = after
+        if wakes:
+            space.wake(wakes)
+        return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         space = self._space

@@ -28,10 +28,14 @@ __all__ = ["Janitor", "is_due"]
 log = logging.getLogger("holdfast")
 
 WRITES: Final = 1000
-"""After so many changes by one client the log is copied back into the database."""
+"""After about so many changes by one client the log is copied back into the database."""
 
 LONG_LOG_PAGES: Final = 8000
 """A log this long (32 MiB) is begun anew even if that keeps others from writing for a moment."""
+
+HUGE_LOG_PAGES: Final = 4 * LONG_LOG_PAGES
+"""A log this long is cut off, too; a shorter one stays as it is, for to write over it is much cheaper than to
+make the file grow again."""
 
 LOOK_SECONDS: Final = 60.0
 SWEEP_US: Final = 600_000_000
@@ -53,17 +57,18 @@ if hasattr(os, "register_at_fork"):
 class Janitor:
     """Knows when there is something to do for one client's database."""
 
-    __slots__ = ("_looked_at", "_place", "_writes")
+    __slots__ = ("_changes", "_looked_at", "_place")
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._writes = 0
+        self._changes = 0
+        """So many had been made when we last began."""
         self._looked_at = boottime()
 
-    def count(self) -> None:
-        """One change more is in the log."""
-        self._writes += 1
-        if self._writes >= WRITES:
+    def look_at_log(self, changes: int) -> None:
+        """Called now and then by who writes: so many changes were made through its connection by now."""
+        if abs(changes - self._changes) >= WRITES:  # fewer than before: it is another connection
+            self._changes = changes
             self.start()
 
     def look(self) -> None:
@@ -72,7 +77,6 @@ class Janitor:
             self.start()
 
     def start(self) -> None:
-        self._writes = 0
         self._looked_at = boottime()
         if self._place.path in _at_work:
             return
@@ -111,7 +115,8 @@ def _copy_log_back(execute: Execute) -> None:
     _, pages, _ = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages > LONG_LOG_PAGES:
         execute("PRAGMA busy_timeout = 100")
-        execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        huge = pages > HUGE_LOG_PAGES
+        execute("PRAGMA wal_checkpoint(TRUNCATE)" if huge else "PRAGMA wal_checkpoint(RESTART)").fetchone()
         execute("PRAGMA busy_timeout = 2000")
 
 

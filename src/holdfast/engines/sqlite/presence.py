@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Presence"]
 
 LOOK_AT_FILE_SECONDS: Final = 0.1
-"""How often an acquire makes sure that the file is still the one that others open."""
+"""How often an acquire makes sure that the file is still the one that others open, its log not too long."""
 
 GOODBYE_TRIES: Final = 20
 GOODBYE_PAUSE_SECONDS: Final = 0.001
@@ -78,6 +78,7 @@ class Presence:
             now = boottime()
             if now - self._looked_at > LOOK_AT_FILE_SECONDS:
                 self._looked_at = now
+                self.janitor.look_at_log(connection.total_changes)
                 if self.has_moved():
                     # What was held there excludes nobody any more; the next renewal tells.
                     return self._connect()

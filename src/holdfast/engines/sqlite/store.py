@@ -106,12 +106,15 @@ class SqliteStore:
         key, presence = name.encode(), self._presence
         try:
             with presence.database.mutex:
-                step = self._change(presence.ready(request.__class__ is Acquire), key, request)
+                execute = presence.ready(request.__class__ is Acquire)
+                _, reply, wakes = self._change_unread(execute, key, request) or self._change(
+                    execute, key, request
+                )
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
-        if step.wake:
-            self._wake(key, step.wake)
-        return step.reply
+        if wakes:
+            self._wake(key, wakes)
+        return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         presence = self._presence
@@ -149,11 +152,6 @@ class SqliteStore:
     # --- one change -----------------------------------------------------------------------------
 
     def _change(self, execute: Execute, key: bytes, request: Request) -> Step:
-        recalled = self._table.recall(key)
-        if recalled is not None:
-            step = self._change_unread(execute, key, recalled, request)
-            if step is not None:
-                return step
         for attempt in range(TRIES):
             loaded = self._table.load(execute, key)
             now, wall = boottime(), wall_us()
@@ -171,15 +169,18 @@ class SqliteStore:
             self._presence.stay_registered(execute)
         raise Busy
 
-    def _change_unread(self, execute: Execute, key: bytes, recalled: Loaded, request: Request) -> Step | None:
+    def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Step | None:
         """Without reading first, if all there is to know is what we wrote there last; None: it is not."""
+        recalled = self._table.recall(key)
+        if recalled is None:
+            return None
         now, wall = boottime(), wall_us()
         if not self._is_plain(recalled, request, now):
             return None
-        step = apply(recalled.record, request, now, wall)
-        if step.record is not recalled.record and self._store(execute, key, recalled, step.record, wall):
-            return step
-        return None
+        before = recalled.record
+        step = apply(before, request, now, wall)
+        after = step.record
+        return step if after is not before and self._store(execute, key, recalled, after, wall) else None
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
@@ -228,7 +229,6 @@ class SqliteStore:
         for holder in after.holders:
             if holder.ttl < self._shortest_ttl:
                 self._shortest_ttl = holder.ttl
-        self._presence.janitor.count()
         return True
 
     # --- several at once ------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from sqlite3 import Cursor
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ...rules.codec import SchemaTooNew, decode, encode
 from ...rules.record import RETENTION_SECONDS, Record
@@ -47,11 +48,12 @@ OVERWRITE: Final = (
 UPDATE: Final = OVERWRITE + STILL_ALIVE
 
 NAMES_AT_ONCE: Final = 500
-DECODED_AT_MOST: Final = 20_000
+KEPT_AT_MOST: Final = 20_000
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
-class Loaded(NamedTuple):
+@dataclass(slots=True)
+class Loaded:
     """A record as stored."""
 
     version: int
@@ -91,11 +93,10 @@ class Table:
         if row is None:
             # Tokens go on from where forgotten records ended, whatever the wall clock did since.
             return Loaded(-1, self.boot, Record(token=execute(SELECT_FLOOR).fetchone()[0]))
-        if key in self._shared:
-            written = self._written.get(key)
-            if written is not None and written.version == row[0]:
-                self._shared.discard(key)
-        return self._understand(key, *row)
+        loaded = self._understand(key, *row)
+        if loaded is self._written.get(key):
+            self._shared.discard(key)
+        return loaded
 
     def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, Loaded]:
         found = {}
@@ -125,17 +126,17 @@ class Table:
         self._shared.clear()
 
     def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
+        written = self._written.get(key)
+        if written is not None and written.version == version:
+            return written  # versions never repeat
         known = self._decoded.get(key)
         if known is not None and known[0] == text:
             return Loaded(version, boot, known[1])
         record = understand(self._place, key, text)
-        self._remember(key, text, record)
-        return Loaded(version, boot, record)
-
-    def _remember(self, key: bytes, text: str, record: Record) -> None:
-        if len(self._decoded) >= DECODED_AT_MOST:
+        if len(self._decoded) >= KEPT_AT_MOST:
             self.forget()
         self._decoded[key] = (text, record)
+        return Loaded(version, boot, record)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -149,8 +150,7 @@ class Table:
         expired: Sequence[Guard] = (),
     ) -> bool:
         """Write, if the record is still the one that was loaded and all else still holds; tells whether."""
-        text = encode(after)
-        forget_at = _forget_at(after, wall)
+        text, forget_at = encode(after), _forget_at(after, wall)
         values: tuple[Any, ...]
         if loaded.version < 0:
             # Versions never repeat, not even where a forgotten name begins anew.
@@ -169,7 +169,8 @@ class Table:
             self._written.pop(key, None)
             self._shared.add(key)
             return False
-        self._remember(key, text, after)
+        if len(self._written) >= KEPT_AT_MOST:
+            self.forget()
         self._written[key] = Loaded(version, self.boot, after)
         return True
 
