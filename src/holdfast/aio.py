@@ -271,9 +271,7 @@ class AsyncLock:
     def __init__(self, client: AsyncClient, core: type[LockCore[AsyncLease]], spec: Spec) -> None:
         self._client = client
         self._core = core(client._driver.book, spec, functools.partial(AsyncLease, client))
-        self._cancellations: weakref.WeakKeyDictionary[asyncio.Task[Any], list[LossCancellation]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._cancellations: dict[asyncio.Task[Any], list[LossCancellation]] = {}
 
     def __repr__(self) -> str:
         spec = self._core.spec
@@ -295,11 +293,14 @@ class AsyncLock:
 
         It belongs to the task that called this, also when another awaits it (``wait_for``, ``create_task``).
         """
-        seconds = arguments.chosen_timeout(blocking, timeout, self._core.spec.timeout)
+        core = self._core
+        seconds = core.spec.timeout
+        if timeout is not UNSET or not blocking:
+            seconds = arguments.chosen_timeout(blocking, timeout, seconds)
         task = _current_task()
         driver = self._driver()
         owner = driver.owner_prefix + task.get_name()
-        return driver.call(locking.acquire, self._core, weakref.ref(task), owner, seconds)
+        return driver.call(locking.acquire, core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Give back this task's lease, or, called by a task without one, the object's current lease."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import sys
 import threading
 import warnings
 import weakref
@@ -288,11 +289,14 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float | Unset | None = UNSET) -> Lease | None:
         """The lease, or None if it was not granted in time."""
-        seconds = arguments.chosen_timeout(blocking, timeout, self._core.spec.timeout)
+        core = self._core
+        seconds = core.spec.timeout
+        if timeout is not UNSET or not blocking:
+            seconds = arguments.chosen_timeout(blocking, timeout, seconds)
         thread = threading.current_thread()
         driver = self._driver()
         owner = driver.owner_prefix + thread.name
-        return driver.run(locking.acquire(self._core, weakref.ref(thread), owner, seconds))
+        return driver.run(locking.acquire(core, weakref.ref(thread), owner, seconds))
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
@@ -329,7 +333,7 @@ class Lock:
     def _driver(self) -> ThreadsDriver:
         """The driver as it is now: after a fork it is another book that knows what this process holds."""
         driver = self._client._driver
-        if not driver.warned and driver.in_a_loop():
+        if "asyncio" in sys.modules and not driver.warned and driver.in_a_loop():
             driver.warned = True
             warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
         self._core.book = driver.book

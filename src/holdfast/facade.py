@@ -148,8 +148,9 @@ class BaseLease:
         raise TypeError("a lease cannot be pickled: hand it over with lease.export() and client.adopt(text)")
 
     def __del__(self) -> None:
-        state: LeaseState | None = getattr(self, "_state", None)
-        if state is None:
+        try:
+            state = self._state
+        except AttributeError:
             return  # interrupted while it was made
         if state.ended is None and state.reason is None and not self._client._driver.closed:
             warnings.warn(

@@ -158,7 +158,15 @@ class Client:
         self.rings: list[tuple[float, Bell]] = []
         self.signals: list[tuple[float, LeaseState]] = []
         self.count = itertools.count(1)
-        self.book = Book(name, IO_TIMEOUT_SECONDS, linger, self.ring)
+        self.book = Book(name, IO_TIMEOUT_SECONDS, linger, self.ring, self.tell_time, self.new_nonce)
+
+    def tell_time(self) -> float:
+        self.world.pass_without_driver(Now())
+        return self.world.now
+
+    def new_nonce(self) -> str:
+        self.world.pass_without_driver(Nonce())
+        return f"{self.name}-{next(self.count)}"
 
     def ring(self, bell: Bell) -> None:
         self.rings.append((self.world.now, bell))
@@ -210,6 +218,7 @@ class World:
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._tasks: list[Task[Any]] = []
+        self._running: Task[Any] | None = None
         World.alive.append(self)
 
     def end(self) -> None:
@@ -264,6 +273,7 @@ class World:
         if not task.client.alive or task.done:
             return
         task.visit += 1
+        self._running = task
         try:
             op = task.script.throw(error) if error is not None else task.script.send(value)
         except StopIteration as end:
@@ -272,9 +282,19 @@ class World:
         except BaseException as raised:
             task.done, task.error, task.ended_at = True, raised, self.now
             return
+        finally:
+            self._running = None
         assert len(task.ops) < 20_000, f"it turns in circles: {task.ops[-6:]}"
         task.ops.append(op)
         self._perform(task, op)
+
+    def pass_without_driver(self, op: Op) -> None:
+        """What a script asks of its book counts as an operation all the same: an interrupt may come here."""
+        task = self._running
+        if task is not None:
+            task.ops.append(op)
+            if task.interrupt_at == len(task.ops) - 1:
+                raise KeyboardInterrupt
 
     def _then(self, task: Task[Any], value: Any = None, error: BaseException | None = None) -> None:
         self._ready.append((task, value, error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -48,6 +48,9 @@ SPEC = Spec(
 class Driven:
     """A script whose operations are answered by the test. The clock is the test's as well."""
 
+    running: ClassVar[Driven]
+    """Whose clock and names the book tells."""
+
     def __init__(self, script: Script[Any]) -> None:
         self.now = 100.0
         self._script = script
@@ -72,6 +75,7 @@ class Driven:
 
     def _go_on(self, value: Any, trouble: BaseException | None) -> Op | None:
         """Until the next operation that is not about the clock or a name."""
+        Driven.running = self
         while True:
             try:
                 self.op = self._script.throw(trouble) if trouble is not None else self._script.send(value)
@@ -82,16 +86,30 @@ class Driven:
             if isinstance(self.op, Now):
                 value = self.now
             elif isinstance(self.op, Nonce):
-                self._nonces += 1
-                value = f"n{self._nonces}"
+                value = self.new_nonce()
             elif isinstance(self.op, Unlisten):
                 value = None
             else:
                 return self.op
 
+    def new_nonce(self) -> str:
+        self._nonces += 1
+        return f"n{self._nonces}"
+
+
+def next_nonce() -> str:
+    return Driven.running.new_nonce()
+
 
 def a_book() -> Book:
-    return Book("me", io_timeout=5.0, linger=5.0, ring=lambda bell: None)
+    return Book(
+        "me",
+        io_timeout=5.0,
+        linger=5.0,
+        ring=lambda bell: None,
+        now=lambda: Driven.running.now,
+        new_nonce=next_nonce,
+    )
 
 
 def test_an_engine_that_refuses_to_listen_is_asked_again() -> None:

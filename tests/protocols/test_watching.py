@@ -21,7 +21,7 @@ def held(client: str, token: int, expires_at: float) -> Record:
 
 def watching(seen: Snapshot) -> tuple[Script[Snapshot | None], Wait]:
     """A watch at the point where it waits."""
-    book = Book("me", 5.0, 0.0, lambda bell: None)
+    book = Book("me", 5.0, 0.0, lambda bell: None, lambda: 100.0, lambda: "me-1")
     script = records.next_change(book, "x", "me-1", None, seen)
     assert isinstance(script.send(None), Now)
     wait = script.send(100.0)

@@ -9,6 +9,7 @@ point in trying again), or whatever interrupts the caller: KeyboardInterrupt, a 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..rules.requests import Reply, Request, Snapshot
@@ -53,8 +54,9 @@ class Unknown(Troubled):
     """It may have happened: look before trying again."""
 
 
-class Apply(NamedTuple):
-    """One transition of one record."""
+@dataclass(slots=True)
+class Apply:
+    """One transition of one record. On the path of every grant, so the kind of value that is made fastest."""
 
     name: str
     request: Request

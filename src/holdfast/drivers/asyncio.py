@@ -109,10 +109,10 @@ class AsyncioDriver:
         self._bells: dict[Bell, Box] = {}
         self._tasks: dict[Bell, asyncio.Task[None]] = {}
         self._callbacks: set[asyncio.Task[Any]] = set()
-        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
+        new_nonce = attempt_names(client)
+        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring, boottime, new_nonce)
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.asyncio(hooks)
-        new_nonce = attempt_names(client)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
@@ -121,7 +121,6 @@ class AsyncioDriver:
             Signal: lambda op: self.signal(op.lease),
         }
         self._perform: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
-            Apply: lambda op: adapter.apply(op.name, op.request),
             ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
             Tend: lambda op: adapter.tend(op.steps),
             ListNames: lambda op: adapter.list_names(op.prefix),
@@ -168,8 +167,7 @@ class AsyncioDriver:
         return loop
 
     async def _run(self, script: Script[T]) -> T:
-        at_once, perform = self._perform_at_once, self._perform
-        send, throw = script.send, script.throw
+        adapter, send = self.adapter, script.send
         trouble: BaseException | None = None
         cancelled = False
         reply: Any = None
@@ -180,12 +178,16 @@ class AsyncioDriver:
                     op = send(reply)
                 else:
                     error, trouble = trouble, None
-                    op = throw(error)
+                    op = script.throw(error)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             try:
-                act = at_once.get(op.__class__)
-                reply = act(op) if act is not None else await perform[op.__class__](op)
+                if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
+                    reply = await adapter.apply(op.name, op.request)
+                elif op.__class__ in self._perform_at_once:
+                    reply = self._perform_at_once[op.__class__](op)
+                else:
+                    reply = await self._perform[op.__class__](op)
             except asyncio.CancelledError as cancellation:
                 if cancelled:
                     reply = None  # it is cleaning up already: let it end without waiting

@@ -122,12 +122,12 @@ class ThreadsDriver:
         self._bells: dict[Bell, Mailbox] = {"keeper": Mailbox(), "timer": Mailbox()}
         self._threads: dict[Bell, threading.Thread] = {}
         self._starting = threading.Lock()
-        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring)
+        new_nonce = attempt_names(client)
+        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring, boottime, new_nonce)
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.threads(hooks)
-        new_nonce = attempt_names(client)
         self._perform: dict[type, Callable[[Any], Any]] = {
-            Apply: lambda op: adapter.apply(op.name, op.request),
+            Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
             ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
             Tend: lambda op: adapter.tend(op.steps),
@@ -148,21 +148,19 @@ class ThreadsDriver:
 
     # --- running scripts ------------------------------------------------------------------------
 
-    def run(self, script: Script[T]) -> T:
+    def in_a_loop(self) -> bool:
+        """Whether an event loop runs in this thread: blocking would stop everything else there.
+
+        Only to be asked where somebody imported asyncio: we ourselves do not.
+        """
+        return sys.modules["asyncio"]._get_running_loop() is not None
+
+    def run(self, script: Script[T], even_if_closed: bool = False) -> T:
         """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
-        if self.closed:
+        if self.closed and not even_if_closed:
             script.close()
             raise records.closed()
-        return self._run(script)
-
-    def in_a_loop(self) -> bool:
-        """Whether an event loop runs in this thread: blocking would stop everything else there."""
-        loops = sys.modules.get("asyncio")
-        return loops is not None and loops._get_running_loop() is not None
-
-    def _run(self, script: Script[T]) -> T:
-        perform = self._perform
-        send, throw = script.send, script.throw
+        perform, adapter, send = self._perform, self.adapter, script.send
         trouble: BaseException | None = None
         reply: Any = None
         while True:
@@ -173,10 +171,12 @@ class ThreadsDriver:
                         op = send(reply)
                     else:
                         error, trouble = trouble, None
-                        op = throw(error)
+                        op = script.throw(error)
                     try:
-                        # The clock is asked so often that the way to it is worth half a line.
-                        reply = boottime() if op.__class__ is Now else perform[op.__class__](op)
+                        if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
+                            reply = adapter.apply(op.name, op.request)
+                        else:
+                            reply = perform[op.__class__](op)
                     except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                         trouble = failure
             except StopIteration as end:
@@ -240,7 +240,7 @@ class ThreadsDriver:
 
     def _serve(self, script: Script[None]) -> None:
         try:
-            self._run(script)
+            self.run(script, even_if_closed=True)
         except Exception:
             log.exception("holdfast: the background thread of a client ended; leases will not be renewed")
             raise
@@ -265,7 +265,7 @@ class ThreadsDriver:
             return
         self.closed = True
         try:
-            self._run(records.close(self.book))
+            self.run(records.close(self.book), even_if_closed=True)
         finally:
             self.stop()
 

@@ -169,7 +169,8 @@ class LeaseState:
     def end(self, how: str) -> None:
         """It ended on purpose."""
         self.ended = how
-        self.tell_onlookers()
+        if self.onlookers:
+            self.tell_onlookers()
 
     def tell_onlookers(self) -> None:
         for tell in list(self.onlookers):
@@ -227,6 +228,10 @@ class Book:
     linger: float
     """How long a copy of a request can be under way; 0 where requests cannot be delayed."""
     ring: Callable[[Bell], None]
+    now: Callable[[], float]
+    """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
+    new_nonce: Callable[[], str]
+    """What ``await Nonce()`` tells, likewise."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     jobs: deque[Job] = field(default_factory=deque)

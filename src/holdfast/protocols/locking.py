@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
-from ..core.ops import Now, Script
+from ..core.ops import Script
 from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from . import records
 from .book import Book, Hold, LeaseState
@@ -88,10 +88,14 @@ class LockCore(Generic[L]):
         return None
 
     def enter(self, who: Who, lease: L, entered: bool) -> None:
+        if self.entries:
+            self._tidy()
+        self.entries.append(Entry(who, lease, entered))
+
+    def _tidy(self) -> None:
         for entry in self.entries[:]:
             if entry.lease._state.ended is not None:
                 self._remove(entry)
-        self.entries.append(Entry(who, lease, entered))
 
     def current(self) -> L | None:
         """The latest lease taken through this object and not given back."""
@@ -131,7 +135,10 @@ class LockCore(Generic[L]):
 
     def leave(self, entry: Entry[L]) -> bool:
         """The claimed entry is over; True: its lease is to be given back. May be called again."""
-        self._remove(entry)
+        try:
+            self.entries.remove(entry)
+        except ValueError:
+            return True  # somebody tidied up already
         return True
 
     def restore(self, entry: Entry[L]) -> None:
@@ -220,7 +227,7 @@ async def acquire(
 ) -> L | None:
     """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
     if core.reentrant:
-        again = core.reenter(who, await Now(), entered)
+        again = core.reenter(who, core.book.now(), entered)
         if again is not None:
             return again
     state: LeaseState | records.NotGranted | None = None
@@ -315,7 +322,7 @@ async def give_back(book: Book, state: LeaseState) -> None:
         return
     if state.ended is not None:
         raise not_held(state)
-    if state.loss(await Now()) is not None:
+    if state.loss(book.now()) is not None:
         # The engine may keep it for a moment longer than we rely on it: one who asks again must not meet it.
         await records.abandon(book, state, wait=state.reason != "unreachable")
         raise state.lost_error()
@@ -342,24 +349,24 @@ def check_extension(state: LeaseState, ttl: float | None) -> float:
 
 
 async def extend(book: Book, state: LeaseState, ttl: float) -> None:
-    check(state, await Now())
+    check(state, book.now())
     await records.extend(book, state, ttl)
 
 
 async def set_value(book: Book, state: LeaseState, data: bytes, retention: float) -> None:
-    check(state, await Now())
+    check(state, book.now())
     await records.set_value(book, state, data, retention)
 
 
 async def export(book: Book, state: LeaseState) -> None:
-    check(state, await Now())
+    check(state, book.now())
     await records.export(book, state)
 
 
 async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     if state.mode != "write":
         raise InvalidArgument(f"only a write lease can be downgraded; this is a lease to {state.mode}")
-    check(state, await Now())
+    check(state, book.now())
     return await records.downgrade(book, state)
 
 
@@ -398,7 +405,7 @@ async def leave(core: LockCore[L], who: Who, error: BaseException | None) -> Non
 async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:
     state = entry.lease._state
     if not core.leave(entry):
-        if state.ended is None and state.loss(await Now()) is not None:
+        if state.ended is None and state.loss(core.book.now()) is not None:
             _tell_loss(core.spec, state, error)
         return
     state = _latest(state)
@@ -406,7 +413,7 @@ async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None
         return
     if state.ended is not None:
         raise not_held(state)
-    if state.loss(await Now()) is None:
+    if state.loss(core.book.now()) is None:
         try:
             await records.release(core.book, state, 0.0)
         except EngineUnavailable as trouble:

@@ -144,6 +144,7 @@ class SimulatedClient:
         self.alive = True
         self.paused_until = 0.0
         self.tasks: dict[str, Task] = {}
+        self._running: Task | None = None
         self.boxes: dict[str, Box] = {}
         self.bells: dict[Bell, Box] = {"keeper": Box(), "timer": Box()}
         self._nonces = 0
@@ -161,13 +162,15 @@ class SimulatedClient:
         }
         self._at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: self.local(),
-            Nonce: self._nonce,
+            Nonce: lambda op: self._new_nonce(),
             Listen: self._listen,
             Unlisten: lambda op: self.boxes.pop(op.nonce, None) and None,
             Post: lambda op: self.post(op.nonce),
             Signal: self._signal,
         }
-        self.book = TracingBook(self.id, io_timeout, linger, self.ring)
+        self.book = TracingBook(
+            self.id, io_timeout, linger, self.ring, self._tell_time_at_once, self._name_at_once
+        )
         self.book.tell = self._granted
         world.by_id[self.id] = self
 
@@ -199,6 +202,7 @@ class SimulatedClient:
         self._advance(task, reply, trouble)
 
     def _advance(self, task: Task, reply: Any, trouble: BaseException | None) -> None:
+        self._running = task
         task.ticket += 1
         tended = task.op.__class__ is Tend
         task.op = None
@@ -239,6 +243,7 @@ class SimulatedClient:
         except Exception as stray:  # noqa: BLE001 - told as a failure of the schedule
             self._ended(task)
             self.world.failures.append(f"{self.id} {task.label}: {stray!r}")
+        self._running = None
         if tended:
             self._tell_deadlines()
 
@@ -344,9 +349,28 @@ class SimulatedClient:
 
     # --- operations at once ---------------------------------------------------------------------
 
-    def _nonce(self, op: Nonce) -> str:
+    def _new_nonce(self) -> str:
         self._nonces += 1
         return f"{self.id}-{self._nonces:x}"
+
+    def _tell_time_at_once(self) -> float:
+        self._pass_without_driver(Now)
+        return self.local()
+
+    def _name_at_once(self) -> str:
+        self._pass_without_driver(Nonce)
+        return self._new_nonce()
+
+    def _pass_without_driver(self, kind: type) -> None:
+        """What a script asks of its book is an operation all the same: an interrupt may strike here."""
+        task = self._running
+        if task is not None and task.countdown:
+            task.countdown -= 1
+            if not task.countdown:
+                self.world.cover("interrupt", kind.__name__)
+                if self.throws_again or not task.cleaning:
+                    task.cleaning = True
+                    raise Interrupted
 
     def _listen(self, op: Listen) -> None:
         if op.name is not None and self.node.down == "refusing":

@@ -8,7 +8,6 @@ withdrawn, by the keeper if need be, and a copy of it that arrives late is refus
 from __future__ import annotations
 
 import contextlib
-from typing import cast
 
 from ...core.arguments import Spec
 from ...core.deadlines import pause_seconds, relied_until
@@ -26,7 +25,6 @@ from ...core.ops import (
     Wait,
 )
 from ...errors import EngineUnavailable
-from ...model import Mode
 from ...rules.record import Holder
 from ...rules.requests import (
     Acquire,
@@ -60,57 +58,58 @@ class NotGranted:
         self.now = now
 
 
+Outcome = Reply | Troubled | LeaseState
+"""What came of asking: an answer, none, or a lease that came too late."""
+
+
 async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> LeaseState | NotGranted:
     """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
-    attempt = Attempt(book, spec, owner, await Nonce())
+    nonce = book.new_nonce()
+    request = asking(book, spec, owner, nonce)
+    attempt: Attempt | None = None
+    outcome: Outcome | None = None
+    sent = book.now()
     try:
-        try:
-            now = await Now()
-            attempt.ends_at = None if timeout is None else now + timeout
-            if spec.name in book.crowded and timeout != 0:
-                await attempt.listen(now)
-            while True:
-                if attempt.sent is None:
-                    attempt.sent = now
-                attempt.traces = True
-                reply: Reply | None
-                try:
-                    reply = await Apply(spec.name, attempt.request)
-                except Troubled as trouble:
-                    await attempt.outlast(trouble)
-                    now = await Now()
-                    continue
-                if attempt.undated and isinstance(reply, Granted):
-                    reply = await attempt.dated(reply)
-                if reply.__class__ is Granted:
-                    state = attempt.granted(reply)
-                    if (await Now()) < state.deadline and not book.closed:
-                        if attempt.listening and not attempt.queued:
-                            book.crowded.pop(spec.name, None)
-                        return state
-                    done = await attempt.granted_too_late(state)
-                elif reply is None:
-                    now = await Now()
-                    continue
-                else:
-                    done = await attempt.not_yet(reply)
-                if done is not None:
-                    return done
-                if book.closed:
-                    await attempt.client_closed()
-                attempt.sent = None
-                attempt.undated = attempt.uncertain
-                now = await Now()
-        finally:
-            if attempt.listening:
-                await attempt.stop_listening()
+        if spec.name not in book.crowded or timeout == 0:
+            # Mostly this is all there is to it, so nothing is made ready for more.
+            try:
+                outcome = await Apply(spec.name, request)
+            except Troubled as trouble:
+                outcome = trouble
+            if outcome.__class__ is Granted:
+                outcome = state = lease_of(spec, nonce, owner, outcome, sent)
+                book.add(state)
+                if book.now() < state.deadline and not book.closed:
+                    return state
+        attempt = Attempt(book, spec, owner, nonce)
+        attempt.ends_at = None if timeout is None else sent + timeout
+        return await attempt.go_on(sent, outcome)
     except BaseException:
-        await attempt.interrupted()  # also when it came after the grant, while we stopped listening
+        # Also when it came after the grant, or while we stopped listening.
+        await (attempt or Attempt(book, spec, owner, nonce)).interrupted()
         raise
 
 
+def asking(book: Book, spec: Spec, owner: str, nonce: str, wait: bool = False) -> Acquire:
+    fields = (
+        nonce,
+        book.client,
+        owner,
+        spec.kind,
+        spec.mode,
+        spec.ttl,
+        wait,
+        spec.fair,
+        spec.renew,
+        spec.max_hold,
+        spec.limit,
+        spec.metadata,
+    )
+    return tuple.__new__(Acquire, fields)  # without the detour through its Python constructor
+
+
 class Attempt:
-    """The attempt under way: what was asked, until when, and what of it may be left in the engine."""
+    """An attempt that goes on: what was asked, until when, and what of it may be left in the engine."""
 
     __slots__ = (
         "book",
@@ -134,7 +133,7 @@ class Attempt:
         self.ends_at: float | None = None
         self.sent: float | None = None
         """Before the first request was sent that may have been granted."""
-        self.traces = False
+        self.traces = True
         """Something of it may be in the engine."""
         self.uncertain = False
         """A copy of it may still be under way."""
@@ -144,24 +143,60 @@ class Attempt:
         self.listening = False
         self.trouble_since: float | None = None
         self.failures = 0
-        self.request = self._ask(wait=False)
+        self.request = asking(book, spec, owner, nonce)
 
-    def _ask(self, wait: bool) -> Acquire:
-        spec = self.spec
-        return Acquire(
-            self.nonce,
-            self.book.client,
-            self.owner,
-            spec.kind,
-            spec.mode,
-            spec.ttl,
-            wait,
-            spec.fair,
-            spec.renew,
-            spec.max_hold,
-            spec.limit,
-            spec.metadata,
-        )
+    async def go_on(self, sent: float, outcome: Outcome | None) -> LeaseState | NotGranted:
+        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet."""
+        try:
+            if outcome is None:
+                self.traces = False
+                await self.listen(sent)
+                outcome = await self.ask()
+            else:
+                self.sent = sent
+            while True:
+                if isinstance(outcome, Troubled):
+                    await self.outlast(outcome)
+                else:
+                    done = await self.weigh(outcome)
+                    if done is not None:
+                        return done
+                outcome = await self.ask()
+        finally:
+            if self.listening:
+                await self.stop_listening()
+
+    async def ask(self) -> Reply | Troubled:
+        if self.sent is None:
+            self.sent = self.book.now()
+        self.traces = True
+        try:
+            return await Apply(self.spec.name, self.request)
+        except Troubled as trouble:
+            return trouble
+
+    async def weigh(self, outcome: Reply | LeaseState) -> LeaseState | NotGranted | None:
+        """The end of the attempt, or None: it is time to ask again."""
+        book = self.book
+        if isinstance(outcome, Granted):
+            reply = await self.dated(outcome) if self.undated else outcome
+            if reply is None:
+                return None
+            outcome = self.granted(reply)
+            if book.now() < outcome.deadline and not book.closed:
+                if self.listening and not self.queued:
+                    book.crowded.pop(self.spec.name, None)
+                return outcome
+        if isinstance(outcome, LeaseState):
+            done = await self.granted_too_late(outcome)
+        else:
+            done = await self.not_yet(outcome)
+        if done is None:
+            if book.closed:
+                await self.client_closed()
+            self.sent = None
+            self.undated = self.uncertain
+        return done
 
     async def dated(self, reply: Granted) -> Granted | None:
         """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
@@ -193,7 +228,7 @@ class Attempt:
             await self.stop_listening()
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
-        self.request = self._ask(wait=False)
+        self.request = asking(self.book, self.spec, self.owner, self.nonce)
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def client_closed(self) -> None:
@@ -237,7 +272,7 @@ class Attempt:
             return
         self.trouble_since, self.failures = None, 0
         self.book.wait(self.nonce, self.spec.name, now)
-        self.request = self._ask(wait=True)
+        self.request = asking(self.book, self.spec, self.owner, self.nonce, wait=True)
 
     async def _too_late(self) -> NotGranted:
         linger = self.book.linger if self.uncertain else 0.0
@@ -295,7 +330,7 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
     return LeaseState(
         spec.name,
         spec.kind,
-        cast(Mode, reply.mode),
+        reply.mode,  # type: ignore[arg-type]  # an engine answers with a mode that it was asked for
         nonce,
         owner,
         reply.token,
