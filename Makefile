@@ -61,7 +61,7 @@ servers: ## Install the servers that the tests start, where they are missing (De
 .PHONY: test-main
 test-main: $(STAMP) servers
 	@printf '== %s: all tests ==\n' "$$($(BIN)/python --version)"
-	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" $(BIN)/python -m pytest -n $(JOBS) $(ARGS) $(TESTS)
+	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS) $(TESTS)
 
 .PHONY: test-others
 test-others: test-main
@@ -77,7 +77,7 @@ test-others: test-main
 test-on-%: .venv-%/.stamp
 	@printf '== %s: %s, engines %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)" "$(OTHER_ENGINES)"
 	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" tools/install-servers
-	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" .venv-$*/bin/python -m pytest -n $(JOBS) -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
+	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" .venv-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
 
 # What Holdfast is compared with lives in an environment of its own, away from the development tools.
 # A run of some engines replaces their results; one that leaves measurements out, or is shorter, none.

@@ -105,9 +105,10 @@ def prompt_grant(seen: Evidence) -> Iterator[str]:
             for nonce in [n for n in due if n not in held]:
                 since = due.pop(nonce)
                 until = min(began.get(nonce, inf), change.at)
+                if until - since <= HAND_OFF_SECONDS:
+                    continue
                 # One who got its permit tells the next: the trouble of one is felt by those behind it.
-                well = not any(seen.troubled(other, since, until) for other in {nonce, *involved})
-                if until - since > HAND_OFF_SECONDS and well:
+                if not any(seen.troubled(other, since, until) for other in {nonce, *involved}):
                     yield (
                         f"{name!r}: {nonce} could have it from {since:.4f} s, "
                         f"and did not for {until - since:.3f} s"
