@@ -1,0 +1,341 @@
+"""What is said to the server: every request as one call of a function, and its answer as a reply.
+
+Names travel as bytes. Every other text is ASCII, since a database may have any encoding: what people wrote
+(owners, metadata, reasons) is sent as JSON escapes, and so can hold any character.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final, NamedTuple
+
+from ...drivers.adapter import Steps
+from ...rules.record import Ended, Holder, Record, StoredValue, Waiter, Watcher
+from ...rules.requests import (
+    Absent,
+    Acquire,
+    Adopt,
+    Break,
+    Broken,
+    Busy,
+    Done,
+    Downgrade,
+    Exhausted,
+    Export,
+    Gone,
+    Granted,
+    Inspect,
+    Mismatch,
+    Queued,
+    Refresh,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Resize,
+    SetValue,
+    Snapshot,
+    Stop,
+    Unwatch,
+    Watch,
+    Withdraw,
+    Withdrawn,
+)
+
+__all__ = ["Call", "Statement", "Statements", "replies_of", "reply_of", "snapshot_of"]
+
+BINARY: Final = 1
+TEXT: Final = 0
+
+BYTEA_OID: Final = 17
+TEXT_OID: Final = 25
+JSON_OID: Final = 114
+FLOAT8_OID: Final = 701
+
+_DONE: Final = Done()
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
+_loads = json.JSONDecoder().decode
+_new = tuple.__new__
+_FLAGS: Final = (b"f", b"t")
+
+
+class Statement(NamedTuple):
+    """One statement of ours, and how its parameters are written."""
+
+    name: bytes
+    """Under which it is prepared."""
+    text: bytes
+    formats: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """A statement with its parameters."""
+
+    statement: Statement
+    parameters: Sequence[bytes | None]
+
+
+def _function(schema: str, name: str, formats: Sequence[int], rows: bool = False) -> Statement:
+    places = ", ".join(f"${number}" for number in range(1, len(formats) + 1))
+    text = f"SELECT {'* FROM ' if rows else ''}{schema}.{name}({places})"
+    return Statement(f"holdfast_{name}".encode(), text.encode(), tuple(formats))
+
+
+class Statements:
+    """All statements for one schema and namespace. The schema's name was checked; it is the only text built in."""
+
+    def __init__(self, schema: str, namespace: str) -> None:
+        self._namespace = namespace.encode()
+        named = (BINARY, BINARY)
+        self._acquire = _function(schema, "acquire_1", (*named, *[TEXT] * 12))
+        self._release = _function(schema, "release_1", (*named, TEXT, TEXT))
+        self._apply = _function(schema, "apply_1", (*named, TEXT, BINARY))
+        self._apply_in_order = _function(schema, "apply_in_order_1", (*named, BINARY, TEXT))
+        self._tend = _function(schema, "tend_1", (*named, BINARY, BINARY))
+        self._list = _function(schema, "list_1", named, rows=True)
+
+    def apply(self, name: str, request: Request) -> Call:
+        if request.__class__ is Acquire:
+            return Call(self._acquire, self._acquiring(name, request))
+        if request.__class__ is Release:
+            nonce, linger = request
+            return Call(self._release, (self._namespace, name.encode(), _ascii(nonce), repr(linger).encode()))
+        data = request.data if isinstance(request, SetValue) else None
+        return Call(self._apply, (self._namespace, name.encode(), _told(request), data))
+
+    def _acquiring(self, name: str, request: Acquire) -> Sequence[bytes | None]:
+        nonce, client, owner, kind, mode, ttl, wait, fair, renews, max_hold, limit, metadata = request
+        return (
+            self._namespace,
+            name.encode(),
+            _ascii(nonce),
+            _ascii(client),
+            _escaped(owner).encode(),
+            kind.encode(),
+            mode.encode(),
+            repr(ttl).encode(),
+            _FLAGS[wait],
+            _FLAGS[fair],
+            _FLAGS[renews],
+            None if max_hold is None else repr(max_hold).encode(),
+            str(limit).encode(),
+            _dumps(metadata).encode() if metadata else None,
+        )
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> Call:
+        names = _array(BYTEA_OID, [name.encode() for name, _ in steps])
+        asks = _array(JSON_OID, [_told(request) for _, request in steps])
+        return Call(self._apply_in_order, (self._namespace, names, asks, _FLAGS[stop_when_refused]))
+
+    def tend(self, steps: Sequence[tuple[str, Renew | Refresh]]) -> Call:
+        """Sorted by name, so that two batches lock rows in one order."""
+        names = _array(BYTEA_OID, [name.encode() for name, _ in steps])
+        nonces = _array(TEXT_OID, [_ascii(request.nonce) for _, request in steps])
+        ttls = _array(
+            FLOAT8_OID,
+            [struct.pack(">d", request.ttl) if isinstance(request, Renew) else None for _, request in steps],
+        )
+        return Call(self._tend, (self._namespace, names, nonces, ttls))
+
+    def list_names(self, prefix: str) -> Call:
+        return Call(self._list, (self._namespace, prefix.encode()))
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def _ascii(text: str) -> bytes:
+    """Ids are ours, and plain. One that is not matches nothing, whatever it is sent as."""
+    return text.encode("ascii", "backslashreplace").replace(b"\0", b"?")
+
+
+def _escaped(text: str) -> str:
+    return encode_basestring_ascii(text)[1:-1]
+
+
+def _unescaped(text: str) -> str:
+    return text if "\\" not in text else str(_loads(f'"{text}"'))
+
+
+def _array(oid: int, items: Sequence[bytes | None]) -> bytes:
+    """A list in the server's binary format."""
+    if not items:
+        return struct.pack(">iiI", 0, 0, oid)
+    parts = [struct.pack(">iiIii", 1, int(None in items), oid, len(items), 1)]
+    for item in items:
+        parts.append(struct.pack(">i", -1) if item is None else struct.pack(">i", len(item)) + item)
+    return b"".join(parts)
+
+
+_OPERATIONS: Final[Mapping[type, str]] = {
+    Acquire: "acquire",
+    Release: "release",
+    Withdraw: "withdraw",
+    Renew: "renew",
+    Refresh: "refresh",
+    Stop: "stop",
+    Export: "export",
+    Adopt: "adopt",
+    Downgrade: "downgrade",
+    Break: "break",
+    SetValue: "set_value",
+    Resize: "resize",
+    Watch: "watch",
+    Unwatch: "unwatch",
+    Inspect: "inspect",
+}
+
+_IDS: Final = ("nonce", "client", "reader_nonce")
+_WRITTEN: Final = ("owner", "reason")
+
+
+def _told(request: Request) -> bytes:
+    """The request as JSON; its fields are those of the type ``ask``."""
+    fields: dict[str, Any] = {"op": _OPERATIONS[request.__class__]}
+    for field, value in zip(request._fields, request, strict=True):
+        if field in _IDS:
+            fields[field] = _ascii(value).decode()
+        elif field in _WRITTEN:
+            fields[field] = _escaped(value)
+        elif field == "limit":
+            fields["permits"] = value
+        elif field == "metadata":
+            fields[field] = _dumps(value) if value else None
+        elif field != "data":
+            fields[field] = value
+    return _dumps(fields).encode()
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def reply_of(answer: bytes, request: Request) -> Reply:
+    """What an answer says: a letter, and what belongs to it."""
+    letter = answer[0]
+    if letter == _GRANTED and request.__class__ is Acquire:
+        token, _, lasts = answer[1:].partition(b" ")
+        _, _, _, kind, mode, ttl, _, _, _, _, _, metadata = request
+        told = (int(token), (), kind, mode, ttl, float(lasts) if lasts else None, metadata)
+        return _new(Granted, told)
+    if letter == _DONE_LETTER:
+        return _DONE
+    return _READERS[letter](_loads(answer[1:].decode()) if len(answer) > 1 else None)
+
+
+def replies_of(answer: bytes, requests: Iterable[Request]) -> list[Reply]:
+    return [reply_of(each.encode(), request) for each, request in zip(_loads(answer.decode()), requests)]
+
+
+def snapshot_of(answer: bytes) -> Snapshot:
+    return _snapshot(_loads(answer[1:].decode()))
+
+
+def _holders(told: list[dict[str, Any]] | None) -> tuple[Holder, ...]:
+    return tuple([_holder(**each) for each in told]) if told else ()
+
+
+def _holder(
+    nonce: str,
+    client: str,
+    owner: str,
+    mode: str,
+    token: int,
+    since: float,
+    expires_at: float,
+    ttl: float,
+    renews: bool,
+    until: float | None,
+    metadata: str | None,
+) -> Holder:
+    return Holder(
+        nonce,
+        client,
+        _unescaped(owner),
+        mode,
+        token,
+        float(since),
+        float(expires_at),
+        float(ttl),
+        renews,
+        None if until is None else float(until),
+        _metadata(metadata),
+    )
+
+
+def _metadata(told: str | None) -> Mapping[str, str]:
+    return _loads(told) if told else {}
+
+
+def _waiter(
+    nonce: str, client: str, owner: str, mode: str, since: float, expires_at: float, turn_at: float | None
+) -> Waiter:
+    turn = None if turn_at is None else float(turn_at)
+    return Waiter(nonce, client, _unescaped(owner), mode, float(since), float(expires_at), turn)
+
+
+def _ended(nonce: str, reason: str, note: str, forget_at: float) -> Ended:
+    return Ended(nonce, reason, _unescaped(note), float(forget_at))
+
+
+def _watcher(nonce: str, client: str, expires_at: float) -> Watcher:
+    return Watcher(nonce, client, float(expires_at))
+
+
+def _granted(told: list[Any]) -> Granted:
+    token, peers, kind, mode, ttl, lasts, metadata = told
+    return Granted(
+        token,
+        tuple(peers or ()),
+        kind,
+        mode,
+        float(ttl),
+        None if lasts is None else float(lasts),
+        _metadata(metadata),
+    )
+
+
+def _queued(told: list[Any]) -> Queued:
+    position, look_in, blockers = told
+    return Queued(position, float(look_in), tuple(blockers))
+
+
+def _gone(told: list[Any]) -> Gone:
+    reason, note = told
+    return Gone(reason, _unescaped(note))
+
+
+def _snapshot(told: list[Any]) -> Snapshot:
+    kind, token, holders, queue, limit, declared, value, ended, watchers, now = told
+    record = Record(
+        kind,
+        token,
+        _holders(holders),
+        tuple([_waiter(**each) for each in queue or ()]),
+        limit,
+        declared,
+        None if value is None else StoredValue(base64.b64decode(value[0]), value[1], value[2]),
+        tuple([_ended(**each) for each in ended or ()]),
+        tuple([_watcher(**each) for each in watchers or ()]),
+    )
+    return Snapshot(record, float(now))
+
+
+_GRANTED: Final = ord("G")
+_DONE_LETTER: Final = ord("D")
+
+_READERS: Final[Mapping[int, Callable[[Any], Reply]]] = {
+    ord("g"): _granted,
+    ord("B"): lambda told: Busy(_holders(told[0]), float(told[1])),
+    ord("Q"): _queued,
+    ord("W"): lambda told: Withdrawn(_holders(told[0]), float(told[1])),
+    ord("X"): _gone,
+    ord("A"): lambda told: Absent(),
+    ord("K"): lambda told: Broken(told[0], _holders(told[1])),
+    ord("M"): lambda told: Mismatch(told[0], told[1]),
+    ord("E"): lambda told: Exhausted(),
+    ord("S"): _snapshot,
+}
