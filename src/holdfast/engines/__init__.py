@@ -20,6 +20,7 @@ SCHEMES: Final[Mapping[str, str]] = {
     "redis+sentinel": "redis",
     "redis+cluster": "redis",
     "etcd": "etcd",
+    "postgresql": "postgres",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import psycopg
 from psycopg import pq
@@ -31,7 +31,9 @@ CREATE OR REPLACE FUNCTION @schema@.wall_us_1(p_now float8) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT current_setting('test.wall')::bigint $$;
 CREATE OR REPLACE FUNCTION @schema@.note_wake(p_channel text, p_payload text) RETURNS text
 LANGUAGE sql VOLATILE AS $$
-    SELECT set_config('test.woken', current_setting('test.woken') || p_channel || ' ' || p_payload || ';', false)
+    SELECT set_config(
+        'test.woken', current_setting('test.woken') || p_channel || ' ' || p_payload || ';', false
+    )
 $$;
 """
 
@@ -84,12 +86,14 @@ class Rule:
         clocks = [repr(now).encode(), str(wall_us).encode()]
         return _only(self._execute(asked, [*parameters, *clocks], [*formats, 0, 0]), 3)
 
-    def _execute(self, text: bytes, parameters: list[bytes | None], formats: list[int]) -> pq.abc.PGresult:
+    def _execute(
+        self, text: bytes, parameters: Sequence[bytes | None], formats: list[int]
+    ) -> pq.abc.PGresult:
         name = self._prepared.get(text)
         if name is None:
             name = self._prepared[text] = f"{self._prefix}_{len(self._prepared)}".encode()
             self._connection.prepare(name, text)
-        return self._connection.exec_prepared(name, parameters, formats)
+        return self._connection.exec_prepared(name, parameters, formats)  # type: ignore[arg-type]  # None is NULL
 
     def stored(self, name: str) -> tuple[Record, set[Wake]]:
         """What is stored, as it is stored, and whom the last call woke."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...errors import InvalidArgument
 
-__all__ = ["DEFAULT_SCHEMA", "VERSION", "check_schema", "script"]
+__all__ = ["DEFAULT_SCHEMA", "VERSION", "beginning", "check_schema", "script", "script_for_an_administrator"]
 
 VERSION: Final = 1
 """Functions carry it in their names: what older clients call stays there while a fleet is upgraded."""
@@ -18,6 +18,11 @@ DEFAULT_SCHEMA: Final = "holdfast"
 
 _FOLDER: Final = Path(__file__).with_name("sql")
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+INSTALLING: Final = 0x686F6C64
+"""The first half of the key of the lock under which it is made; the other is the schema's."""
+
+DONE: Final = f"INSERT INTO @schema@.versions VALUES ({VERSION}) ON CONFLICT DO NOTHING;\n"  # noqa: S608 - ours
 
 GRANTS: Final = """
 -- For each role that locks (the one that ran this needs no more):
@@ -42,4 +47,18 @@ def script(schema: str) -> str:
     """Everything as one transaction. May be run again, by many at once, and over an older version."""
     check_schema(schema)
     parts = [path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.sql"))]
-    return "\n".join(parts).replace("@schema@", schema)
+    return "\n".join([*parts, DONE]).replace("@schema@", schema)
+
+
+def beginning(schema: str) -> str:
+    """The transaction in which it is made, by one at a time."""
+    return (
+        "BEGIN; SET LOCAL lock_timeout = 0; "
+        f"SELECT pg_advisory_xact_lock({INSTALLING}, hashtext('{check_schema(schema)}'));"
+    )
+
+
+def script_for_an_administrator(schema: str) -> str:
+    """The same as text to be run with psql, with what else is to be said."""
+    grants = GRANTS.replace("@schema@", schema)
+    return f"{beginning(schema)}\n\n{script(schema)}\nCOMMIT;\n{grants}"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, NamedTuple
+
+from psycopg.pq.abc import PGresult
 
 from ...drivers.adapter import Steps
 from ...rules.record import Ended, Holder, Record, StoredValue, Waiter, Watcher
@@ -46,10 +48,31 @@ from ...rules.requests import (
     Withdrawn,
 )
 
-__all__ = ["Call", "Statement", "Statements", "replies_of", "reply_of", "snapshot_of"]
+__all__ = [
+    "PAGE",
+    "Call",
+    "Statement",
+    "Statements",
+    "answer_of",
+    "batches",
+    "channel_of",
+    "listed",
+    "notify",
+    "replies_of",
+    "reply_of",
+    "snapshot_of",
+]
 
 BINARY: Final = 1
 TEXT: Final = 0
+
+NAMED: Final = (BINARY, BINARY)
+"""A namespace and a name come first."""
+
+BATCH: Final = 500
+"""How many leases are renewed in one transaction: others wait for their rows meanwhile."""
+
+PAGE: Final = 1000
 
 BYTEA_OID: Final = 17
 TEXT_OID: Final = 25
@@ -79,24 +102,17 @@ class Call(NamedTuple):
     parameters: Sequence[bytes | None]
 
 
-def _function(schema: str, name: str, formats: Sequence[int], rows: bool = False) -> Statement:
-    places = ", ".join(f"${number}" for number in range(1, len(formats) + 1))
-    text = f"SELECT {'* FROM ' if rows else ''}{schema}.{name}({places})"
-    return Statement(f"holdfast_{name}".encode(), text.encode(), tuple(formats))
-
-
 class Statements:
-    """All statements for one schema and namespace. The schema's name was checked; it is the only text built in."""
+    """All statements for one schema and namespace."""
 
     def __init__(self, schema: str, namespace: str) -> None:
         self._namespace = namespace.encode()
-        named = (BINARY, BINARY)
-        self._acquire = _function(schema, "acquire_1", (*named, *[TEXT] * 12))
-        self._release = _function(schema, "release_1", (*named, TEXT, TEXT))
-        self._apply = _function(schema, "apply_1", (*named, TEXT, BINARY))
-        self._apply_in_order = _function(schema, "apply_in_order_1", (*named, BINARY, TEXT))
-        self._tend = _function(schema, "tend_1", (*named, BINARY, BINARY))
-        self._list = _function(schema, "list_1", named, rows=True)
+        self._acquire = _function(schema, "acquire_1", (*NAMED, *[TEXT] * 12))
+        self._release = _function(schema, "release_1", (*NAMED, TEXT, TEXT))
+        self._apply = _function(schema, "apply_1", (*NAMED, TEXT, BINARY))
+        self._apply_in_order = _function(schema, "apply_in_order_1", (*NAMED, BINARY, TEXT))
+        self._tend = _function(schema, "tend_1", (*NAMED, BINARY, BINARY))
+        self._list = _function(schema, "list_1", (*NAMED, BINARY, TEXT), "SELECT * FROM")
 
     def apply(self, name: str, request: Request) -> Call:
         if request.__class__ is Acquire:
@@ -141,8 +157,39 @@ class Statements:
         )
         return Call(self._tend, (self._namespace, names, nonces, ttls))
 
-    def list_names(self, prefix: str) -> Call:
-        return Call(self._list, (self._namespace, prefix.encode()))
+    def list_names(self, prefix: str, after: str) -> Call:
+        return Call(self._list, (self._namespace, prefix.encode(), after.encode(), str(PAGE).encode()))
+
+
+def _function(schema: str, name: str, formats: Sequence[int], verb: str = "SELECT") -> Statement:
+    """The schema's name was checked when it was given; no other text becomes part of a statement."""
+    places = ", ".join(f"${number}" for number in range(1, len(formats) + 1))
+    text = f"{verb} {schema}.{name}({places})"
+    return Statement(f"holdfast_{name}".encode(), text.encode(), tuple(formats))
+
+
+NOTIFY: Final = Statement(b"holdfast_notify", b"SELECT pg_notify($1, $2)", (TEXT, TEXT))
+
+
+def channel_of(client: str) -> str:
+    """Where wake-ups for a client are sent."""
+    return f"holdfast_{client}"
+
+
+def notify(channel: str, word: str) -> Call:
+    return Call(NOTIFY, (channel.encode(), word.encode()))
+
+
+def batches(steps: Steps) -> Iterator[list[tuple[int, tuple[str, Renew | Refresh]]]]:
+    """The keeper's steps with their places, in the order of their names: so rows are always locked."""
+    known = [
+        (index, (name, request))
+        for index, (name, request) in enumerate(steps)
+        if isinstance(request, Renew | Refresh)
+    ]
+    known.sort(key=lambda one: (one[1][0].encode(), isinstance(one[1][1], Refresh)))
+    for first in range(0, len(known), BATCH):
+        yield known[first : first + BATCH]
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -165,10 +212,10 @@ def _array(oid: int, items: Sequence[bytes | None]) -> bytes:
     """A list in the server's binary format."""
     if not items:
         return struct.pack(">iiI", 0, 0, oid)
-    parts = [struct.pack(">iiIii", 1, int(None in items), oid, len(items), 1)]
-    for item in items:
-        parts.append(struct.pack(">i", -1) if item is None else struct.pack(">i", len(item)) + item)
-    return b"".join(parts)
+    head = struct.pack(">iiIii", 1, int(None in items), oid, len(items), 1)
+    return head + b"".join(
+        struct.pack(">i", -1) if item is None else struct.pack(">i", len(item)) + item for item in items
+    )
 
 
 _OPERATIONS: Final[Mapping[type, str]] = {
@@ -196,6 +243,7 @@ _WRITTEN: Final = ("owner", "reason")
 def _told(request: Request) -> bytes:
     """The request as JSON; its fields are those of the type ``ask``."""
     fields: dict[str, Any] = {"op": _OPERATIONS[request.__class__]}
+    value: Any
     for field, value in zip(request._fields, request, strict=True):
         if field in _IDS:
             fields[field] = _ascii(value).decode()
@@ -213,6 +261,19 @@ def _told(request: Request) -> bytes:
 # --- reading ------------------------------------------------------------------------------------
 
 
+def answer_of(result: PGresult) -> bytes:
+    """What a function returned."""
+    return result.get_value(0, 0) or b"?"
+
+
+def listed(result: PGresult) -> list[tuple[str, Snapshot]]:
+    """One page of names."""
+    return [
+        ((result.get_value(row, 0) or b"").decode(), snapshot_of(result.get_value(row, 1) or b"?"))
+        for row in range(result.ntuples)
+    ]
+
+
 def reply_of(answer: bytes, request: Request) -> Reply:
     """What an answer says: a letter, and what belongs to it."""
     letter = answer[0]
@@ -227,7 +288,9 @@ def reply_of(answer: bytes, request: Request) -> Reply:
 
 
 def replies_of(answer: bytes, requests: Iterable[Request]) -> list[Reply]:
-    return [reply_of(each.encode(), request) for each, request in zip(_loads(answer.decode()), requests)]
+    """As many as there are: it may have ended with the first that was not granted."""
+    told = _loads(answer.decode())
+    return [reply_of(each.encode(), request) for each, request in zip(told, requests, strict=False)]
 
 
 def snapshot_of(answer: bytes) -> Snapshot:

@@ -242,8 +242,10 @@ BEGIN
 END
 $function$;
 
--- Every name of a range that is in use, with what stands there.
-CREATE OR REPLACE FUNCTION @schema@.list_1(p_namespace bytea, p_prefix bytea)
+-- The names that begin so and are in use, with what stands there: a page of them, from behind a name.
+CREATE OR REPLACE FUNCTION @schema@.list_1(
+    p_namespace bytea, p_prefix bytea, p_after bytea, p_count integer
+)
 RETURNS TABLE (name bytea, told text)
 LANGUAGE plpgsql STABLE AS $function$
 DECLARE
@@ -252,10 +254,10 @@ DECLARE
 BEGIN
     FOR r IN
         SELECT l.* FROM @schema@.locks l
-        WHERE l.namespace = p_namespace AND l.name >= p_prefix
-            AND substring(l.name FOR length(p_prefix)) = p_prefix
+        WHERE l.namespace = p_namespace AND l.name >= p_prefix AND l.name > p_after
         ORDER BY l.name
     LOOP
+        EXIT WHEN p_count = 0 OR substring(r.name FOR length(p_prefix)) <> p_prefix;
         r := @schema@.settle_1(r, v_now);
         CONTINUE WHEN r.holders IS NULL AND r.queue IS NULL AND NOT EXISTS (
             SELECT FROM @schema@.values v
@@ -265,6 +267,7 @@ BEGIN
         name := r.name;
         told := @schema@.snapshot_1(r, v_now);
         RETURN NEXT;
+        p_count := p_count - 1;
     END LOOP;
 END
 $function$;
