@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .target import Target
 
-__all__ = ["Ground"]
+__all__ = ["COMMAND_LINKS", "Ground"]
+
+COMMAND_LINKS: Final = 3
+"""How many connections one client has at most for its statements, beside one to keep and one to hear."""
 
 
 class Ground:

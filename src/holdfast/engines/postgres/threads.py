@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from psycopg.pq.abc import PGresult
 
 from ...core.ops import Refused, Troubled
@@ -13,16 +11,15 @@ from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .failures import can_go_on, cannot_begin, verdict
 from .greeting import greet
-from .ground import Ground
+from .ground import COMMAND_LINKS, Ground
 from .hearing import Hearing
 from .link import Link, LinkLost, ServerError
-from .listening import Listener
+from .listener import Listener
+from .listening import listening
 from .pool import Pool, run
 from .statements import PAGE, Call, Statements, answer_of, batches, listed, replies_of, reply_of
 
 __all__ = ["PostgresThreads"]
-
-COMMAND_LINKS: Final = 3
 
 
 class PostgresThreads:
@@ -36,7 +33,7 @@ class PostgresThreads:
         self._keeping = Pool(self.open_link, 1)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
         self._hearing = Hearing(hooks.post)
-        self._listener = Listener(self, self._hearing, hooks.client, hooks.io_timeout)
+        self._listener = Listener(self, listening(self._hearing, hooks.client), hooks.io_timeout)
 
     @property
     def source(self) -> str:
