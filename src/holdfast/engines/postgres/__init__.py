@@ -10,6 +10,8 @@ from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from .ground import Ground
+from .installing import install_now
+from .schema import script_for_an_administrator
 from .target import Target, target_of_client, target_of_url
 from .threads import PostgresThreads
 
@@ -68,6 +70,14 @@ class PostgresEngine:
         from .asyncio import PostgresAsyncio
 
         return PostgresAsyncio(self._ground, hooks)
+
+    def install(self, io_timeout: float) -> bool:
+        """Make schema, tables and functions; False: they were there."""
+        return install_now(self._ground.target, io_timeout)
+
+    def script(self) -> str:
+        """The same, for an administrator to run with psql."""
+        return script_for_an_administrator(self._ground.target.schema)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> PostgresEngine:

@@ -11,10 +11,10 @@ from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime
 from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
+from .ears import Ears
 from .failures import cannot_begin
 from .greeting import greet
 from .ground import COMMAND_LINKS, Ground
-from .hearing import Hearing
 from .link import READABLE, Link, LinkLost, ServerError
 from .listening import Need, Open, Perform, Rest, Run, listening
 from .loop import LoopPool, Readiness, run
@@ -36,8 +36,8 @@ class PostgresAsyncio:
         self._commands = LoopPool(self._open_link, COMMAND_LINKS, hooks.io_timeout)
         self._keeping = LoopPool(self._open_link, 1, hooks.io_timeout)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
-        self._hearing = Hearing(hooks.post)
-        self._script = listening(self._hearing, hooks.client)
+        self._ears = Ears(hooks.post)
+        self._script = listening(self._ears, hooks.client)
         self._listener: asyncio.Task[None] | None = None
         self._link: Link | None = None
         """The one that listens."""
@@ -49,9 +49,9 @@ class PostgresAsyncio:
     # --- what the driver asks for
 
     async def apply(self, name: str, request: Request) -> Reply:
-        heard = self._hearing.expect(request)
+        heard = self._ears.expect(request)
         result = await self._commands.perform(self._statements.apply(name, request))
-        return self._hearing.answered(request, reply_of(answer_of(result), request), heard)
+        return self._ears.answered(request, reply_of(answer_of(result), request), heard)
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         result = await self._commands.perform(self._statements.apply_in_order(steps, stop_when_refused))
@@ -85,7 +85,7 @@ class PostgresAsyncio:
         """Nobody here knows who is alive: leases run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        self._hearing.forget(nonce)
+        self._ears.forget(nonce)
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -9,6 +9,7 @@ wait has our time limit, nothing is retried, and what a statement became is know
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Generator
@@ -49,11 +50,12 @@ class ServerError(Exception):
 class Link:
     """A connection, from its beginning."""
 
-    __slots__ = ("_pg", "_prepared", "pooled", "readable")
+    __slots__ = ("_inherited", "_pg", "_prepared", "pooled", "readable")
 
     def __init__(self, conninfo: str) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
         self._prepared: set[bytes] = set()
+        self._inherited = False
         self.pooled = True
         """A proxy may run each statement on another connection: nothing is prepared, nothing set."""
         self.readable: select.poll | None = None
@@ -64,7 +66,10 @@ class Link:
 
     @property
     def fileno(self) -> int:
-        return self._pg.socket
+        try:
+            return self._pg.socket
+        except psycopg.Error as error:
+            raise LinkLost(str(error)) from error
 
     @property
     def backend(self) -> int:
@@ -110,15 +115,17 @@ class Link:
 
     def close(self) -> None:
         """With a word to the server."""
-        self._pg.finish()
+        if not self._inherited:
+            self._pg.finish()
 
     def forked(self) -> None:
         """In the child of a fork: close our copy of the socket, and say nothing on it.
 
         libpq's own memory of it is left alone: psycopg never ends a connection that another process made.
         """
-        if self._pg.status != pq.ConnStatus.BAD and self._pg.socket >= 0:
-            os.close(self._pg.socket)
+        self._inherited = True
+        with contextlib.suppress(LinkLost):
+            os.close(self.fileno)
 
     # --- statements
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ...core.ops import Troubled
 from ...errors import EngineUnavailable
-from .hearing import Hearing
+from .ears import Ears
 from .link import Link, LinkLost, ServerError, Waits
 from .statements import Call, channel_of, notify
 
@@ -67,40 +67,40 @@ Need = Open | Run | Perform | Rest
 Listening = Generator[Need, Any, None]
 
 
-def listening(hearing: Hearing, client: str) -> Listening:
+def listening(ears: Ears, client: str) -> Listening:
     """For ever, until it is closed."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         link: Link | None = None
         try:
             link = yield Open()
-            yield from _listen(link, hearing, channel_of(client))
+            yield from _listen(link, ears, channel_of(client))
             pause = FIRST_PAUSE_SECONDS
         except (Troubled, EngineUnavailable, LinkLost, ServerError, TimeoutError) as error:
             log.debug("holdfast: wake-ups are not heard: %s", error)
-            hearing.end()
+            ears.end()
             yield Rest(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         finally:
-            hearing.end()
+            ears.end()
             if link is not None:
                 link.close()
 
 
-def _listen(link: Link, hearing: Hearing, channel: str) -> Listening:
+def _listen(link: Link, ears: Ears, channel: str) -> Listening:
     if link.pooled or not (yield from _is_heard(link, channel)):
         # Somebody stands between who keeps notifications to himself.
         link.close()
         for _ in range(DEAF_LOOKS):
             yield Rest(LOOK_SECONDS)
-            hearing.wake_watchers()
+            ears.wake_watchers()
         return
-    hearing.begin()
+    ears.begin()
     while True:
         if not (yield Rest(SILENCE_SECONDS, link)):
             yield Run(link, link.run("SELECT"))
         for nonce in link.hear():
-            hearing.wake(nonce)
+            ears.wake(nonce)
 
 
 def _is_heard(link: Link, channel: str) -> Generator[Need, Any, bool]:

@@ -70,17 +70,19 @@ async def run(link: Link, waits: Waits[T], ends_at: float) -> T:
 class Line:
     """A connection that the loop reads from all the time, so that a statement costs no registration."""
 
-    __slots__ = ("_done", "_loop", "_stale", "_timer", "_waits", "_writing", "link")
+    __slots__ = ("_done", "_fileno", "_loop", "_stale", "_timer", "_waits", "_writing", "link")
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
         self._loop = loop
+        self._fileno = link.fileno
+        """Kept: when the connection is lost libpq closes the socket and forgets its number."""
         self._waits: Waits[PGresult] | None = None
         self._done: Done | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._stale = False
-        loop.add_reader(link.fileno, self._ready)
+        loop.add_reader(self._fileno, self._ready)
 
     def is_quiet(self) -> bool:
         return not self._stale and self.link.is_quiet()
@@ -95,7 +97,7 @@ class Line:
         if self._waits is None:
             # Unasked: it was closed, most likely, and would be ready for ever.
             self._stale = True
-            self._loop.remove_reader(self.link.fileno)
+            self._loop.remove_reader(self._fileno)
         else:
             self._go_on()
 
@@ -115,9 +117,9 @@ class Line:
     def _write(self, on: bool) -> None:
         self._writing = on
         if on:
-            self._loop.add_writer(self.link.fileno, self._go_on)
+            self._loop.add_writer(self._fileno, self._go_on)
         else:
-            self._loop.remove_writer(self.link.fileno)
+            self._loop.remove_writer(self._fileno)
 
     def _finish(self, result: PGresult | None, error: Exception | None) -> None:
         waits, done = self._waits, self._done
@@ -133,7 +135,7 @@ class Line:
 
     def close(self) -> None:
         if not self._stale:
-            self._loop.remove_reader(self.link.fileno)
+            self._loop.remove_reader(self._fileno)
         if self._writing:
             self._write(False)
         if self._timer is not None:

@@ -9,10 +9,10 @@ from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime
 from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
+from .ears import Ears
 from .failures import can_go_on, cannot_begin, verdict
 from .greeting import greet
 from .ground import COMMAND_LINKS, Ground
-from .hearing import Hearing
 from .link import Link, LinkLost, ServerError
 from .listener import Listener
 from .listening import listening
@@ -32,8 +32,8 @@ class PostgresThreads:
         self._commands = Pool(self.open_link, COMMAND_LINKS)
         self._keeping = Pool(self.open_link, 1)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
-        self._hearing = Hearing(hooks.post)
-        self._listener = Listener(self, listening(self._hearing, hooks.client), hooks.io_timeout)
+        self._ears = Ears(hooks.post)
+        self._listener = Listener(self, listening(self._ears, hooks.client), hooks.io_timeout)
 
     @property
     def source(self) -> str:
@@ -42,9 +42,9 @@ class PostgresThreads:
     # --- what the driver asks for
 
     def apply(self, name: str, request: Request) -> Reply:
-        heard = self._hearing.expect(request)
+        heard = self._ears.expect(request)
         result = self.perform(self._statements.apply(name, request))
-        return self._hearing.answered(request, reply_of(answer_of(result), request), heard)
+        return self._ears.answered(request, reply_of(answer_of(result), request), heard)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         result = self.perform(self._statements.apply_in_order(steps, stop_when_refused))
@@ -72,11 +72,15 @@ class PostgresThreads:
     def listen(self) -> None:
         self._listener.start()
 
+    @property
+    def hearing(self) -> None:
+        """A thread of its own hears for all."""
+
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody here knows who is alive: leases run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        self._hearing.forget(nonce)
+        self._ears.forget(nonce)
 
     def close(self) -> None:
         self._listener.close()

@@ -25,7 +25,7 @@ from ...rules.requests import (
     Withdraw,
 )
 
-__all__ = ["Hearing"]
+__all__ = ["Ears"]
 
 FIRST_LOOK_SECONDS: Final = 0.05
 LOOKS_GROW: Final = 1.2
@@ -35,7 +35,7 @@ LONGEST_LOOK_SECONDS: Final = 0.25
 FURTHER_BACK: Final = 4
 
 
-class Hearing:
+class Ears:
     """Threads share it: each method is a few single steps on dictionaries."""
 
     __slots__ = ("_held", "_looks", "_post", "_watching", "hears")

@@ -1,0 +1,15 @@
+"""A look inside a client, where nothing outside tells."""
+
+from __future__ import annotations
+
+from holdfast import Client
+from holdfast.engines.postgres.threads import PostgresThreads
+
+__all__ = ["hears"]
+
+
+def hears(client: Client) -> bool:
+    """Whether notifications reach it."""
+    adapter = client._driver.adapter
+    assert isinstance(adapter, PostgresThreads)
+    return adapter._ears.hears
