@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import random
 from collections.abc import Iterable, Sequence
 
 import psycopg
@@ -18,11 +19,11 @@ from psycopg import pq
 from holdfast.engines.postgres.schema import script
 from holdfast.engines.postgres.statements import Call, Statements, replies_of, reply_of, snapshot_of
 from holdfast.rules.record import EMPTY, Record, StoredValue
-from holdfast.rules.requests import Refresh, Renew, Reply, Request, Wake
+from holdfast.rules.requests import Break, Refresh, Renew, Reply, Request, Wake, Watch, Withdraw
 from holdfast.rules.transitions import Step, apply, apply_in_order
-from rules.moves import Move, aimed
+from rules.moves import Move, aimed, long_moves
 
-__all__ = ["Rule", "Twin", "install_rule", "play_in_order"]
+__all__ = ["Rule", "Twin", "install_rule", "play_in_order", "quiet_moves"]
 
 STAND_INS = """
 CREATE OR REPLACE FUNCTION @schema@.clock_1() RETURNS float8
@@ -111,6 +112,18 @@ def _only(result: pq.abc.PGresult, column: int) -> bytes:
     value = result.get_value(0, column)
     assert value is not None
     return value
+
+
+def quiet_moves(kind: str, seed: int, length: int = 20) -> list[Move]:
+    """Hardly anybody waits or watches: what most locks see, and what has short ways of its own."""
+    chance = random.Random(seed)
+    return [
+        move
+        for move in long_moves(kind, seed, length * 3)
+        if not isinstance(move.request, Watch | Break | Withdraw) or chance.random() < 0.05
+        if not getattr(move.request, "wait", False) or chance.random() < 0.05
+        if not getattr(move.request, "linger", 0) or chance.random() < 0.05
+    ]
 
 
 class Twin:
