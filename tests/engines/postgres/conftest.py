@@ -9,6 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from cli.tools import CommandLine
+from contract.engines import DRIVERS, Driver
+from contract.harness import World, run_in_its_world
 from support.servers import shared_postgresql
 
 
@@ -28,3 +30,20 @@ def url(schema: str) -> str:
 def command_line(url: str) -> Iterator[CommandLine]:
     with ExitStack() as stack:
         yield CommandLine(url, stack)
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    chosen: Driver = request.param
+    return chosen
+
+
+@pytest.fixture
+def world(driver: Driver, url: str) -> World:
+    """For ``async def`` tests, which run under each driver."""
+    return World(driver, url)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    return run_in_its_world(pyfuncitem)

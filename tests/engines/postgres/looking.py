@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Client
+from holdfast.engines.postgres.asyncio import PostgresAsyncio
 from holdfast.engines.postgres.threads import PostgresThreads
 
 __all__ = ["hears"]
@@ -10,6 +11,6 @@ __all__ = ["hears"]
 
 def hears(client: Client) -> bool:
     """Whether notifications reach it."""
-    adapter = client._driver.adapter
-    assert isinstance(adapter, PostgresThreads)
+    adapter: object = client._driver.adapter
+    assert isinstance(adapter, PostgresThreads | PostgresAsyncio)
     return adapter._ears.hears

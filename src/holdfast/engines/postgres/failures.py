@@ -8,14 +8,19 @@ from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 from .link import LinkLost, ServerError
 
-__all__ = ["NOT_INSTALLED", "can_go_on", "cannot_begin", "verdict"]
+__all__ = ["NOT_INSTALLED", "TRIES", "Again", "can_go_on", "cannot_begin", "verdict"]
 
 NOT_INSTALLED: Final = {"3F000", "42883", "42P01", "42704"}
 """The schema, a function, a table or a type is not there."""
 
-MAY_PASS: Final = {
+TRY_AGAIN: Final = {
     "40001": "the server asks to try again",
     "40P01": "the server ended it to break a deadlock",
+}
+TRIES: Final = 5
+"""How often a statement is tried that met another: that is no trouble of the server's."""
+
+MAY_PASS: Final = {
     "53200": "the server is out of memory",
     "53400": "the server is at a limit of its configuration",
     "55P03": "a row stayed locked: is a process of the server stopped?",
@@ -47,6 +52,10 @@ LOGIN_REFUSED: Final = (
 """libpq has no code for why a connection was refused, only the text."""
 
 
+class Again(Refused):
+    """It met another statement: the next try may not."""
+
+
 class NotInstalled(Refused):
     """What we call is not there, or not any more: it is installed with the next connection."""
 
@@ -68,6 +77,8 @@ def _refused(code: str, message: str) -> Exception:
         return Unknown(f"PostgreSQL ended the connection: {message} ({code})")
     if code in NOT_INSTALLED:
         return NotInstalled(f"the functions of Holdfast are not in the database: {message} ({code})")
+    if code in TRY_AGAIN:
+        return Again(f"PostgreSQL refused: {TRY_AGAIN[code]} ({code}: {message})")
     if code in MAY_PASS:
         return Refused(f"PostgreSQL refused: {MAY_PASS[code]} ({code}: {message})")
     why = FINAL.get(code, "it is not what Holdfast expects")

@@ -7,6 +7,7 @@ it to its end, and the connection whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,7 +16,7 @@ from psycopg.pq.abc import PGresult
 
 from ...core.ops import Refused
 from ...drivers.clock import boottime
-from .failures import can_go_on, verdict
+from .failures import TRIES, Again, can_go_on, verdict
 from .link import READABLE, WRITABLE, Link, Waits
 from .statements import Call
 
@@ -164,6 +165,12 @@ class LoopPool:
     async def perform(self, call: Call) -> PGresult:
         """One statement, in ``io_timeout`` seconds from taking a connection to the answer."""
         ends_at = boottime() + self._io_timeout
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Again):
+                return await self._try(call, ends_at)
+        return await self._try(call, ends_at)
+
+    async def _try(self, call: Call, ends_at: float) -> PGresult:
         line = await self._take(ends_at)
         future: asyncio.Future[PGresult] = asyncio.get_running_loop().create_future()
 

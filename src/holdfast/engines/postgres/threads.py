@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from psycopg.pq.abc import PGresult
 
 from ...core.ops import Refused, Troubled
@@ -10,7 +12,7 @@ from ...drivers.clock import boottime
 from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .ears import Ears
-from .failures import can_go_on, cannot_begin, verdict
+from .failures import TRIES, Again, can_go_on, cannot_begin, verdict
 from .greeting import greet
 from .ground import COMMAND_LINKS, Ground
 from .link import Link, LinkLost, ServerError
@@ -100,6 +102,12 @@ class PostgresThreads:
     def _perform(self, pool: Pool, call: Call) -> PGresult:
         """One statement, in ``io_timeout`` seconds from taking a connection to the answer."""
         ends_at = boottime() + self._io_timeout
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Again):
+                return self._try(pool, call, ends_at)
+        return self._try(pool, call, ends_at)
+
+    def _try(self, pool: Pool, call: Call, ends_at: float) -> PGresult:
         link = pool.take(ends_at)
         try:
             result = run(link, link.call(call), ends_at)
