@@ -37,7 +37,7 @@ class PostgresAsyncio:
         self._keeping = LoopPool(self._open_link, 1, hooks.io_timeout)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
         self._ears = Ears(hooks.post)
-        self._script = listening(self._ears, hooks.client)
+        self._script = listening(self._ears, self._statements, hooks.client)
         self._listener: asyncio.Task[None] | None = None
         self._link: Link | None = None
         """The one that listens."""
@@ -51,7 +51,7 @@ class PostgresAsyncio:
     async def apply(self, name: str, request: Request) -> Reply:
         heard = self._ears.expect(request)
         result = await self._commands.perform(self._statements.apply(name, request))
-        return self._ears.answered(request, reply_of(answer_of(result), request), heard)
+        return self._ears.answered(name, request, reply_of(answer_of(result), request), heard)
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         result = await self._commands.perform(self._statements.apply_in_order(steps, stop_when_refused))

@@ -45,15 +45,15 @@ class Ears:
         self._looks: dict[str, int] = {}
         """Waiters, and how often each has looked by itself."""
         self._watching: set[str] = set()
-        self._held: set[str] = set()
-        """Leases: should one be broken while nobody hears of it, the keeper has to look."""
+        self._held: dict[str, str] = {}
+        """Leases with their names: should one be broken while nobody hears of it, somebody has to look."""
         self.hears = False
         """Notifications come: it was tried."""
 
     def expect(self, request: Request) -> bool:
         """Before it is sent; tells whether its wake-ups would be heard from that moment on."""
         if request.__class__ is Release:
-            self._held.discard(request.nonce)
+            self._held.pop(request.nonce, None)
         elif isinstance(request, Acquire):
             if request.wait:
                 self._looks.setdefault(request.nonce, 0)
@@ -62,16 +62,16 @@ class Ears:
         elif isinstance(request, Unwatch):
             self._watching.discard(request.nonce)
         elif isinstance(request, Withdraw | Export | Downgrade):
-            self._held.discard(request.nonce)
+            self._held.pop(request.nonce, None)
         return self.hears
 
-    def answered(self, request: Request, reply: Reply, heard: bool) -> Reply:
+    def answered(self, name: str, request: Request, reply: Reply, heard: bool) -> Reply:
         """The reply as it is passed on: one who would not be woken is told to look soon."""
         if reply.__class__ is Granted:
             if isinstance(request, Acquire | Adopt):
-                self._held.add(request.nonce)
+                self._held[request.nonce] = name
             elif isinstance(request, Downgrade):
-                self._held.add(request.reader_nonce)
+                self._held[request.reader_nonce] = name
         if heard or not isinstance(reply, Queued) or not isinstance(request, Acquire):
             return reply
         looks = self._looks.get(request.nonce, 0)
@@ -96,8 +96,12 @@ class Ears:
             self.wake_all()
 
     def wake_all(self) -> None:
-        for nonce in [*self._looks, *self._watching, *self._held]:
+        for nonce in [*self._looks, *self._watching]:
             self._post(nonce)
+
+    def held(self) -> list[tuple[str, str]]:
+        """Names and nonces of what this client holds."""
+        return [(name, nonce) for nonce, name in self._held.copy().items()]
 
     def wake_watchers(self) -> None:
         """Those who watch are told of changes only: where none is heard they have to look now and then."""

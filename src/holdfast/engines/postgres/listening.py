@@ -13,7 +13,7 @@ from ...core.ops import Troubled
 from ...errors import EngineUnavailable
 from .ears import Ears
 from .link import Link, LinkLost, ServerError, Waits
-from .statements import Call, channel_of, notify
+from .statements import Call, Statements, channel_of, nonces_of, notify
 
 __all__ = ["Listening", "Need", "Open", "Perform", "Rest", "Run", "listening"]
 
@@ -31,6 +31,9 @@ SILENCE_SECONDS: Final = 5.0
 
 LOOK_SECONDS: Final = 0.5
 """How often watchers look where no notification comes."""
+
+LOOKS_FOR_WATCHERS: Final = 10
+"""So many of them for each look after what is held."""
 
 DEAF_LOOKS: Final = 60
 """After so many of them a connection that did not hear is given another chance."""
@@ -67,14 +70,14 @@ Need = Open | Run | Perform | Rest
 Listening = Generator[Need, Any, None]
 
 
-def listening(ears: Ears, client: str) -> Listening:
+def listening(ears: Ears, statements: Statements, client: str) -> Listening:
     """For ever, until it is closed."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         link: Link | None = None
         try:
             link = yield Open()
-            yield from _listen(link, ears, channel_of(client))
+            yield from _listen(link, ears, statements, channel_of(client))
             pause = FIRST_PAUSE_SECONDS
         except (Troubled, EngineUnavailable, LinkLost, ServerError, TimeoutError) as error:
             log.debug("holdfast: wake-ups are not heard: %s", error)
@@ -87,19 +90,29 @@ def listening(ears: Ears, client: str) -> Listening:
                 link.close()
 
 
-def _listen(link: Link, ears: Ears, channel: str) -> Listening:
+def _listen(link: Link, ears: Ears, statements: Statements, channel: str) -> Listening:
     if link.pooled or not (yield from _is_heard(link, channel)):
         # Somebody stands between who keeps notifications to himself.
         link.close()
-        for _ in range(DEAF_LOOKS):
+        for look in range(DEAF_LOOKS):
             yield Rest(LOOK_SECONDS)
             ears.wake_watchers()
+            if look % LOOKS_FOR_WATCHERS == 0:
+                yield from _look_after_leases(ears, statements)
         return
     ears.begin()
+    yield from _look_after_leases(ears, statements)
     while True:
         if not (yield Rest(SILENCE_SECONDS, link)):
             yield Run(link, link.run("SELECT"))
         for nonce in link.hear():
+            ears.wake(nonce)
+
+
+def _look_after_leases(ears: Ears, statements: Statements) -> Listening:
+    """What was broken unheard: the keeper will find out why it is gone."""
+    for call in statements.missing(ears.held()):
+        for nonce in nonces_of((yield Perform(call))):
             ears.wake(nonce)
 
 

@@ -57,6 +57,7 @@ __all__ = [
     "batches",
     "channel_of",
     "listed",
+    "nonces_of",
     "notify",
     "replies_of",
     "reply_of",
@@ -112,6 +113,7 @@ class Statements:
         self._apply = _function(schema, "apply_1", (*NAMED, TEXT, BINARY))
         self._apply_in_order = _function(schema, "apply_in_order_1", (*NAMED, BINARY, TEXT))
         self._tend = _function(schema, "tend_1", (*NAMED, BINARY, BINARY))
+        self._missing = _function(schema, "missing_1", (*NAMED, BINARY))
         self._list = _function(schema, "list_1", (*NAMED, BINARY, TEXT), "SELECT * FROM")
 
     def apply(self, name: str, request: Request) -> Call:
@@ -159,6 +161,14 @@ class Statements:
 
     def list_names(self, prefix: str, after: str) -> Call:
         return Call(self._list, (self._namespace, prefix.encode(), after.encode(), str(PAGE).encode()))
+
+    def missing(self, held: Sequence[tuple[str, str]]) -> Iterator[Call]:
+        """Of these names and nonces, which are not there any more?"""
+        for first in range(0, len(held), BATCH):
+            batch = held[first : first + BATCH]
+            names = _array(BYTEA_OID, [name.encode() for name, _ in batch])
+            nonces = _array(TEXT_OID, [_ascii(nonce) for _, nonce in batch])
+            yield Call(self._missing, (self._namespace, names, nonces))
 
 
 def _function(schema: str, name: str, formats: Sequence[int], verb: str = "SELECT") -> Statement:
@@ -264,6 +274,10 @@ def _told(request: Request) -> bytes:
 def answer_of(result: PGresult) -> bytes:
     """What a function returned."""
     return result.get_value(0, 0) or b"?"
+
+
+def nonces_of(result: PGresult) -> list[str]:
+    return [str(nonce) for nonce in _loads(answer_of(result).decode())]
 
 
 def listed(result: PGresult) -> list[tuple[str, Snapshot]]:

@@ -35,7 +35,9 @@ class PostgresThreads:
         self._keeping = Pool(self.open_link, 1)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
         self._ears = Ears(hooks.post)
-        self._listener = Listener(self, listening(self._ears, hooks.client), hooks.io_timeout)
+        self._listener = Listener(
+            self, listening(self._ears, self._statements, hooks.client), hooks.io_timeout
+        )
 
     @property
     def source(self) -> str:
@@ -46,7 +48,7 @@ class PostgresThreads:
     def apply(self, name: str, request: Request) -> Reply:
         heard = self._ears.expect(request)
         result = self.perform(self._statements.apply(name, request))
-        return self._ears.answered(request, reply_of(answer_of(result), request), heard)
+        return self._ears.answered(name, request, reply_of(answer_of(result), request), heard)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         result = self.perform(self._statements.apply_in_order(steps, stop_when_refused))

@@ -272,6 +272,18 @@ BEGIN
 END
 $function$;
 
+-- Of these grants, those that are not there any more: broken, most likely, while nobody heard of it.
+CREATE OR REPLACE FUNCTION @schema@.missing_1(p_namespace bytea, p_names bytea[], p_nonces text[])
+RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(json_agg(asked.nonce), '[]')::text
+    FROM unnest(p_names, p_nonces) asked (name, nonce)
+    WHERE NOT EXISTS (
+        SELECT FROM @schema@.locks l, unnest(l.holders) h
+        WHERE l.namespace = p_namespace AND l.name = asked.name AND h.nonce = asked.nonce
+    )
+$$;
+
 -- Who answers: whose numbers the tokens are, which backend this is, and whether it may write.
 CREATE OR REPLACE FUNCTION @schema@.hello_1() RETURNS text
 LANGUAGE sql STABLE AS $$
