@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
 import holdfast
@@ -14,7 +16,7 @@ from faults.children import holding
 from holdfast import EngineUnavailable, InvalidArgument, Unsupported, provision
 from holdfast.cli.exits import Status
 from holdfast.engines.postgres import schema as schemas
-from support import run_python
+from support import run_python, wait_until
 from support.servers import shared_postgresql
 
 FIRST_USE = """
@@ -46,6 +48,26 @@ def test_twenty_processes_at_once(url: str, schema: str) -> None:
     assert len(set(tokens)) == 20
     assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.versions") == "1"
     assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.meta") == "1"
+
+
+def test_a_session_that_remembers_that_there_was_nothing(schema: str) -> None:
+    """One that waited for its turn to install, and has used the catalogue before, must not install again."""
+    found = f"SELECT to_regprocedure('{schema}.hello_{schemas.VERSION}()') IS NOT NULL"
+    server = shared_postgresql()
+    with psycopg.connect(server.url, autocommit=True) as first, psycopg.connect(server.url) as second:
+        second.autocommit = True
+        second.execute(schemas.script(f"{schema}_warm").encode())
+        assert second.execute(found.encode()).fetchone() == (False,)
+        first.execute(schemas.beginning(schema).encode())
+        waiting = threading.Thread(target=second.execute, args=(schemas.beginning(schema).encode(),))
+        waiting.start()
+        wait_until(lambda: server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1")
+        first.execute(schemas.script(schema).encode())
+        first.execute("COMMIT")
+        waiting.join(20)
+        assert second.execute(found.encode()).fetchone() == (True,)
+        second.execute(schemas.script(schema).encode())
+        second.execute("COMMIT")
 
 
 def test_beforehand_and_again(url: str, schema: str) -> None:

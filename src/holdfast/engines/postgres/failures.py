@@ -27,7 +27,11 @@ MAY_PASS: Final = {
     "57014": "the server took longer than io_timeout",
 }
 
+POOLED: Final = "a proxy lends out its connections by the transaction, it seems; write pooler=yes"
+
 FINAL: Final = {
+    "26000": POOLED,
+    "42P05": POOLED,
     "25006": "it is read-only: a standby, or default_transaction_read_only is set",
     "42501": "a privilege is missing; an administrator can run what `holdfast init --sql` prints",
     "53100": "its disk is full",

@@ -69,7 +69,7 @@ class Link:
         try:
             return self._pg.socket
         except psycopg.Error as error:
-            raise LinkLost(str(error)) from error
+            raise LinkLost(_plain(str(error))) from error
 
     @property
     def backend(self) -> int:
@@ -99,7 +99,7 @@ class Link:
             yield READABLE if status == connecting.READING else WRITABLE
 
     def _message(self) -> str:
-        return " ".join(self._pg.error_message.decode("utf-8", "replace").split())
+        return _plain(self._pg.error_message.decode("utf-8", "replace"))
 
     def is_quiet(self) -> bool:
         """Nothing has come unasked. A server that shut down, or closed an idle session, says so."""
@@ -144,7 +144,7 @@ class Link:
                 pg.send_query_prepared(name, parameters, formats, 1)
             return (yield from self._results())
         except psycopg.Error as error:
-            raise LinkLost(str(error).strip()) from error
+            raise LinkLost(_plain(str(error))) from error
 
     def run(self, script: str) -> Waits[PGresult]:
         """Statements of our own, without parameters; the result is that of the last."""
@@ -152,7 +152,7 @@ class Link:
             self._pg.send_query(script.encode())
             return (yield from self._results())
         except psycopg.Error as error:
-            raise LinkLost(str(error).strip()) from error
+            raise LinkLost(_plain(str(error))) from error
 
     def _results(self) -> Waits[PGresult]:
         """All until the server is ready again: an answer counts only when its transaction has ended."""
@@ -188,10 +188,15 @@ class Link:
             while (notification := self._pg.notifies()) is not None:
                 heard.append(notification.extra.decode("ascii", "replace"))
         except psycopg.Error as error:
-            raise LinkLost(str(error).strip()) from error
+            raise LinkLost(_plain(str(error))) from error
         if self._pg.status != pq.ConnStatus.OK:
             raise LinkLost(self._message())
         return heard
+
+
+def _plain(message: str) -> str:
+    """What libpq says in several lines, in one."""
+    return " ".join(message.split())
 
 
 def _server_error(result: PGresult) -> ServerError:

@@ -51,10 +51,15 @@ def script(schema: str) -> str:
 
 
 def beginning(schema: str) -> str:
-    """The transaction in which it is made, by one at a time."""
+    """The transaction in which it is made, by one at a time.
+
+    Who had to wait still remembers that the schema was not there: taking a lock on a table, which reading it
+    does, is what makes a session hear of changes to the catalogue.
+    """
     return (
-        "BEGIN; SET LOCAL lock_timeout = 0; "
-        f"SELECT pg_advisory_xact_lock({INSTALLING}, hashtext('{check_schema(schema)}'));"
+        "BEGIN; SET LOCAL lock_timeout = 0;\n"
+        f"SELECT pg_advisory_xact_lock({INSTALLING}, hashtext('{check_schema(schema)}'));\n"
+        "SELECT FROM pg_catalog.pg_namespace WHERE false;\n"
     )
 
 
