@@ -20,6 +20,7 @@ from .listening import Need, Open, Perform, Rest, Run, listening
 from .loop import LoopPool, Readiness, run
 from .resolving import resolved
 from .statements import PAGE, Statements, answer_of, batches, listed, replies_of, reply_of
+from .target import Conninfo
 
 __all__ = ["PostgresAsyncio"]
 
@@ -148,7 +149,7 @@ class PostgresAsyncio:
                 failure = error
         raise failure
 
-    async def _open_host(self, host: str, ends_at: float) -> Link:
+    async def _open_host(self, host: Conninfo, ends_at: float) -> Link:
         try:
             async with asyncio.timeout(max(ends_at - boottime(), 0.0)):
                 addresses = await resolved(host)
@@ -164,7 +165,7 @@ class PostgresAsyncio:
                 failure = error
         raise failure
 
-    async def _open_one(self, conninfo: str, ends_at: float) -> Link:
+    async def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
         link = Link(conninfo)
         try:
             await run(link, link.connect(), ends_at)

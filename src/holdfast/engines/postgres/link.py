@@ -20,6 +20,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from .statements import Call
+from .target import Conninfo
 
 __all__ = ["READABLE", "WRITABLE", "Link", "LinkLost", "ServerError", "Waits"]
 
@@ -52,7 +53,7 @@ class Link:
 
     __slots__ = ("_inherited", "_pg", "_prepared", "pooled", "readable")
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
         self._prepared: set[bytes] = set()
         self._inherited = False

@@ -9,11 +9,12 @@ import socket
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...core.ops import Refused
+from .target import Conninfo
 
 __all__ = ["resolved"]
 
 
-async def resolved(conninfo: str) -> list[str]:
+async def resolved(conninfo: Conninfo) -> list[Conninfo]:
     """The same for each address of its host, with nothing left to look up."""
     settings = conninfo_to_dict(conninfo)
     host = str(settings.get("host") or "")
@@ -25,7 +26,7 @@ async def resolved(conninfo: str) -> list[str]:
     except OSError as error:
         raise Refused(f"PostgreSQL cannot be reached: {error}") from error
     addresses = dict.fromkeys(str(address[0]) for _, _, _, _, address in found)
-    return [make_conninfo(conninfo, hostaddr=address) for address in addresses]
+    return [Conninfo(make_conninfo(conninfo, hostaddr=address)) for address in addresses]
 
 
 def _is_address(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -13,7 +14,7 @@ from ...core.urls import URL
 from ...errors import InvalidArgument
 from .schema import DEFAULT_SCHEMA, check_schema
 
-__all__ = ["OPTIONS", "Target", "target_of_client", "target_of_url"]
+__all__ = ["OPTIONS", "Conninfo", "Target", "target_of_client", "target_of_url"]
 
 LIBPQ_OPTIONS: Final = frozenset(
     {
@@ -52,6 +53,15 @@ KEEPALIVE: Final = {"keepalives_idle": "10", "keepalives_interval": "3", "keepal
 """A connection that only listens finds out in twenty seconds that its server is gone."""
 
 
+class Conninfo(str):
+    """What libpq connects by. It may hold a password: a traceback that shows variables does not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<Conninfo>"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
     """One database, and how we use it. It may hold a password: it has no repr to speak of."""
@@ -64,7 +74,7 @@ class Target:
     def __repr__(self) -> str:
         return "<Target>"
 
-    def attempts(self, io_timeout: float) -> list[str]:
+    def attempts(self, io_timeout: float) -> list[Conninfo]:
         """What to give libpq, host by host: by itself it would wait for the first for ever."""
         hosts = self.libpq.get("host", "").split(",")
         ports = self.libpq.get("port", "").split(",")
@@ -79,7 +89,7 @@ class Target:
         for index, (host, port) in enumerate(zip(hosts, ports, strict=True)):
             address = addresses[index] if index < len(addresses) else ""
             one = {"host": host, "port": port, "hostaddr": address}
-            found.append(make_conninfo("", **common, **{k: v for k, v in one.items() if v}))
+            found.append(Conninfo(make_conninfo("", **common, **{k: v for k, v in one.items() if v})))
         return found
 
 
@@ -91,7 +101,7 @@ def target_of_url(url: URL, options: Mapping[str, Any]) -> Target:
         raise InvalidArgument(f"{both[0]} stands in the URL and beside it: give it once")
     libpq = {k: v for k, v in given.items() if k in LIBPQ_OPTIONS}
     hosts = [host.rpartition(":") if _has_port(host) else (host, "", "") for host in url.hosts.split(",")]
-    names = [name.strip("[]") for name, _, _ in hosts]
+    names = [unquote(name.strip("[]")) for name, _, _ in hosts]
     ports = [port for _, _, port in hosts]
     if url.hosts:
         if "host" in libpq:
@@ -142,6 +152,11 @@ def _target(libpq: dict[str, str], given: Mapping[str, str]) -> Target:
     if pooler not in ("auto", "yes", "no"):
         raise InvalidArgument(f"pooler is auto, yes or no; it is {pooler!r}")
     libpq.setdefault("application_name", "holdfast")
+    for port in filter(None, libpq.get("port", "").split(",")):
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise InvalidArgument("a port is a number up to 65535: write postgresql://host:5432/database")
+    if any("\0" in value for value in libpq.values()):
+        raise InvalidArgument("a setting of libpq has a zero byte in it: leave it out")
     target = Target(libpq, check_schema(given.get("schema", DEFAULT_SCHEMA)), cast(Pooler, pooler))
     try:
         target.attempts(1.0)

@@ -20,6 +20,7 @@ from .listener import Listener
 from .listening import listening
 from .pool import Pool, run
 from .statements import PAGE, Call, Statements, answer_of, batches, listed, replies_of, reply_of
+from .target import Conninfo
 
 __all__ = ["PostgresThreads"]
 
@@ -136,7 +137,7 @@ class PostgresThreads:
                 failure = error
         raise failure
 
-    def _open_one(self, conninfo: str, ends_at: float) -> Link:
+    def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
         link = Link(conninfo)
         try:
             run(link, link.connect(), ends_at)

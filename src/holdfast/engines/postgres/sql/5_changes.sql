@@ -11,7 +11,8 @@ CREATE OR REPLACE FUNCTION @schema@.sweep_1(p_pages integer, p_now float8) RETUR
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_size  bigint := pg_relation_size('@schema@.locks') / current_setting('block_size')::bigint;
-    v_first bigint := floor(random() * greatest(v_size - p_pages + 1, 1));
+    -- Beginning before the first page, so that every page has the same chance.
+    v_first bigint := floor(random() * (v_size + p_pages - 1)) - p_pages + 1;
     v_floor bigint := 0;
     v_count integer := 0;
     r       @schema@.locks;
@@ -23,7 +24,8 @@ BEGIN
     END IF;
     FOR r IN
         SELECT l.* FROM @schema@.locks l
-        WHERE l.ctid >= format('(%s,0)', v_first)::tid AND l.ctid < format('(%s,0)', v_first + p_pages)::tid
+        WHERE l.ctid >= format('(%s,0)', greatest(v_first, 0))::tid
+            AND l.ctid < format('(%s,0)', v_first + p_pages)::tid
             AND l.changed_at <= p_now - 86400.0
         FOR UPDATE SKIP LOCKED
     LOOP
