@@ -97,6 +97,16 @@ def test_a_live_connection_lends_its_settings(schema: str) -> None:
     assert engine.url.startswith("postgresql://")
 
 
+def test_locks_on_the_server_of_a_live_connection(schema: str) -> None:
+    with psycopg.connect(shared_postgresql().url) as connection:
+        with holdfast.connect(connection, schema=schema) as client, client.lock("x"):
+            assert client.inspect("x").locked
+        assert connection.execute("SELECT 1").fetchone() == (1,), "left alone"
+    pool = psycopg_pool.ConnectionPool(shared_postgresql().url, open=False)
+    with holdfast.connect(pool, schema=schema) as client, client.lock("x"):
+        assert client.inspect("x").locked
+
+
 def test_a_password_of_a_live_connection_comes_along() -> None:
     class Info:
         password = "s3cret"

@@ -77,10 +77,13 @@ class PostgresAsyncio:
             found += page
         return found
 
-    async def listen(self) -> None:
-        """Returns at once: until the first notification is heard, waiters look by themselves."""
+    async def listen(self, name: str | None) -> None:
+        """All names alike. Returns at once: until something is heard, waiters look by themselves."""
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="holdfast-postgres")
+
+    def unlisten(self, name: str) -> None:
+        """What is heard for one name is heard for all."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody here knows who is alive: leases run out."""

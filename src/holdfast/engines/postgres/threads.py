@@ -74,8 +74,12 @@ class PostgresThreads:
             found += page
         return found
 
-    def listen(self) -> None:
+    def listen(self, name: str | None) -> None:
+        """All names alike: wake-ups are sent to clients."""
         self._listener.start()
+
+    def unlisten(self, name: str) -> None:
+        """What is heard for one name is heard for all."""
 
     @property
     def hearing(self) -> None:
