@@ -294,7 +294,7 @@ def reply_of(answer: bytes, request: Request) -> Reply:
     if letter == _GRANTED and request.__class__ is Acquire:
         token, _, lasts = answer[1:].partition(b" ")
         _, _, _, kind, mode, ttl, _, _, _, _, _, metadata = request
-        told = (int(token), (), kind, mode, ttl, float(lasts) if lasts else None, metadata)
+        told = (int(token), (), kind, mode, ttl, float(lasts) if lasts else None, metadata, 0.0)
         return _new(Granted, told)
     if letter == _DONE_LETTER:
         return _DONE
