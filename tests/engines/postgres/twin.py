@@ -1,8 +1,9 @@
 """The rule in Python and its translation in a server, side by side, on a clock that the test sets.
 
 ``Twin.step`` asks the same of both and asserts that they answer the same, store the same, and wake the same.
-The server runs the shipped script with three things replaced: the two functions that read the clock, and
-``pg_notify``, whose calls are written down instead.
+The server runs the shipped script with a few things replaced: the two functions that read the clock;
+``pg_notify``, whose calls are written down instead; and the sweep, which would now and then forget what
+earlier tests stored, for the clock leaps by decades.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ LANGUAGE sql VOLATILE AS $$
         'test.woken', current_setting('test.woken') || p_channel || ' ' || p_payload || ';', false
     )
 $$;
+CREATE OR REPLACE FUNCTION @schema@.sweep_1(p_pages integer, p_now float8) RETURNS integer
+LANGUAGE sql AS $$ SELECT 0 $$;
 """
 
 SETTING = (
