@@ -68,6 +68,7 @@ EXAMPLES = {
     "redis+sentinel": "redis+sentinel://localhost:26379?service=main",
     "redis+cluster": "redis+cluster://localhost:6379",
     "etcd": "etcd://localhost:2379",
+    "postgresql": "postgresql://db.example.org/app",
 }
 
 

@@ -59,7 +59,8 @@ def connect(
 ) -> AsyncClient:
     """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
 
-    Instead of a URL it takes a live client (``redis.Redis`` and its relatives) and uses its settings.
+    Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or pool of
+    psycopg) and uses its settings.
     Connects when it is first used, and belongs to the event loop in which that is.
     """
     return AsyncClient(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))

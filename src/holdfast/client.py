@@ -46,7 +46,8 @@ def connect(
 ) -> Client:
     """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
 
-    Instead of a URL it takes a live client (``redis.Redis`` and its relatives) and uses its settings.
+    Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or pool of
+    psycopg) and uses its settings.
     Connects when it is first used. Close it, or use it as a context manager: closing releases what it holds.
     """
     return Client(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))

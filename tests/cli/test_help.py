@@ -24,7 +24,7 @@ def test_every_command_has_examples_and_the_common_options(command_line: Command
 
 def test_the_help_of_the_whole_lists_the_commands(command_line: CommandLine) -> None:
     said = command_line.start("--help").succeed()
-    for command in COMMANDS:
+    for command in [*COMMANDS, "init"]:
         assert f"\n  {command} " in said
     assert said == command_line.start("-h").succeed()
 

@@ -17,7 +17,7 @@ PRINT_DESCRIPTORS = "import os; print(*sorted(os.listdir('/proc/self/fd'), key=i
 
 def test_environment(command_line: CommandLine, locks: holdfast.Client) -> None:
     command = ("run", "a name/ü", "--", sys.executable, "-c", PRINT_ENVIRONMENT)
-    process = command_line.start(*command, env={"HOLDFAST_TEST_ENGINES": None})  # which our own tests may have
+    process = command_line.start(*command, env={"HOLDFAST_TEST_ENGINES": None})  # ours may be set
     assert json.loads(process.succeed()) == {
         "HOLDFAST_NAME": "a name/ü",
         "HOLDFAST_TOKEN": str(locks.inspect("a name/ü").token),

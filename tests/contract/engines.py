@@ -16,6 +16,7 @@ from _pytest.mark import ParameterSet
 
 from support.servers import (
     shared_etcd,
+    shared_postgresql,
     shared_redis,
     shared_redis_cluster,
     shared_redis_tls,
@@ -39,6 +40,7 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
     ),
     "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
     "etcd": lambda folder: f"etcd://{shared_etcd().address}",
+    "postgresql": lambda folder: shared_postgresql().url,
 }
 """Scheme → a URL; ``folder`` is the test's own."""
 

@@ -13,6 +13,11 @@ from holdfast import fencing
 
 locks = holdfast.connect(sys.argv[1])
 options = eval(sys.argv[2])
+
+def say(*words):
+    # A whole line at once: a callback may say something at the same moment.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
 """
 
 _HOLDING = (
@@ -20,13 +25,13 @@ _HOLDING = (
     + """
 lock = locks.lock("x", **options)
 lease = lock.acquire()
-lease.on_lost(lambda lost: print("told", lost.lost, flush=True))
-print("held", lease.token, flush=True)
+lease.on_lost(lambda lost: say("told", lost.lost))
+say("held", lease.token)
 for line in sys.stdin:
     try:
-        print("did", eval(line), flush=True)
+        say("did", eval(line))
     except BaseException as error:
-        print("did", type(error).__name__, getattr(error, "reason", ""), flush=True)
+        say("did", type(error).__name__, getattr(error, "reason", ""))
 """
 )
 

@@ -49,6 +49,7 @@ PUBLIC_MODULES = {
     "lab",
     "optimistic",
     "ownership",
+    "provision",
     "queue",
     "sql",
 }

@@ -20,10 +20,13 @@ SCHEMES: Final[Mapping[str, str]] = {
     "redis+sentinel": "redis",
     "redis+cluster": "redis",
     "etcd": "etcd",
+    "postgresql": "postgres",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
 
 CLIENTS: Final[Mapping[str, str]] = {
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
     "redis": "redis",
 }
 """Package whose live clients may be given instead of a URL → folder. Each of these folders has

@@ -1,0 +1,105 @@
+"""Failures sorted: nothing happened, it may have happened, or there is no point in trying again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...core.ops import Refused, Unknown
+from ...errors import EngineUnavailable
+from .link import LinkLost, ServerError
+
+__all__ = ["NOT_INSTALLED", "TRIES", "Again", "can_go_on", "cannot_begin", "verdict"]
+
+NOT_INSTALLED: Final = {"3F000", "42883", "42P01", "42704"}
+"""The schema, a function, a table or a type is not there."""
+
+TRY_AGAIN: Final = {
+    "40001": "the server asks to try again",
+    "40P01": "the server ended it to break a deadlock",
+}
+TRIES: Final = 5
+"""How often a statement is tried that met another: that is no trouble of the server's."""
+
+MAY_PASS: Final = {
+    "53200": "the server is out of memory",
+    "53400": "the server is at a limit of its configuration",
+    "55P03": "a row stayed locked: is a process of the server stopped?",
+    "57014": "the server took longer than io_timeout",
+}
+
+POOLED: Final = "a proxy lends out its connections by the transaction, it seems; write pooler=yes"
+
+FINAL: Final = {
+    "26000": POOLED,
+    "42P05": POOLED,
+    "25006": "it is read-only: a standby, or default_transaction_read_only is set",
+    "42501": "a privilege is missing; an administrator can run what `holdfast init --sql` prints",
+    "53100": "its disk is full",
+}
+
+MAY_HAVE_HAPPENED: Final = ("08", "57P")
+"""The connection or the server ended, or a proxy lost it."""
+
+LOGIN_REFUSED: Final = (
+    "authentication failed",
+    "certificate",
+    "does not exist",
+    "does not support SSL",
+    "is not permitted to log in",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "permission denied",
+    "read-only",
+    "root.crt",
+    "session is not",
+)
+"""libpq has no code for why a connection was refused, only the text."""
+
+
+class Again(Refused):
+    """It met another statement: the next try may not."""
+
+
+class NotInstalled(Refused):
+    """What we call is not there, or not any more: it is installed with the next connection."""
+
+
+def verdict(error: Exception, io_timeout: float) -> Exception:
+    """What became of a statement that was sent and failed."""
+    if isinstance(error, ServerError):
+        return _refused(error.sqlstate, error.message)
+    if isinstance(error, LinkLost):
+        return Unknown(f"the connection to PostgreSQL was lost: {error}")
+    if isinstance(error, TimeoutError):
+        return Unknown(f"PostgreSQL did not answer in {io_timeout:g} s")
+    return error
+
+
+def _refused(code: str, message: str) -> Exception:
+    """A statement was refused. Its transaction is undone, unless the connection went with it."""
+    if code.startswith(MAY_HAVE_HAPPENED):
+        return Unknown(f"PostgreSQL ended the connection: {message} ({code})")
+    if code in NOT_INSTALLED:
+        return NotInstalled(f"the functions of Holdfast are not in the database: {message} ({code})")
+    if code in TRY_AGAIN:
+        return Again(f"PostgreSQL refused: {TRY_AGAIN[code]} ({code}: {message})")
+    if code in MAY_PASS:
+        return Refused(f"PostgreSQL refused: {MAY_PASS[code]} ({code}: {message})")
+    why = FINAL.get(code, "it is not what Holdfast expects")
+    return EngineUnavailable(f"PostgreSQL cannot be used: {why} ({code}: {message})")
+
+
+def can_go_on(verdict: Exception) -> bool:
+    """Whether the connection is good for more. A server that refuses for good may be the wrong one now."""
+    return isinstance(verdict, Refused) and not isinstance(verdict, NotInstalled)
+
+
+def cannot_begin(error: Exception, io_timeout: float) -> Exception:
+    """Why there is no connection. Nothing was asked yet; but some refusals do not pass by themselves."""
+    if isinstance(error, LinkLost):
+        message = str(error)
+        if any(each in message for each in LOGIN_REFUSED):
+            return EngineUnavailable(f"PostgreSQL refuses the connection: {message}")
+        return Refused(f"PostgreSQL cannot be reached: {message}")
+    found = verdict(error, io_timeout)
+    return Refused(str(found)) if isinstance(found, Unknown) else found

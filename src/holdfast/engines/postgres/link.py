@@ -1,0 +1,206 @@
+"""One connection to a server as libpq has it: sends and receives, and never waits.
+
+What takes time is a generator that yields what it waits for, ``READABLE`` or ``WRITABLE``. Whoever runs it
+waits, in a thread or in an event loop, and goes on; so there is one account of what is said to a server.
+
+This is libpq by way of ``psycopg.pq`` rather than psycopg's own connections: a statement costs a third, every
+wait has our time limit, nothing is retried, and what a statement became is known from libpq itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Generator
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from .statements import Call
+from .target import Conninfo
+
+__all__ = ["READABLE", "WRITABLE", "Link", "LinkLost", "ServerError", "Waits"]
+
+T = TypeVar("T")
+
+READABLE: Final = select.POLLIN
+WRITABLE: Final = select.POLLOUT
+
+Waits = Generator[int, None, T]
+"""Yields what it waits for; returns T."""
+
+FAILED: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
+
+
+class LinkLost(Exception):
+    """The connection is of no use any more. What was sent last may have happened."""
+
+
+class ServerError(Exception):
+    """The server refused a statement, and undid what it had done of it."""
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+
+
+class Link:
+    """A connection, from its beginning."""
+
+    __slots__ = ("_inherited", "_pg", "_prepared", "pooled", "readable")
+
+    def __init__(self, conninfo: Conninfo) -> None:
+        self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
+        self._prepared: set[bytes] = set()
+        self._inherited = False
+        self.pooled = True
+        """A proxy may run each statement on another connection: nothing is prepared, nothing set."""
+        self.readable: select.poll | None = None
+        """Waits for something to read, once connected: made once, for every statement needs it."""
+
+    def __repr__(self) -> str:
+        return f"<Link {self._pg.status}>"
+
+    @property
+    def fileno(self) -> int:
+        try:
+            return self._pg.socket
+        except psycopg.Error as error:
+            raise LinkLost(_plain(str(error))) from error
+
+    @property
+    def backend(self) -> int:
+        """The process that serves us, as it was told at the beginning. A proxy tells something of its own."""
+        return self._pg.backend_pid
+
+    @property
+    def server_version(self) -> int:
+        return self._pg.server_version
+
+    # --- its life
+
+    def connect(self) -> Waits[None]:
+        """``fileno`` may change between two waits."""
+        connecting = pq.PollingStatus
+        while True:
+            status = self._pg.connect_poll() if self._pg.status != pq.ConnStatus.BAD else connecting.FAILED
+            if status == connecting.OK:
+                self._pg.nonblocking = 1
+                self.readable = select.poll()
+                self.readable.register(self._pg.socket, READABLE)
+                return
+            if status == connecting.FAILED:
+                message = self._message()
+                self.close()
+                raise LinkLost(message)
+            yield READABLE if status == connecting.READING else WRITABLE
+
+    def _message(self) -> str:
+        return _plain(self._pg.error_message.decode("utf-8", "replace"))
+
+    def is_quiet(self) -> bool:
+        """Nothing has come unasked. A server that shut down, or closed an idle session, says so."""
+        if self._pg.status != pq.ConnStatus.OK or self.readable is None:
+            return False
+        if not self.readable.poll(0):
+            return True
+        try:
+            self._pg.consume_input()
+            return not self._pg.is_busy() and self._pg.status == pq.ConnStatus.OK
+        except psycopg.Error:
+            return False
+
+    def close(self) -> None:
+        """With a word to the server."""
+        if not self._inherited:
+            self._pg.finish()
+
+    def forked(self) -> None:
+        """In the child of a fork: close our copy of the socket, and say nothing on it.
+
+        libpq's own memory of it is left alone: psycopg never ends a connection that another process made.
+        """
+        self._inherited = True
+        with contextlib.suppress(LinkLost):
+            os.close(self.fileno)
+
+    # --- statements
+
+    def call(self, call: Call) -> Waits[PGresult]:
+        """One statement, and what became of it once its transaction has ended."""
+        (name, text, formats), parameters = call
+        pg = self._pg
+        try:
+            if self.pooled:
+                pg.send_query_params(text, parameters, None, formats, 1)
+            else:
+                if name not in self._prepared:
+                    pg.send_prepare(name, text)
+                    yield from self._results()
+                    self._prepared.add(name)
+                pg.send_query_prepared(name, parameters, formats, 1)
+            return (yield from self._results())
+        except psycopg.Error as error:
+            raise LinkLost(_plain(str(error))) from error
+
+    def run(self, script: str) -> Waits[PGresult]:
+        """Statements of our own, without parameters; the result is that of the last."""
+        try:
+            self._pg.send_query(script.encode())
+            return (yield from self._results())
+        except psycopg.Error as error:
+            raise LinkLost(_plain(str(error))) from error
+
+    def _results(self) -> Waits[PGresult]:
+        """All until the server is ready again: an answer counts only when its transaction has ended."""
+        pg = self._pg
+        while pg.flush():
+            yield READABLE | WRITABLE
+            pg.consume_input()
+        last: PGresult | None = None
+        failed: PGresult | None = None
+        while True:
+            while pg.is_busy():
+                yield READABLE
+                pg.consume_input()
+            result = pg.get_result()
+            if result is None:
+                break
+            last = result
+            if failed is None and result.status in FAILED:
+                failed = result
+        if pg.status != pq.ConnStatus.OK or last is None:
+            raise LinkLost(self._message() or "the connection was closed")
+        if failed is not None:
+            raise _server_error(failed)
+        return last
+
+    # --- notifications
+
+    def hear(self) -> list[str]:
+        """The wake-ups that have come. Raises LinkLost where no more will come."""
+        try:
+            self._pg.consume_input()
+            heard = []
+            while (notification := self._pg.notifies()) is not None:
+                heard.append(notification.extra.decode("ascii", "replace"))
+        except psycopg.Error as error:
+            raise LinkLost(_plain(str(error))) from error
+        if self._pg.status != pq.ConnStatus.OK:
+            raise LinkLost(self._message())
+        return heard
+
+
+def _plain(message: str) -> str:
+    """What libpq says in several lines, in one."""
+    return " ".join(message.split())
+
+
+def _server_error(result: PGresult) -> ServerError:
+    sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    return ServerError(sqlstate.decode("ascii", "replace"), message.decode("utf-8", "replace").strip())

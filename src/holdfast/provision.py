@@ -1,0 +1,47 @@
+"""Preparing an engine before it is first used, where its users may not do so themselves.
+
+provision.install("postgresql://admin@db/app")       # what first use would do, at a time of one's own
+print(provision.script("postgresql://db/app"))       # the same as a script, for an administrator
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from .core import arguments
+from .errors import Unsupported
+from .facade import engine_for
+
+__all__ = ["install", "script"]
+
+IO_TIMEOUT_SECONDS = 30.0
+"""Tables take longer to make than locks to take."""
+
+
+@runtime_checkable
+class Installable(Protocol):
+    """An engine that keeps something in its server that has to be made first."""
+
+    def install(self, io_timeout: float) -> bool: ...
+
+    def script(self) -> str: ...
+
+
+def install(url: str | None = None, *, io_timeout: float = IO_TIMEOUT_SECONDS, **options: Any) -> bool:
+    """Make what the engine needs in its server; False: it was all there. Safe to call again, and at once."""
+    return _installable(url, options).install(arguments.check_io_timeout(io_timeout))
+
+
+def script(url: str | None = None, **options: Any) -> str:
+    """What ``install`` does, as a script for the server's own tool. Does no I/O."""
+    return _installable(url, options).script()
+
+
+def _installable(url: str | None, options: dict[str, Any]) -> Installable:
+    engine = engine_for(url, "holdfast", options)
+    if not isinstance(engine, Installable):
+        raise Unsupported(
+            f"{engine.url.partition(':')[0]}:// needs no preparation: connect and use it "
+            "(postgresql:// keeps its tables in a schema that can be made beforehand)"
+        )
+    return engine

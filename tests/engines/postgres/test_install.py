@@ -1,0 +1,210 @@
+"""The schema is made at first use, or beforehand: once, by many at once, over an older one, or not at all."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+import holdfast
+from cli.tools import CommandLine
+from faults.children import holding
+from holdfast import EngineUnavailable, InvalidArgument, Unsupported, provision
+from holdfast.cli.exits import Status
+from holdfast.engines.postgres import schema as schemas
+from support import run_python, wait_until
+from support.servers import shared_postgresql
+
+FIRST_USE = """
+import sys, holdfast
+print("ready", flush=True)
+input()
+with holdfast.connect(sys.argv[1]) as client:
+    with client.lock("x", timeout=30) as lease:
+        print("token", lease.token, flush=True)
+"""
+
+
+def test_first_use_makes_everything(url: str, schema: str) -> None:
+    with holdfast.connect(url) as client:
+        assert client.inspect("x").kind is None
+    assert shared_postgresql().sql(f"SELECT version FROM {schema}.versions") == str(schemas.VERSION)
+
+
+def test_twenty_processes_at_once(url: str, schema: str) -> None:
+    with ExitStack() as stack:
+        children = [stack.enter_context(run_python(FIRST_USE, url)) for _ in range(20)]
+        for child in children:
+            child.expect("ready")
+        for child in children:
+            child.send()
+        tokens = [int(child.expect("token", timeout=60)) for child in children]
+        for child in children:
+            child.succeed()
+    assert len(set(tokens)) == 20
+    assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.versions") == "1"
+    assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.meta") == "1"
+
+
+def test_a_session_that_remembers_that_there_was_nothing(schema: str) -> None:
+    """One that waited for its turn to install, and has used the catalogue before, must not install again."""
+    found = f"SELECT to_regprocedure('{schema}.hello_{schemas.VERSION}()') IS NOT NULL"
+    server = shared_postgresql()
+    with psycopg.connect(server.url, autocommit=True) as first, psycopg.connect(server.url) as second:
+        second.autocommit = True
+        second.execute(schemas.script(f"{schema}_warm").encode())
+        assert second.execute(found.encode()).fetchone() == (False,)
+        first.execute(schemas.beginning(schema).encode())
+        waiting = threading.Thread(target=second.execute, args=(schemas.beginning(schema).encode(),))
+        waiting.start()
+        wait_until(lambda: server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1")
+        first.execute(schemas.script(schema).encode())
+        first.execute("COMMIT")
+        waiting.join(20)
+        assert second.execute(found.encode()).fetchone() == (True,)
+        second.execute(schemas.script(schema).encode())
+        second.execute("COMMIT")
+
+
+def test_beforehand_and_again(url: str, schema: str) -> None:
+    assert provision.install(url) is True
+    source = shared_postgresql().sql(f"SELECT source FROM {schema}.meta")
+    assert provision.install(url) is False
+    with holdfast.connect(url) as client, client.lock("x") as lease:
+        assert lease.fence.source == f"postgresql:{source}/holdfast/x"
+
+
+def test_the_script_is_all_that_is_needed(url: str, schema: str) -> None:
+    """And may be run again: by an administrator who was asked twice."""
+    server = shared_postgresql()
+    server.sql(provision.script(url))
+    source = server.sql(f"SELECT source FROM {schema}.meta")
+    server.sql(provision.script(url))
+    assert server.sql(f"SELECT source FROM {schema}.meta") == source
+    assert provision.install(url) is False
+
+
+def test_engines_without_tables_say_so() -> None:
+    with pytest.raises(Unsupported, match="memory:// needs no preparation"):
+        provision.install("memory://")
+    with pytest.raises(Unsupported):
+        provision.script("memory://")
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a-b", "a.b", "pg_mine", "x" * 64, "a; DROP TABLE b", 'a"b'])
+def test_a_schema_is_a_plain_name(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="schema is lower-case"):
+        holdfast.connect("postgresql://db/app", schema=name)
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role() -> Iterator[str]:
+    """One who may log in and nothing else."""
+    server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
+    server.sql(f"CREATE ROLE {name} LOGIN")
+    yield name
+    server.sql(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_without_the_right_to_create_it_says_what_an_administrator_can_do(
+    url: str, schema: str, role: str
+) -> None:
+    theirs = url.replace("postgres@", f"{role}@")
+    with holdfast.connect(theirs) as client, pytest.raises(EngineUnavailable) as refused:
+        client.lock("x").acquire()
+    assert "holdfast init --sql" in str(refused.value)
+    assert "42501" in str(refused.value)
+    with pytest.raises(EngineUnavailable, match="holdfast init --sql"):
+        provision.install(theirs)
+    assert shared_postgresql().sql(f"SELECT to_regnamespace('{schema}') IS NULL") == "t"
+
+
+def test_what_the_script_grants_is_enough(url: str, schema: str, role: str) -> None:
+    """The lines at its end, for the role that locks."""
+    script = provision.script(url)
+    grants = [line.removeprefix("--   ") for line in script.splitlines() if line.startswith("--   GRANT")]
+    assert len(grants) == 3
+    shared_postgresql().sql(script)
+    theirs = url.replace("postgres@", f"{role}@")
+    with holdfast.connect(theirs) as client:
+        with pytest.raises(EngineUnavailable, match="holdfast init --sql"):
+            client.lock("x").acquire()
+        shared_postgresql().sql("\n".join(grants).replace("the_role", role))
+        with client.lock("x") as lease:
+            lease.set_value(b"mine")
+        assert client.inspect("x").value == b"mine"
+        assert [info.name for info in client.list()] == ["x"]
+
+
+# --- older and newer ----------------------------------------------------------------------------
+
+
+def newer_script(schema: str) -> str:
+    """Of a version that has one column more, and functions under its own names, as a later release would."""
+    text = schemas.script(schema)
+    for end in "( ;)\n'":
+        text = text.replace(f"_1{end}", f"_2{end}")
+    tables, mark, rest = text.partition("-- What functions say to each other.")
+    assert mark
+    column = f"ALTER TABLE {schema}.meta ADD COLUMN IF NOT EXISTS motto text;\n"
+    return f"{tables}{column}{rest}".replace(".versions VALUES (1)", ".versions VALUES (2)")
+
+
+def test_an_upgrade_keeps_what_is_held_and_what_older_clients_call(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = shared_postgresql()
+    with holding(url) as older:
+        token = older.expect("held")
+        monkeypatch.setattr("holdfast.engines.postgres.greeting.script", newer_script)
+        monkeypatch.setattr("holdfast.engines.postgres.greeting.VERSION", 2)
+        assert provision.install(url) is True, "only an older version is there"
+        assert provision.install(url) is False
+        assert server.sql(f"SELECT version FROM {schema}.versions ORDER BY 1") == "1\n2"
+        assert server.sql(f"SELECT motto IS NULL FROM {schema}.meta") == "t"
+        assert server.sql(f"SELECT (holders[1]).token FROM {schema}.locks") == token
+        older.send("locks.lock('y').acquire(blocking=False) is not None")
+        assert older.expect("did") == "True"
+        nonce = server.sql(f"SELECT (holders[1]).nonce FROM {schema}.locks WHERE name = 'x'")
+        asked = f"SELECT {schema}.release_2('holdfast', 'x', '{nonce}', 0)"
+        assert server.sql(asked) == "D", "both versions keep the same records"
+        older.send("lease.release()")
+        assert older.expect("did").startswith("LockLost")
+
+
+def test_a_schema_that_was_dropped_is_made_again(url: str, schema: str) -> None:
+    with holdfast.connect(url) as client:
+        lease = client.lock("x").acquire()
+        assert lease is not None
+        shared_postgresql().sql(f"DROP SCHEMA {schema} CASCADE")
+        with pytest.raises(holdfast.LockLost):
+            lease.release()
+        again = client.lock("x").acquire()
+        assert again is not None
+        assert again.token > lease.token
+        assert again.fence.source != lease.fence.source or again.fence.source, "numbers of another table"
+        again.release()
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_prepares_and_says_what_it_did(command_line: CommandLine, url: str, schema: str) -> None:
+    assert "were made" in command_line.start("init", "--url", url).succeed()
+    assert "was there already" in command_line.start("init", "--url", url).succeed()
+    assert command_line.start("init", "--sql", "--url", url).succeed() == provision.script(url)
+    assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.versions") == "1"
+
+
+def test_the_command_without_a_server(command_line: CommandLine) -> None:
+    process = command_line.start("init", "--url", "postgresql://127.0.0.1:1/nowhere")
+    assert process.wait() == Status.UNAVAILABLE
+    assert "cannot be reached" in process.stderr
+    assert command_line.start("init", "--url", "memory://").wait() != 0

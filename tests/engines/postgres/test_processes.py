@@ -1,0 +1,104 @@
+"""Real processes: killed, stopped, or many at once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import holdfast
+from faults.children import holding, waiting
+from holdfast import Client
+from support import run_python, wait_until
+
+CONTENDER = """
+import json, sys, time, holdfast
+url, seconds = sys.argv[1], float(sys.argv[2])
+with holdfast.connect(url) as client:
+    lock = client.lock("x", ttl=10)
+    print("ready", flush=True)
+    input()
+    ends_at = time.monotonic() + seconds
+    spans = []
+    while time.monotonic() < ends_at:
+        with lock as lease:
+            entered = time.monotonic_ns()
+            time.sleep(0.001)
+            spans.append((entered, time.monotonic_ns(), lease.token))
+    print("spans", json.dumps(spans), flush=True)
+"""
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
+def test_a_holder_that_is_killed_is_followed_after_its_ttl(url: str, locks: Client) -> None:
+    """After what remains of the holder's, not after the waiter's own."""
+    with holding(url, ttl=2) as holder:
+        token = int(holder.expect("held"))
+        with waiting(url, ttl=600) as waiter:
+            wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+            holder.kill()
+            began = time.monotonic()
+            assert int(waiter.expect("granted")) > token
+            assert time.monotonic() - began < 8
+            waiter.send()
+            waiter.expect("released")
+
+
+def test_a_holder_that_was_stopped_is_told_and_fenced(url: str, locks: Client) -> None:
+    with holding(url, ttl=1.5) as holder:
+        token = int(holder.expect("held"))
+        holder.stop()
+        with locks.lock("x", timeout=30) as lease:
+            assert lease.token > token
+            holder.cont()
+            holder.expect("told")
+            holder.send("lease.check()")
+            assert holder.expect("did").startswith("LockLost")
+            holder.send("lease.release()")
+            assert holder.expect("did").startswith("LockLost")
+            lease.check()
+
+
+def test_a_waiter_that_is_killed_costs_one_turn(url: str, locks: Client) -> None:
+    lock = locks.lock("x")
+    lock.acquire()
+    with waiting(url) as dead:
+        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        with waiting(url) as living:
+            wait_until(lambda: len(locks.inspect("x").waiters) == 2)
+            dead.kill()
+            lock.release()
+            began = time.monotonic()
+            living.expect("granted")
+            assert time.monotonic() - began < 8
+            living.send()
+            living.expect("released")
+
+
+def test_eight_processes_exclude_each_other_and_take_turns(url: str, locks: Client) -> None:
+    assert locks.list() == []
+    with ExitStack() as stack:
+        children = [stack.enter_context(run_python(CONTENDER, url, "3")) for _ in range(8)]
+        for child in children:
+            child.expect("ready")
+        for child in children:
+            child.send()
+        spans = [json.loads(child.expect("spans", timeout=60)) for child in children]
+        for child in children:
+            child.succeed()
+    every = sorted(span for each in spans for span in each)
+    for (_, left, token), (entered, _, following) in itertools.pairwise(every):
+        assert left <= entered, "two were inside at once"
+        assert token < following
+    counts = sorted(len(each) for each in spans)
+    assert counts[0] * 2 >= counts[-1], f"not fair: {counts}"
+    assert len(every) > 50
