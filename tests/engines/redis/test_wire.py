@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused, Unknown
+from holdfast.engines.redis.streams import SENT_AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.rules.requests import Busy, Done, Granted, Inspect, SetValue, Snapshot
 from support import async_wait_until, wait_until
@@ -174,7 +176,7 @@ def test_a_second_copy_of_a_request_grants_nothing_more(driver: Driver, proxy: P
 # --- asyncio ------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write(proxy: Proxy) -> None:
+def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_few_writes(proxy: Proxy) -> None:
     async def main() -> None:
         async with holdfast.aio.connect(f"redis://{proxy.address}") as locks:
             async with locks.lock("warm"):
@@ -192,9 +194,10 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write(proxy: Prox
             line._transport = _Recorder(line._transport, record)
             leases = await asyncio.gather(*[locks.lock(f"x{number}").acquire() for number in range(100)])
             assert len({lease.token for lease in leases if lease is not None}) == 100
-            assert len(writes) == 1
+            few = 1 + ceil(99 / SENT_AT_ONCE)
+            assert len(writes) <= few
             await asyncio.gather(*[lease.release() for lease in leases if lease is not None])
-            assert len(writes) == 2
+            assert len(writes) <= 2 * few
 
     asyncio.run(main())
 

@@ -1,5 +1,7 @@
-"""A connection for asyncio: everything that is asked in one turn of the loop goes out in one write.
+"""A connection for asyncio: what is asked in one turn of the loop goes out in few writes.
 
+A request that finds the connection idle goes out at once. Those behind it are collected until the turn ends,
+or until they are so many that the server may as well begin with them while the rest is still being asked.
 Replies come in the order of the requests. Who was cancelled is simply not told; those behind it are. No task
 is made for a request, and no timer: one for each connection watches the oldest request that is not answered.
 """
@@ -23,6 +25,7 @@ from .sockets import HARD_CLOSE, connection_refused, tune
 
 __all__ = ["HearingStream", "StreamLine", "open_stream"]
 
+SENT_AT_ONCE: Final = 16
 LATE_SECONDS: Final = 0.1
 LOOK_AGAIN_SECONDS: Final = 0.001
 
@@ -77,6 +80,7 @@ class StreamLine(_Stream):
         super().__init__(address, connected, seconds)
         self._waiting: deque[asyncio.Future[Any] | _Several] = deque()
         self._unsent: list[bytes] = []
+        self._is_to_flush = False
         self._asked = 0
         self._sent = 0
         self._answered = 0
@@ -101,17 +105,27 @@ class StreamLine(_Stream):
     def _ask(self, payload: bytes, waiter: asyncio.Future[Any] | _Several, count: int) -> None:
         if not self.is_open:
             raise Refused(f"the connection to {self.address} is closed")
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(payload)
+        waiting, unsent = self._waiting, self._unsent
+        goes_at_once = not waiting or len(unsent) >= SENT_AT_ONCE
         self._asked += count
         if count == 1:
-            self._waiting.append(waiter)
+            waiting.append(waiter)
         else:
-            self._waiting.extend([waiter] * count)
+            waiting.extend([waiter] * count)
+        unsent.append(payload)
+        if goes_at_once:
+            self._flush()
+        elif not self._is_to_flush:
+            self._is_to_flush = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_to_flush = False
+        if self._unsent:
+            self._flush()
 
     def _flush(self) -> None:
-        """All that was asked in this turn of the loop."""
+        """All that was asked and not sent yet."""
         if not self.is_open:
             return
         now = monotonic()
