@@ -7,8 +7,9 @@ import pytest
 from holdfast.core.ops import Apply, Doze, Op, Tend
 from holdfast.protocols import records
 from holdfast.protocols.book import Job
+from holdfast.protocols.records.acquiring import lease_of
 from holdfast.rules.record import REFRESH_SECONDS
-from holdfast.rules.requests import Refresh, Release, Renew, Withdraw
+from holdfast.rules.requests import Granted, Refresh, Release, Renew, Withdraw
 from protocols.driver import (
     DOWN,
     HANGS,
@@ -126,6 +127,13 @@ def test_without_renewal_it_ends_with_its_ttl() -> None:
     assert tend_times(a) == 0
     assert (state.reason, len(a.signals)) == ("expired", 1)
     assert world.is_free()
+
+
+def test_max_hold_as_long_as_the_ttl_is_the_reason_however_it_is_rounded() -> None:
+    sent, now = 6348.328898424921, 6348.329538518227
+    reply = Granted(7, (), "lock", "exclusive", 0.3, (now + 0.3) - now, {}, 0.0)
+    state = lease_of(a_spec(ttl=0.3, max_hold=0.3), "n", "o", reply, sent)
+    assert state.loss(now + 1.0) == "max_hold"
 
 
 def test_max_hold_ends_it_whatever_is_renewed() -> None:

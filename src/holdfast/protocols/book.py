@@ -24,6 +24,9 @@ __all__ = ["Book", "Hold", "Job", "LeaseState", "Waiting"]
 
 CROWDED_AT_MOST: Final = 1000
 
+ROUNDING_SECONDS: Final = 1e-6
+"""Two moments this close are one: the same time, reckoned on two clocks."""
+
 LOSS_TOLD: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
     "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
@@ -141,7 +144,7 @@ class LeaseState:
             self.reason = reason
 
     def _why_late(self) -> LossReason:
-        if self.held_until is not None and self.deadline >= self.held_until:
+        if self.held_until is not None and self.deadline > self.held_until - ROUNDING_SECONDS:
             return "max_hold"
         return "unreachable" if self.trouble else "expired"
 

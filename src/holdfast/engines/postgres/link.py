@@ -51,7 +51,7 @@ class ServerError(Exception):
 class Link:
     """A connection, from its beginning."""
 
-    __slots__ = ("_inherited", "_pg", "_prepared", "pooled", "readable")
+    __slots__ = ("__weakref__", "_inherited", "_pg", "_prepared", "pooled", "readable")
 
     def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())

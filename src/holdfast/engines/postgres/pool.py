@@ -1,15 +1,14 @@
-"""A few connections for the threads of one client: taken for one statement each."""
+"""Connections to PostgreSQL for the threads of a client, one for each statement: see ``engines/pool.py``."""
 
 from __future__ import annotations
 
 import select
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
 from ...core.ops import Refused
 from ...drivers.clock import boottime
+from .. import pool
 from .link import READABLE, Link, Waits
 
 __all__ = ["Pool", "run"]
@@ -37,19 +36,12 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
         waits.close()
 
 
-class Pool:
-    """At most ``limit`` connections, made when they are needed."""
+class Pool(pool.Pool[Link]):
+    """At most ``most`` connections, made when they are needed."""
 
-    def __init__(self, open_link: Callable[[float], Link], limit: int) -> None:
+    def __init__(self, open_link: Callable[[float], Link], most: int) -> None:
+        super().__init__(most)
         self._open_link = open_link
-        self._limit = limit
-        self._idle: deque[Link] = deque()
-        self._links: set[Link] = set()
-        """All there are, in use or not."""
-        self._opening = 0
-        self._waiting = 0
-        self._changed = threading.Condition()
-        self._closed = False
 
     def take(self, ends_at: float) -> Link:
         """One that is connected and quiet, for the caller alone. Refused, if none is to be had in time."""
@@ -57,75 +49,34 @@ class Pool:
             try:
                 link = self._idle.pop()
             except IndexError:
-                taken = self._wait(ends_at)
-                if taken is None:
-                    return self._open(ends_at)
-                link = taken
+                link = self._wait_for_one(max(ends_at - boottime(), 0.0))
             if link.is_quiet():
                 return link
-            self.drop(link)
-
-    def _wait(self, ends_at: float) -> Link | None:
-        """None: one more may be opened."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                while True:
-                    if self._closed:
-                        raise Refused("this client is closed")
-                    if self._idle:
-                        return self._idle.pop()
-                    if len(self._links) + self._opening < self._limit:
-                        self._opening += 1
-                        return None
-                    left = ends_at - boottime()
-                    if left <= 0:
-                        raise Refused("all connections to PostgreSQL are in use, and none answers")
-                    self._changed.wait(left)
-            except IndexError:  # somebody took it without asking for the mutex
-                return self._wait(ends_at)
-            finally:
-                self._waiting -= 1
-
-    def _open(self, ends_at: float) -> Link:
-        link: Link | None = None
-        try:
-            link = self._open_link(ends_at)
-            return link
-        finally:
-            with self._changed:
-                self._opening -= 1
-                if link is not None:
-                    self._links.add(link)
-                self._changed.notify()
+            self._lose(link)
 
     def give(self, link: Link) -> None:
         """Back, ready for the next statement."""
-        self._idle.append(link)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
         if self._closed:
-            self.close()
+            self._lose(link)
+        else:
+            self._put(link)
 
     def drop(self, link: Link) -> None:
         """It is of no use any more."""
-        link.close()
-        with self._changed:
-            self._links.discard(link)
-            self._changed.notify()
+        self._lose(link)
+
+    def _open(self, seconds: float) -> Link:
+        return self._open_link(boottime() + seconds)
+
+    def _all_busy(self) -> Refused:
+        return Refused("all connections to PostgreSQL are in use, and none answers")
 
     def close(self) -> None:
         """Those in use are closed when they are given back."""
         self._closed = True
-        with self._changed:
-            while self._idle:
-                link = self._idle.pop()
-                self._links.discard(link)
-                link.close()
-            self._changed.notify_all()
+        self._lose_idle()
 
     def forked(self) -> None:
         """In the child: let go of the sockets, without a word."""
-        for link in self._links:
+        for link in self._lines():
             link.forked()

@@ -1,23 +1,13 @@
-"""A few connections to one server, shared by all threads of a client.
-
-A thread that finds one idle takes it without any lock. Otherwise one more is opened, up to the limit; beyond
-that, a thread waits for one to be handed to it. Handed over, not merely announced: one who has just given its
-connection back would otherwise take it again before anybody woken gets to run, for ever.
-
-An interrupt can strike a thread between any two steps. So nothing is counted: what takes up room is known by
-weak references, and what nobody has any more takes up none.
-"""
+"""Connections to one Redis server for the threads of a client: see ``engines/pool.py``."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
 from ...core.ops import Refused
+from .. import pool
 from .settings import Address
 from .sockets import SocketLine
 
@@ -30,31 +20,7 @@ SURPLUS_SECONDS: Final = 10.0
 """One that was not needed for longer, while another was, is closed."""
 
 
-class _Room:
-    """Room for a connection that is yet to be opened."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Place:
-    """One thread that waits for a connection, or for room to open one."""
-
-    __slots__ = ("_lock", "given")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.given: SocketLine | _Room | None = None
-
-    def give(self, what: SocketLine | _Room) -> None:
-        self.given = what
-        self._lock.release()
-
-    def wait(self, seconds: float) -> None:
-        self._lock.acquire(timeout=seconds)
-
-
-class Pool:
+class Pool(pool.Pool[SocketLine]):
     """Connections to one address."""
 
     def __init__(
@@ -65,20 +31,14 @@ class Pool:
         open_line: Callable[[Address], SocketLine],
         was_closed: Callable[[], None],
     ) -> None:
+        super().__init__(most)
         self.address = address
-        self._most = most
         self._seconds = seconds
         self._open_line = open_line
         self._was_closed = was_closed
         """Told that the server closed an idle connection: it may have been restarted."""
-        self._idle: list[SocketLine] = []
-        self._places: deque[_Place] = deque()
-        self._taken: weakref.WeakSet[SocketLine | _Room] = weakref.WeakSet()
-        """What takes up room: connections, idle or in use, and those being opened."""
-        self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
         self._age = 0
         """A connection of another age is not used again."""
-        self._closed = False
 
     def call(self, payload: bytes) -> Any:
         """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here."""
@@ -86,7 +46,7 @@ class Pool:
         try:
             line = self._idle.pop()
         except IndexError:
-            line = self._wait_for_one()
+            line = self._wait_for_one(self._seconds)
             now = monotonic()
         if now - line.used_at > IDLE_SECONDS:
             line = self._checked(line)
@@ -121,7 +81,7 @@ class Pool:
         try:
             line = self._idle.pop()
         except IndexError:
-            return self._wait_for_one()
+            return self._wait_for_one(self._seconds)
         return line if monotonic() - line.used_at < IDLE_SECONDS else self._checked(line)
 
     def _checked(self, line: SocketLine) -> SocketLine:
@@ -132,24 +92,14 @@ class Pool:
             try:
                 line = self._idle.pop()
             except IndexError:
-                return self._wait_for_one()
+                return self._wait_for_one(self._seconds)
         return line
 
     def _put(self, line: SocketLine) -> None:
         if line.age != self._age:
             self._lose(line)
-            return
-        self._idle.append(line)
-        if self._places:
-            self._serve()
-
-    def _lose(self, line: SocketLine) -> None:
-        """It is of no use any more."""
-        line.close()
-        with self._mutex:
-            self._taken.discard(line)
-        if self._places:
-            self._serve()
+        else:
+            super()._put(line)
 
     def _close_surplus(self) -> None:
         """What was opened for a crowd that is gone is closed: the one used last is always on top."""
@@ -160,95 +110,30 @@ class Pool:
                 return
             self._lose(line)
 
-    # --- when there is none ---------------------------------------------------------------------
-
-    def _wait_for_one(self) -> SocketLine:
-        room = self._room()
-        if room is not None:
-            return self._open(room)
-        place = _Place()
-        self._places.append(place)
-        self._serve()  # one may have become idle just before we queued up
-        try:
-            place.wait(self._seconds)
-            given = self._leave(place)
-        except BaseException:
-            line = self._leave(place)
-            if isinstance(line, SocketLine):
-                self._put(line)
-            raise
-        if given is None:
-            raise Refused(f"all {self._most} connections to {self.address} are busy")
-        return self._open(given) if isinstance(given, _Room) else given
-
-    def _leave(self, place: _Place) -> SocketLine | _Room | None:
-        """Stop waiting; what was given, if anything was."""
-        with self._mutex:
-            if place in self._places:
-                self._places.remove(place)
-            return place.given
-
-    def _room(self) -> _Room | None:
-        with self._mutex:
-            if len(self._taken) >= self._most:
-                return None
-            room = _Room()
-            self._taken.add(room)
-            return room
-
-    def _open(self, room: _Room) -> SocketLine:
-        """``room`` is given up with it; should opening fail, the next in line may try."""
-        try:
-            if self._closed:
-                raise Refused("this client is closed")
-            age = self._age
-            line = self._open_line(self.address)
-            line.age = age
-            with self._mutex:
-                self._taken.add(line)
-        finally:
-            with self._mutex:
-                self._taken.discard(room)
-            if self._places:
-                self._serve()
+    def _open(self, seconds: float) -> SocketLine:
+        age = self._age
+        line = self._open_line(self.address)
+        line.age = age
         return line
 
-    def _serve(self) -> None:
-        """Hand what is idle, or room, to those who wait, in their order."""
-        with self._mutex:
-            while self._places:
-                what: SocketLine | _Room | None
-                try:
-                    what = self._idle.pop()
-                except IndexError:
-                    what = self._room()
-                if what is None:
-                    return
-                self._places.popleft().give(what)
+    def _all_busy(self) -> Refused:
+        return Refused(f"all {self._most} connections to {self.address} are busy")
 
     # --- all of them ----------------------------------------------------------------------------
 
     def drop(self) -> None:
         """Close what is idle now, and what is in use when it comes back: the server is not what it was."""
         self._age += 1
-        while self._idle:
-            try:
-                self._lose(self._idle.pop())
-            except IndexError:
-                return
+        self._lose_idle()
 
     def close(self) -> None:
         """Close what is idle, and have those who wait for an answer close theirs."""
         self._closed = True
-        with self._mutex:
-            taken = list(self._taken)
-        for each in taken:
-            if isinstance(each, SocketLine):
-                each.hang_up()
+        for line in self._lines():
+            line.hang_up()
         self.drop()
 
     def forget(self) -> None:
-        """This is the child of a fork: nobody else is here, but the mutex may be locked for ever."""
-        for each in list(self._taken):
-            if isinstance(each, SocketLine):
-                each.forget()
+        """This is the child of a fork."""
+        for line in self._lines():
+            line.forget()
