@@ -178,7 +178,10 @@ class AsyncioDriver:
                     op = send(reply)
                 else:
                     error, trouble = trouble, None
-                    op = script.throw(error)
+                    try:
+                        op = script.throw(error)
+                    finally:
+                        del error  # else this frame and its traceback keep each other alive
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             try:

@@ -171,7 +171,10 @@ class ThreadsDriver:
                         op = send(reply)
                     else:
                         error, trouble = trouble, None
-                        op = script.throw(error)
+                        try:
+                            op = script.throw(error)
+                        finally:
+                            del error  # else this frame and its traceback keep each other alive
                     try:
                         if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
                             reply = adapter.apply(op.name, op.request)

@@ -50,8 +50,12 @@ class Pool(pool.Pool[Link]):
                 link = self._idle.pop()
             except IndexError:
                 link = self._wait_for_one(max(ends_at - boottime(), 0.0))
-            if link.is_quiet():
-                return link
+            try:
+                if link.is_quiet():
+                    return link
+            except BaseException:
+                self._lose(link)
+                raise
             self._lose(link)
 
     def give(self, link: Link) -> None:
