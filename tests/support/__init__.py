@@ -1,4 +1,4 @@
-"""What every test may use: waiting for a condition, and real child processes.
+"""What every test may use: waiting for a condition, real child processes, interrupts.
 
     from support import Process, run_python, wait_until
 
@@ -8,6 +8,7 @@ is the only place in the tests that sleeps.
 
 from __future__ import annotations
 
+from .interrupts import interrupted_after
 from .processes import Process, ProcessEnded, python_environment, run_python
 from .waiting import TimedOut, async_wait_until, stays_true, wait_until
 
@@ -16,6 +17,7 @@ __all__ = [
     "ProcessEnded",
     "TimedOut",
     "async_wait_until",
+    "interrupted_after",
     "python_environment",
     "run_python",
     "stays_true",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from support import async_wait_until
 
 CANCELLED_AFTER = 40
 """Turns of the loop."""
+
+LOOPS = 12
 
 
 @contextlib.asynccontextmanager
@@ -54,6 +57,34 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
                 pass
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("left", ["waiting", "watching", "asking"])
+def test_nothing_is_left_for_the_next_loop(url: str, namespace: str, left: str) -> None:
+    """grpc hears for all loops of a process: what comes for one that is closed is an error in another."""
+    heard: list[dict[str, Any]] = []
+
+    async def leave(turns: int) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        async with clients(url, namespace) as (client, other), contextlib.AsyncExitStack() as held:
+            if left == "waiting":
+                await held.enter_async_context(other.lock("x"))
+            coming = first_look(client) if left == "watching" else client.lock("x").acquire()
+            task = asyncio.create_task(coming)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    for turns in range(0, LOOPS * 4, 4):
+        asyncio.run(leave(turns))
+    assert not heard
+
+
+async def first_look(client: AsyncClient) -> None:
+    async with client.watch("x") as watch:
+        async for _ in watch:
+            return
 
 
 async def until_waiting(client: AsyncClient) -> None:

@@ -153,6 +153,31 @@ def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(serv
             assert again.token > lease.token
 
 
+def test_a_server_that_is_full_grants_nothing_and_what_is_held_stays_held() -> None:
+    with Etcd(quota_bytes=2**20) as server, holdfast.connect(f"etcd://{server.address}") as locks:
+        lease = locks.lock("x", ttl=2).acquire()
+        assert lease is not None
+        until_full(Admin(server))
+        with pytest.raises(EngineUnavailable, match="is full"):
+            locks.lock("y", ttl=2).acquire()
+        until = lease._state.deadline
+        wait_until(lambda: lease._state.deadline > until, message="it was not renewed", timeout=20)
+        lease.check()
+        lease.release()
+        assert not locks.inspect("x").holders
+
+
+def until_full(admin: Admin) -> None:
+    def refused() -> bool:
+        try:
+            admin.put("elsewhere", b"x" * 2**18)
+        except ConnectionError:
+            return True
+        return False
+
+    wait_until(refused)
+
+
 # --- the connection -------------------------------------------------------------------------------
 
 
@@ -190,6 +215,7 @@ def test_a_silent_connection_is_told_at_the_deadline(connect: Connect, hold: Hol
         client.lock("y").acquire()
     proxy.pass_on()
     hold(client.lock("y", ttl=2)).check()
+    assert lease.lost, "reconnecting does not revive it"
 
 
 def test_who_waits_behind_a_silent_connection_is_served_once_it_goes_on(

@@ -30,7 +30,6 @@ GUARANTEES = Guarantees(
     needs=(
         "etcd 3.4 or newer; 3.4.28 or 3.5.10 lest a leader that was stopped and goes on ends living sessions",
         "no fork after etcd was first used: grpc does not survive it, and says so",
-        "no Ctrl-C that is caught and outlived: one that strikes inside grpc can leave its locks taken",
     ),
     faults={
         "holder is killed": "kept: free after its ttl",

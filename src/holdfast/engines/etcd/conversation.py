@@ -61,9 +61,9 @@ class Conversation:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    async def call(self, method: str, request: Any, timeout: float | None = None) -> Any:
+    async def call(self, method: str, request: Any) -> Any:
         """One call; a token that expired is fetched anew. Raises as ``failures`` says."""
-        response = await self._send(method, (request,), timeout or self.timeout)
+        response = await self._send(method, (request,), self.timeout)
         if not self.cluster:
             self.cluster = f"{response.header.cluster_id:x}"
         return response
@@ -84,11 +84,17 @@ class Conversation:
             await self._authenticate(connection)
 
     async def _send(self, method: str, requests: tuple[Any, ...], timeout: float) -> Any:
-        connection = self.connection()
-        if self._options.user is not None and self._token is None:
+        connection = self._connection
+        if connection is None:
+            connection = self.connection()
+        token = self._token
+        if token is None and self._options.user is not None:
             await self._authenticate(connection)
+            token = self._token
         try:
-            return await Send(connection, method, requests, timeout, self.metadata())
+            return await Send(
+                connection, method, requests, timeout, () if token is None else (("token", token),)
+            )
         except Failed as error:
             failure = self.failure(connection, error)
             if not isinstance(failure, TokenExpired):

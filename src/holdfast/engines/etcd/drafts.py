@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...rules.tickets import Settings
 from . import wire_pb2 as wire
-from .keys import KIND, LIMIT, TICKETS, end_of
+from .keys import KIND, LIMIT, TICKETS, Keys, end_of
 from .reading import kind_bytes
 from .requests import absent, delete, empty, first, get, has_value, last, put, span, txn
 
@@ -17,12 +17,13 @@ __all__ = ["Draft", "what_stands"]
 class Draft:
     """What is the same for every attempt of one kind at one name."""
 
-    __slots__ = ("_txn", "folder", "reads", "settings")
+    __slots__ = ("_tickets", "_txn", "folder", "reads", "settings")
 
     def __init__(self, folder: bytes, kind: str, mode: str, declared: int, is_new: bool, alone: bool) -> None:
         """``is_new``: nobody has said yet what the name is. ``alone``: only if nobody would be in the way,
         where etcd can tell."""
         self.folder = folder
+        self._tickets = Keys.ticket(folder, mode, "")
         self.settings = Settings(kind, declared, declared)
         says = kind_bytes(kind, declared)
         compare = [
@@ -42,16 +43,19 @@ class Draft:
             acts.append(delete(folder + LIMIT))
         self._txn = txn(compare, acts, [get(b""), get(b""), *what_stands(folder, kind)])
 
+    def key(self, nonce: bytes) -> bytes:
+        """Of an attempt's ticket."""
+        return self._tickets + nonce
+
     def filled(self, key: bytes, note: bytes, payload: bytes, session: int) -> wire.TxnRequest:
         """For one attempt. The lease that keeps what the name is, of the first act, is still missing."""
         request = wire.TxnRequest()
         request.CopyFrom(self._txn)
-        request.compare[0].key = key
-        request.compare[1].key = note
-        ticket = request.success[1].request_put
+        compare, success, failure = request.compare, request.success, request.failure
+        compare[0].key = failure[1].request_range.key = key
+        compare[1].key = failure[0].request_range.key = note
+        ticket = success[1].request_put
         ticket.key, ticket.value, ticket.lease = key, payload, session
-        request.failure[0].request_range.key = note
-        request.failure[1].request_range.key = key
         return request
 
 

@@ -25,6 +25,7 @@ KIND: Final = b"k"
 TICKETS: Final = b"t/"
 LIMIT: Final = b"u"
 VALUE: Final = b"v"
+NOTES: Final = b"n/"
 
 FOLDERS_KEPT: Final = 1000
 """Of so many names the folder is remembered: it is asked for at every step."""
@@ -69,7 +70,7 @@ class Keys:
 
     def note(self, nonce: str, client: str = "") -> bytes:
         """Where a client finds what became of an attempt; of its own ones, unless another is named."""
-        return self.client(client or nonce.rpartition("-")[0]) + b"n/" + nonce.encode()
+        return self.client(client or nonce.rpartition("-")[0]) + NOTES + nonce.encode()
 
     def session(self, client: str, lease: int) -> bytes:
         return self.client(client) + b"s/%x" % lease

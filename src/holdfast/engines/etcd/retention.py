@@ -37,16 +37,18 @@ class Retention:
         self._talk = talk
         self._known: dict[tuple[int, int], int] = {}
 
+    def known(self, seconds: float) -> int | None:
+        """A lease that lives for so long at least, if it has been asked for before."""
+        return self._known.get(_which(seconds))
+
     async def lease(self, seconds: float) -> int:
         """A lease that lives for so long at least."""
-        length = next((length for length in LENGTHS if seconds <= length), LENGTHS[-1])
-        part = length // PARTS
-        which = length, int(wall_seconds()) // part
+        length, began = which = _which(seconds)
         lease = self._known.get(which)
         if lease is None:
-            lease = lease_id(self._scope, *which)
+            lease = lease_id(self._scope, length, began)
             with contextlib.suppress(LeaseThere):  # another client was first
-                grant = wire.LeaseGrantRequest(TTL=length + 2 * part, ID=lease)
+                grant = wire.LeaseGrantRequest(TTL=length + 2 * (length // PARTS), ID=lease)
                 await self._talk.call("LeaseGrant", grant)
             if len(self._known) > PARTS * len(LENGTHS):
                 self._known.clear()
@@ -56,6 +58,14 @@ class Retention:
     def doubt(self) -> None:
         """One of them is missing, by somebody's hand: ask for each again."""
         self._known.clear()
+
+
+def _which(seconds: float) -> tuple[int, int]:
+    """How long it lasts, and in which part of time it begins."""
+    for length in LENGTHS:
+        if seconds <= length:
+            break
+    return length, int(wall_seconds()) // (length // PARTS)
 
 
 def lease_id(*parts: object) -> int:

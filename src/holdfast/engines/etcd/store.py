@@ -44,7 +44,7 @@ from . import wire_pb2 as wire
 from .conversation import Conversation
 from .drafts import Draft, what_stands
 from .failures import Compacted, LeaseMissing, LeaseThere
-from .keys import KIND, LIMIT, TICKETS, VALUE, Keys, end_of
+from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
 from .reading import Handle, kind_bytes, kvs_of, stand_of
 from .requests import (
     absent,
@@ -92,6 +92,8 @@ class EtcdStore:
         self.client = client
         self._talk = talk
         self._call = talk.call
+        self._notes = keys.client(client) + NOTES
+        """About attempts of this client."""
         self._retention = Retention(keys.names, talk)
         self._drafts: dict[tuple[object, ...], Draft] = {}
         self.leases: dict[int, float] = {}
@@ -177,11 +179,15 @@ class EtcdStore:
 
     async def _enter(self, op: Enter) -> Stand:
         ticket = op.ticket
+        nonce = ticket.nonce.encode()
         draft = self._draft(op)
-        key = self.keys.ticket(draft.folder, ticket.mode, ticket.nonce)
-        request = draft.filled(key, self.keys.note(ticket.nonce), encode_ticket(ticket), op.session)
+        key = draft.key(nonce)
+        request = draft.filled(key, self._notes + nonce, encode_ticket(ticket), op.session)
         while True:
-            request.success[0].request_put.lease = await self._retention.lease(RETENTION_SECONDS)
+            kept = self._retention.known(RETENTION_SECONDS)
+            if kept is None:
+                kept = await self._retention.lease(RETENTION_SECONDS)
+            request.success[0].request_put.lease = kept
             try:
                 answer = await self._call("Txn", request)
                 break
@@ -199,7 +205,7 @@ class EtcdStore:
         if draft.reads:
             stand = stand_of(draft.folder, kvs_of(answer.responses))
             return stand._replace(settings=stand.settings or draft.settings, newest=newest)
-        mine = ticket._replace(place=revision, token=newest, handle=Handle(key, revision, revision))
+        mine = Ticket(revision, newest, *ticket[2:11], Handle(key, revision, revision))
         return Stand(draft.settings, (mine,), None, newest)
 
     def _draft(self, op: Enter) -> Draft:
@@ -253,9 +259,8 @@ class EtcdStore:
 
     async def _remove(self, op: Remove) -> Removed:
         key = self.keys.ticket(self.keys.folder(op.name), op.mode, op.nonce)
-        note = self.keys.note(op.nonce)
         if op.bury is not None:
-            return await self._bury(key, note, op.nonce, op.bury)
+            return await self._bury(key, self.keys.note(op.nonce), op.nonce, op.bury)
         if op.place:
             answer = await self._call("Txn", txn([created_at(key, op.place)], [delete(key)], []))
             return Removed(answer.succeeded)

@@ -12,10 +12,12 @@ import grpc
 
 from ...core.ops import Refused, Unknown
 from ...drivers.adapter import Hooks
+from ...drivers.threads import Mailbox
 from ...errors import EngineUnavailable
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import Arm, Retire, StoreOp
 from . import wire_pb2 as wire
+from .aside import aside
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
 from .channels import CHANNEL_OPTIONS, credentials
 from .conversation import Conversation
@@ -42,7 +44,8 @@ class Connection:
 
     __slots__ = ("_channel", "calls", "close", "keep_alive", "watch")
 
-    def __init__(self, endpoint: str, secure: Any) -> None:
+    def __init__(self, endpoint: str, options: Options) -> None:
+        secure = credentials(options)
         if secure is None:
             self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         else:
@@ -86,13 +89,13 @@ class EtcdThreads:
         return f"etcd/{self._talk.cluster}/{self._scope}"
 
     def _connect(self, endpoint: str) -> Connection:
-        return Connection(endpoint, credentials(self._options))
+        return aside(Connection, endpoint, self._options)
 
     def _switched(self) -> None:
         """Watch over the new connection; and close old ones, on which nothing can be under way any more."""
-        self._watcher.interrupt()
+        aside(self._watcher.interrupt)
         for old in self._talk.outdated(2 * self._hooks.io_timeout):
-            old.close()
+            aside(old.close)
 
     def perform(self, op: StoreOp) -> Any:
         if isinstance(op, Arm):
@@ -111,7 +114,7 @@ class EtcdThreads:
                     error, trouble = trouble, None
                     op = script.throw(error)
                 try:
-                    reply = self._send(op)
+                    reply = aside(self._send, op)
                 except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                     trouble = failure
         except StopIteration as end:
@@ -150,9 +153,9 @@ class EtcdThreads:
                 self.run(self._store.script(Retire(leases)))
             except (Refused, Unknown, EngineUnavailable) as trouble:
                 log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
-        self._watcher.close()
+        aside(self._watcher.close)
         for connection in self._talk.close():
-            connection.close()
+            aside(connection.close)
 
     def forked(self) -> None:
         """The parent's threads and connections are not ours: let go of them without a word."""
@@ -182,8 +185,8 @@ class Watcher:
 
     def arm(self, op: Arm) -> None:
         self.listen()
-        confirmed = threading.Event()
-        self._send(self._watches.arm(op, confirmed.set))
+        confirmed = Mailbox()
+        self._send(self._watches.arm(op, confirmed.post))
         if confirmed.wait(self._talk.timeout):
             return
         if self._watches.refusal:
@@ -201,13 +204,14 @@ class Watcher:
 
     def listen(self) -> None:
         if self._thread is None and not self._closed.is_set():
-            with self._starting:
-                if self._thread is None:
-                    self._watches.arm_inbox(self._inbox.watched)
-                    self._thread = threading.Thread(
-                        target=self._serve, name="holdfast-etcd-watch", daemon=True
-                    )
-                    self._thread.start()
+            aside(self._start)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._watches.arm_inbox(self._inbox.watched)
+                self._thread = threading.Thread(target=self._serve, name="holdfast-etcd-watch", daemon=True)
+                self._thread.start()
 
     def _serve(self) -> None:
         while not self._closed.wait(PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS) - 1)]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -28,6 +30,7 @@ from .watches import Watches
 
 __all__ = ["EtcdAsyncio"]
 
+T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
 
@@ -74,7 +77,8 @@ class EtcdAsyncio:
         self._inbox = Inbox(desk, self._store, hooks)
         self._watcher = Watcher(self, keys, hooks, self._talk, self._inbox)
         self._talk.switched = self._switched
-        self._closing: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
+        """Calls under way, and connections that have yet to be closed."""
         self._closed = False
 
     @property
@@ -89,9 +93,20 @@ class EtcdAsyncio:
         """Watch over the new connection; and close old ones, on which nothing can be under way any more."""
         self._watcher.interrupt()
         for old in self._talk.outdated(2 * self._hooks.io_timeout):
-            task = asyncio.ensure_future(old.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._see_to_its_end(old.close())
+
+    def _see_to_its_end(self, ending: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Whatever becomes of us, this comes to its end before the loop does. grpc has one ear for all loops
+        of a process: news of a call whose loop is closed would make it stumble in the next one."""
+        task = asyncio.ensure_future(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has it
 
     async def perform(self, op: StoreOp) -> Any:
         if isinstance(op, Arm):
@@ -118,24 +133,27 @@ class EtcdAsyncio:
         finally:
             script.close()
 
+    async def _send(self, op: Send) -> Any:
+        """A cancellation ends the waiting, not the call: what has been sent has been sent."""
+        return await asyncio.shield(self._see_to_its_end(self._call(op)))
+
     @staticmethod
-    async def _send(op: Send) -> Any:
+    async def _call(op: Send) -> Any:
         connection, method, requests, timeout, metadata = op
         try:
             if method:
                 return await connection.calls[method](requests[0], timeout=timeout, metadata=metadata)
             stream = connection.keep_alive(timeout=timeout, metadata=metadata)
-            try:
-                for request in requests:
-                    await stream.write(request)
-                await stream.done_writing()
-                return [response async for response in stream]
-            finally:
-                stream.cancel()
+            for request in requests:
+                await stream.write(request)
+            await stream.done_writing()
+            return [response async for response in stream]
         except grpc.aio.AioRpcError as error:
             raise failed(error) from None
         except asyncio.InvalidStateError:
             raise Failed("UNAVAILABLE", "the stream ended while it was written to") from None
+        except asyncio.CancelledError:
+            raise Failed("CANCELLED", "the connection was closed") from None
 
     async def listen(self) -> None:
         self._watcher.listen()
@@ -147,16 +165,20 @@ class EtcdAsyncio:
         if self._closed:
             return
         self._closed = self._inbox.closed = True
+        self._talk.timeout = min(self._talk.timeout, CLOSE_SECONDS)
+        watched = await self._watcher.close()
         leases = tuple(self._store.leases)
-        if leases:
-            self._talk.timeout = min(self._talk.timeout, CLOSE_SECONDS)
-            try:
+        try:
+            if leases:
                 await self.run(self._store.script(Retire(leases)))
-            except (Refused, Unknown, EngineUnavailable) as trouble:
-                log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
-        await self._watcher.close()
+            elif watched:
+                # Once a call has gone there and back, nothing more comes of a stream that was cancelled.
+                await self.run(self._talk.call("Status", wire.StatusRequest()))
+        except (Refused, Unknown, EngineUnavailable) as trouble:
+            log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=CLOSE_SECONDS)
         await asyncio.gather(*(connection.close() for connection in self._talk.close()))
-        await asyncio.gather(*self._closing)
 
     def forked(self) -> None:
         """The parent's connections are not ours: let go of them without a word."""
@@ -180,6 +202,7 @@ class Watcher:
         self._stream: Any = None
         self._followed: Any = None
         """The connection that the stream uses."""
+        self._closed = asyncio.Event()
         self._failures = 0
 
     async def arm(self, op: Arm) -> None:
@@ -203,13 +226,12 @@ class Watcher:
             self._requests.put_nowait(request)
 
     def listen(self) -> None:
-        if self._task is None:
+        if self._task is None and not self._closed.is_set():
             self._watches.arm_inbox(self._inbox.watched)
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="holdfast-etcd-watch")
 
     async def _serve(self) -> None:
-        while True:
-            await asyncio.sleep(PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS) - 1)])
+        while not await self._pause(PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS) - 1)]):
             self._failures += 1
             try:
                 await self._follow()
@@ -219,11 +241,20 @@ class Watcher:
                 log.exception("holdfast: the watch of etcd ended; who waits looks by itself from now on")
                 raise
 
+    async def _pause(self, seconds: float) -> bool:
+        """Whether it was the last one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        return self._closed.is_set()
+
     async def _follow(self) -> None:
         """One stream, from its beginning to its end."""
         await self._store.run(self._talk.ready())
         connection = self._talk.connection()
         metadata = (*self._talk.metadata(), ("hasleader", "true"))
+        if self._closed.is_set():
+            return
         stream = connection.watch(metadata=metadata)
         self._stream, self._followed, self._requests = stream, connection, asyncio.Queue()
         self._send(self._watches.restart())
@@ -258,7 +289,14 @@ class Watcher:
         if self._stream is not None:
             self._stream.cancel()
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def close(self) -> bool:
+        """The stream is cancelled rather than whoever reads it, so that its end is read. Whether there was
+        anything to close."""
+        self._closed.set()
+        if self._task is None:
+            return False
+        self.interrupt()
+        await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        return True

@@ -27,7 +27,7 @@ class Etcd(Server):
 
     ``users`` are names and passwords; one must be ``root``. Each may read and write all keys. With ``tls``
     clients must use it. A short heartbeat makes it ready sooner, and allows leases of one second; with etcd's
-    defaults (100, 1000) the shortest lasts two.
+    defaults (100, 1000) the shortest lasts two. With more data than ``quota_bytes`` it is full.
     """
 
     kind = "etcd"
@@ -41,6 +41,7 @@ class Etcd(Server):
         users: Mapping[str, str] | None = None,
         heartbeat_ms: int = 10,
         election_ms: int = 100,
+        quota_bytes: int = 0,
     ) -> None:
         super().__init__()
         self.name = name
@@ -50,6 +51,7 @@ class Etcd(Server):
             raise ServerFailed(f"etcd turns authentication on only with a user {ROOT!r}")
         self._heartbeat_ms = heartbeat_ms
         self._election_ms = election_ms
+        self._quota_bytes = quota_bytes
         self.fellows: Sequence[Etcd] = (self,)
         """All members of its cluster, itself included."""
         self.cluster_token = secrets.token_hex(8)
@@ -116,6 +118,7 @@ class Etcd(Server):
             "initial-cluster": cluster,
             "initial-cluster-token": self.cluster_token,
             "heartbeat-interval": str(self._heartbeat_ms),
+            "quota-backend-bytes": str(self._quota_bytes),
             "election-timeout": str(self._election_ms),
             "logger": "zap",
             "log-outputs": "stderr",

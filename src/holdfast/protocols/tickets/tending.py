@@ -21,10 +21,11 @@ async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply
     now = await Now()
     due: dict[int, Session] = {}
     renewed: list[Mine] = []
+    known = dict(desk.mine)
     for _, request in steps:
         if not isinstance(request, Renew | Refresh):
             continue
-        mine = desk.mine.get(request.nonce)
+        mine = known.get(request.nonce)
         if mine is None or mine.session is None or mine.session.id is None or mine.session.dead:
             continue
         if isinstance(request, Renew) or mine.session.is_due(now):
@@ -32,7 +33,7 @@ async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply
         if isinstance(request, Renew) and mine.ticket is not None:
             renewed.append(mine)
     missing = await _keep(desk, list(due.values()), _chosen(desk, renewed), now) if due else set()
-    return [await _answer(desk, name, request, missing) for name, request in steps]
+    return [await _answer(desk, name, request, known, missing) for name, request in steps]
 
 
 async def _keep(desk: Desk, sessions: list[Session], chosen: list[Mine], sent: float) -> set[str]:
@@ -62,12 +63,18 @@ def _chosen(desk: Desk, renewed: list[Mine]) -> list[Mine]:
     return [*suspects, *(mine for mine in in_turn if mine.nonce not in desk.suspects)]
 
 
-async def _answer(desk: Desk, name: str, request: Request, missing: set[str]) -> Reply:
+async def _answer(
+    desk: Desk, name: str, request: Request, known: dict[str, Mine], missing: set[str]
+) -> Reply:
+    """``known``: our attempts before the sign of life. One that is gone since then we have given back
+    ourselves; to ask what became of it would keep the next sign of life waiting."""
     if isinstance(request, Refresh):
         return await refresh(desk, name, request)
     if not isinstance(request, Renew):
         return Done()
     mine = desk.mine.get(request.nonce)
+    if mine is None and request.nonce in known:
+        return Absent()
     if mine is not None and mine.session is not None and request.nonce not in missing:
         if not mine.session.dead:
             return Done()
