@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
 
 from ...core.deadlines import RENEW_AFTER
 from ...core.ops import Now, Refused, Unknown
@@ -14,7 +13,6 @@ from ...rules.tickets import (
     Settings,
     Stand,
     Ticket,
-    Watched,
     blockers,
     find,
     holding,
@@ -29,8 +27,6 @@ __all__ = ["acquire", "filled", "granted", "mismatch"]
 
 LOOK_IN_SECONDS = 60.0
 """A waiter is woken by the store. That it looks by itself now and then is the protocol's own caution."""
-
-NOBODY: Final = Watched(())
 
 
 async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
@@ -132,9 +128,10 @@ class Asking:
         """Our ticket stands among the others."""
         mine, ask = self.mine, self.ask
         wrong = mismatch(stand, ask.kind, ask.limit)
+        if wrong is None and me.token and me.mode == "exclusive" and me is stand.tickets[0]:
+            return _grant(mine, me, (), self.session, ask.max_hold, self.began)
         present = stand.settings or self.declared
-        first = me is stand.tickets[0] and me.mode != "permit"
-        waits_for = NOBODY if first else watched(stand.tickets, me, present)
+        waits_for = watched(stand.tickets, me, present)
         if wrong is not None or (waits_for.nonces and not ask.wait):
             await Remove(self.name, ask.nonce, ask.mode, me.place)
             mine.entered = False
@@ -225,16 +222,20 @@ async def granted(
 
     ``began``: before the request was sent. A session may be older than that: then so much less is left.
     """
+    if me.token and me.mode not in SHARED_MODES:
+        return _grant(mine, me, (), session, lasts, began)
     shared = me.mode in SHARED_MODES
-    if me.token and not shared:
-        ticket: Ticket | None = me
-        peers: tuple[int, ...] = ()
-    else:
-        known = await filled(mine.name, holding(stand) if shared else (me,))
-        ticket = find(known, me.nonce)
-        peers = tuple([t.token for t in known if t.nonce != me.nonce])
+    known = await filled(mine.name, holding(stand) if shared else (me,))
+    ticket = find(known, me.nonce)
     if ticket is None:
         return None
+    peers = tuple([t.token for t in known if t.nonce != me.nonce])
+    return _grant(mine, ticket, peers, session, lasts, began)
+
+
+def _grant(
+    mine: Mine, ticket: Ticket, peers: tuple[int, ...], session: Session, lasts: float | None, began: float
+) -> Granted:
     mine.ticket, mine.session = ticket, session
     ttl = min(ticket.ttl, session.lasts)
     age = session.age(began, ttl)
