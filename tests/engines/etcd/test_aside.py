@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -61,6 +62,26 @@ def test_an_interrupt_ends_the_waiting_and_not_the_work_and_nobody_waits_behind_
     assert not done.is_set()
     go_on.set()
     assert done.wait(30)
+
+
+def test_one_that_comes_in_between_waits_for_nobody() -> None:
+    """A signal handler runs while the main thread waits, and asks for something itself."""
+    aside = Aside()
+    go_on = threading.Event()
+    told: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        told.append(aside(len, "abc"))
+        go_on.set()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        assert aside(go_on.wait, 30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert told == [3]
+    assert aside(len, "ab") == 2
 
 
 def test_when_no_thread_can_be_begun_any_more_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ There is one such thread for a process, begun when it is first needed; other thr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
-from queue import SimpleQueue
 from threading import main_thread
 from typing import Any, TypeVar
 
@@ -22,36 +22,54 @@ __all__ = ["aside"]
 T = TypeVar("T")
 
 
-class Errand:
-    """Something to be done, and what came of it."""
+def _nothing() -> None:
+    """Before the first errand."""
 
-    __slots__ = ("_act", "_what", "done", "error", "result")
 
-    def __init__(self, act: Callable[..., Any], what: tuple[Any, ...]) -> None:
-        self._act = act
-        self._what = what
-        self.done = allocate_lock()
+class Helper:
+    """A thread that does one errand after the other, for one who waits for each."""
+
+    __slots__ = ("_act", "_begin", "_end", "_error", "_leaves", "_result", "_what", "busy")
+
+    def __init__(self) -> None:
+        self._begin = allocate_lock()
+        """Free when there is something to do."""
+        self._end = allocate_lock()
         """Free when it is done."""
-        self.done.acquire()
-        self.result: Any = None
-        self.error: BaseException | None = None
+        self._begin.acquire()
+        self._end.acquire()
+        self._act: Callable[..., Any] = _nothing
+        self._what: tuple[Any, ...] = ()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._leaves = False
+        self.busy = False
 
-    def run(self) -> None:
-        try:
-            self.result = self._act(*self._what)
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            self.error = error
-        self.done.release()
+    def serve(self) -> None:
+        begins, ended = self._begin.acquire, self._end.release
+        while begins() and not self._leaves:
+            try:
+                self._result = self._act(*self._what)
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                self._error = error
+            ended()
 
+    def do(self, act: Callable[..., Any], what: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+        """What came of it. Whatever this raises came to the one who waits, and not to the helper."""
+        self.busy = True
+        self._act, self._what = act, what
+        self._begin.release()
+        self._end.acquire()
+        outcome = self._result, self._error
+        self._act, self._what, self._result, self._error = _nothing, (), None, None
+        self.busy = False
+        return outcome
 
-Helper = SimpleQueue[Errand | None]
-"""A thread that does errands, as seen from outside: the queue that it reads. None: that was the last."""
-
-
-def _serve(helper: Helper) -> None:
-    while (errand := helper.get()) is not None:
-        errand.run()
-        del errand  # and all that hangs on it, while we wait for the next
+    def leave(self) -> None:
+        """It goes when it is done with what it does."""
+        self._leaves = True
+        with contextlib.suppress(RuntimeError):  # then it is about to begin, and sees that it shall not
+            self._begin.release()
 
 
 class Aside:
@@ -66,40 +84,40 @@ class Aside:
         """``act(*what)``, done by another thread if this is the main thread."""
         if get_ident() != main_thread().ident:
             return act(*what)
-        helper = self._helper or self._begin()
-        if helper is None:
-            return act(*what)
-        errand = Errand(act, what)
+        helper = self._helper
+        if helper is None or helper.busy:  # busy: a signal handler, or a finalizer, came in between
+            helper = self._begin()
+            if helper is None:
+                return act(*what)
         try:
-            helper.put(errand)
-            errand.done.acquire()
+            result, error = helper.do(act, what)
         except BaseException:
-            self._leave(helper)
+            # Whatever it does now, nobody shall wait behind it.
+            self._helper = None
+            helper.leave()
             raise
+        if helper is not self._helper:
+            helper.leave()  # the one who came in between has left another
+        if error is None:
+            return result  # type: ignore[no-any-return]  # as ``act`` returned it
         try:
-            if errand.error is not None:
-                raise errand.error
-            return errand.result  # type: ignore[no-any-return]  # as ``act`` returned it
+            raise error
         finally:
-            del errand  # lest an error and its own traceback keep each other alive
+            del error  # lest it and its own traceback keep each other alive
 
     def _begin(self) -> Helper | None:
         """Without the handshake of ``threading``: an interrupt in it would leave a thread that hangs."""
-        helper: Helper = SimpleQueue()
+        helper = Helper()
         try:
-            start_new_thread(_serve, (helper,))
+            start_new_thread(helper.serve, ())
             self._helper = helper
         except RuntimeError:
             return None  # the interpreter is about to end, and begins nothing any more
         except BaseException:
-            self._leave(helper)
+            self._helper = None
+            helper.leave()
             raise
         return helper
-
-    def _leave(self, helper: Helper) -> None:
-        """It goes when it is done with what it does. The next errand is another's: it shall not wait."""
-        self._helper = None
-        helper.put(None)
 
     def forked(self) -> None:
         self._helper = None

@@ -15,7 +15,10 @@ async def release(desk: Desk, name: str, ask: Release) -> Reply:
     mine = desk.mine.get(ask.nonce)
     if mine is None:
         return Gone("expired")
-    removed = await _remove(mine, ask.linger)
+    if ask.linger:
+        removed = await _remove(mine, ask.linger)
+    else:
+        removed = await Remove(name, ask.nonce, mine.mode)
     desk.forget(ask.nonce)
     if removed.found:
         return Done()

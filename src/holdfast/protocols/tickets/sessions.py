@@ -6,7 +6,15 @@ from ...core.ops import Now
 from .desk import Desk, Session
 from .ops import Keep, Open
 
-__all__ = ["refreshed", "session_for"]
+__all__ = ["at_hand", "refreshed", "session_for"]
+
+
+def at_hand(desk: Desk, ttl: float, in_full: bool, now: float) -> Session | None:
+    """The session that ``session_for`` would give, if that takes nothing: it is open and young enough."""
+    session = desk.session(desk.seconds_for(ttl))
+    if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
+        return None
+    return session
 
 
 async def session_for(desk: Desk, ttl: float, in_full: bool) -> Session:

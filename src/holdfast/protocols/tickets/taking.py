@@ -21,7 +21,7 @@ from ...rules.tickets import (
 )
 from .desk import Desk, Mine, Session
 from .ops import Arm, Enter, Fill, Look, NoSession, Remove, Take, Wall
-from .sessions import refreshed, session_for
+from .sessions import at_hand, refreshed, session_for
 
 __all__ = ["acquire", "filled", "granted", "mismatch"]
 
@@ -51,7 +51,7 @@ class Asking:
     """One request for a lock, from step to step. Each step puts our ticket or looks at it, and in the same
     moment at those before it; then it is plain what to do, or what to answer."""
 
-    __slots__ = ("alone", "ask", "began", "declared", "desk", "mine", "name", "session", "settings")
+    __slots__ = ("alone", "ask", "began", "declared", "desk", "fresh", "mine", "name", "session", "settings")
 
     session: Session
 
@@ -62,11 +62,14 @@ class Asking:
         self.settings: Settings | None = desk.settings.get(name, self.declared)
         """What the name is taken for."""
         self.alone = not ask.wait
+        self.fresh = True
+        """This is the first step: it is still as late as when we began."""
 
     async def step(self) -> Reply | None:
         """What is to be answered; None: go on."""
         mine, ask, name = self.mine, self.ask, self.name
-        await self._find_session()
+        if not self._has_session():
+            await self._find_session()
         looks = mine.entered
         if looks:
             stand = await Look(name, ask.nonce, ask.kind, mine.place)
@@ -88,6 +91,18 @@ class Asking:
             mine.armed = None
             return None
         return await self._there(stand, me)
+
+    def _has_session(self) -> bool:
+        """Most often there is one, and nothing has to be asked to know."""
+        mine, ask, fresh = self.mine, self.ask, self.fresh
+        self.fresh = False
+        if mine.entered or not fresh:
+            return False
+        session = at_hand(self.desk, ask.ttl, not ask.renews, self.began)
+        if session is None:
+            return False
+        self.session = mine.session = session
+        return True
 
     async def _find_session(self) -> None:
         """The session of our ticket, young enough; if it is gone, so is the ticket."""
@@ -113,6 +128,8 @@ class Asking:
         """Our ticket stands among the others."""
         mine, ask = self.mine, self.ask
         wrong = mismatch(stand, ask.kind, ask.limit)
+        if wrong is None and me.token and me.mode == "exclusive" and me is stand.tickets[0]:
+            return _grant(mine, me, (), self.session, ask.max_hold, self.began)
         present = stand.settings or self.declared
         waits_for = watched(stand.tickets, me, present)
         if wrong is not None or (waits_for.nonces and not ask.wait):
@@ -173,19 +190,8 @@ def _are_the_same(one: Settings | None, other: Settings | None) -> bool:
 
 
 def _ticket(ask: Acquire, since: float) -> Ticket:
-    return Ticket(
-        place=0,
-        token=0,
-        nonce=ask.nonce,
-        client=ask.client,
-        owner=ask.owner,
-        kind=ask.kind,
-        mode=ask.mode,
-        ttl=ask.ttl,
-        since=since,
-        lasts=ask.max_hold,
-        metadata=ask.metadata,
-    )
+    nonce, client, owner, kind, mode, ttl = ask[:6]
+    return Ticket(0, 0, nonce, client, owner, kind, mode, ttl, since, ask.max_hold, ask.metadata)
 
 
 def mismatch(stand: Stand, kind: str, limit: int) -> Mismatch | None:
@@ -216,13 +222,21 @@ async def granted(
 
     ``began``: before the request was sent. A session may be older than that: then so much less is left.
     """
+    if me.token and me.mode not in SHARED_MODES:
+        return _grant(mine, me, (), session, lasts, began)
     shared = me.mode in SHARED_MODES
     known = await filled(mine.name, holding(stand) if shared else (me,))
     ticket = find(known, me.nonce)
     if ticket is None:
         return None
+    peers = tuple([t.token for t in known if t.nonce != me.nonce])
+    return _grant(mine, ticket, peers, session, lasts, began)
+
+
+def _grant(
+    mine: Mine, ticket: Ticket, peers: tuple[int, ...], session: Session, lasts: float | None, began: float
+) -> Granted:
     mine.ticket, mine.session = ticket, session
-    peers = tuple([t.token for t in known if shared and t.nonce != me.nonce])
     ttl = min(ticket.ttl, session.lasts)
     age = session.age(began, ttl)
     return Granted(ticket.token, peers, ticket.kind, ticket.mode, ttl, lasts, ticket.metadata, age)
