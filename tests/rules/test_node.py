@@ -268,26 +268,39 @@ def test_a_node_remembers_the_longest_ttl() -> None:
 
 def test_a_node_is_primed_once_and_started_as_primed() -> None:
     mine, other = node.mark_text("s1", 3, "run1"), node.mark_text("s2", 3, "run1")
-    primed = node.change(node.FRESH, node.Prime(mine, ""))
+    primed = node.change(node.FRESH, node.Prime(mine, ""), "run1")
     assert primed == node.Mark("", mine)
-    assert node.change(primed, node.Prime(other, "")) == primed
-    assert node.change(primed, node.Start(other)) == primed
-    assert node.change(node.change(primed, node.Prime(other, mine)), node.Start(other)).ready == other
-    started = node.change(primed, node.Start(mine))
+    assert node.change(primed, node.Prime(other, ""), "run1") == primed
+    assert node.change(primed, node.Start(other), "run1") == primed
+    assert (
+        node.change(node.change(primed, node.Prime(other, mine), "run1"), node.Start(other), "run1").ready
+        == other
+    )
+    started = node.change(primed, node.Start(mine), "run1")
     assert started.ready == mine
-    assert node.change(started, node.Prime(other, mine)) == started
-    assert node.change(node.FRESH, node.Start(mine)) == node.FRESH
+    assert node.change(started, node.Prime(other, mine), "run1") == started
+    assert node.change(node.FRESH, node.Start(mine), "run1") == node.FRESH
 
 
 def test_a_new_life_is_trusted_only_on_the_mark_that_was_seen() -> None:
     old, new = node.mark_text("s1", 3, "run1"), node.mark_text("s1", 3, "run2")
-    assert node.change(node.Mark(old), node.Trust(new, old)).ready == new
-    assert node.change(node.FRESH, node.Trust(new, old)) == node.FRESH
+    assert node.change(node.Mark(old), node.Trust(new, old), "run2").ready == new
+    assert node.change(node.FRESH, node.Trust(new, old), "run2") == node.FRESH
 
 
-def test_who_is_admitted_knows_the_longest_ttl_of_the_others() -> None:
+def test_who_is_admitted_has_forgotten_nothing_since_it_began_to_rejoin() -> None:
     new = node.mark_text("s1", 3, "run2")
-    assert node.change(node.Mark(longest=3), node.Admit(new, 9)) == node.Mark(new, new, 9)
+    rejoining = node.change(node.Mark(longest=3), node.Rejoin(new), "run2")
+    assert node.change(rejoining, node.Admit(new, 9), "run2") == node.Mark(new, new, "", 9)
+    assert node.change(node.FRESH, node.Admit(new, 9), "run2") == node.FRESH
+
+
+@pytest.mark.parametrize("request_", [node.Prime, node.Start, node.Trust, node.Rejoin, node.Admit])
+def test_what_was_meant_for_another_life_changes_nothing(request_: Any) -> None:
+    text = node.mark_text("s1", 3, "run1")
+    mark = node.Mark("", text, text, 5)
+    asked = request_(text) if request_ in (node.Start, node.Rejoin) else request_(text, "")
+    assert node.change(mark, asked, "run2") == mark
 
 
 # --- whatever is asked --------------------------------------------------------------------------

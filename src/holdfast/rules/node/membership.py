@@ -20,6 +20,7 @@ __all__ = [
     "MembershipRequest",
     "Prime",
     "Raise",
+    "Rejoin",
     "Start",
     "Trust",
     "change",
@@ -62,8 +63,14 @@ class Trust(NamedTuple):
     was: str
 
 
+class Rejoin(NamedTuple):
+    """It is about to be told all fences."""
+
+    mark: str
+
+
 class Admit(NamedTuple):
-    """It has waited and has been told all fences: it may issue numbers again."""
+    """It has waited and has been told all fences since it began to rejoin: it may issue numbers again."""
 
     mark: str
     longest: int
@@ -94,11 +101,15 @@ class Marked(NamedTuple):
     mark: Mark
 
 
-MembershipRequest = Prime | Start | Trust | Admit
+MembershipRequest = Prime | Start | Trust | Rejoin | Admit
+"""Each names the mark that the node is to have; it must be that of the server's present life."""
 
 
-def change(mark: Mark, request: MembershipRequest) -> Mark:
-    """The mark after the request; the same where the request no longer fits what is there."""
+def change(mark: Mark, request: MembershipRequest, run: str) -> Mark:
+    """The mark after the request; the same where the request no longer fits what is there, or was meant for
+    another life of the server than ``run``."""
+    if request.mark.rpartition("/")[2] != run:
+        return mark
     if isinstance(request, Prime):
         fits = not mark.ready and mark.primed == request.was
         return mark._replace(primed=request.mark) if fits else mark
@@ -107,4 +118,8 @@ def change(mark: Mark, request: MembershipRequest) -> Mark:
         return mark._replace(ready=request.mark) if fits else mark
     if isinstance(request, Trust):
         return mark._replace(ready=request.mark) if mark.ready == request.was else mark
-    return Mark(request.mark, request.mark, max(mark.longest, request.longest))
+    if isinstance(request, Rejoin):
+        return mark._replace(rejoins=request.mark)
+    if mark.rejoins != request.mark:
+        return mark
+    return Mark(request.mark, request.mark, "", max(mark.longest, request.longest))

@@ -96,6 +96,8 @@ class Mark(NamedTuple):
     """``set/size/run`` since the node may issue numbers; the run is the server's life from start to end."""
     primed: str = ""
     """The same, written first when a set is initialised."""
+    rejoins: str = ""
+    """The same, while the node is told what it forgot: a mark that is gone again forgot that, too."""
     longest: int = 0
     """The longest ttl that was ever asked for here: one who forgot has to wait for longer than that."""
 
