@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any, Final
 
+from holdfast.core.deadlines import relied_until
 from holdfast.drivers.simulation import QuorumNode
 from holdfast.drivers.simulation.servers import WALL_SECONDS
 from holdfast.rules import node
@@ -30,11 +31,12 @@ class QuorumEvidence(Evidence):
     def __init__(self, run: QuorumRun) -> None:
         super().__init__(run)
         self.forgets = False  # a node that forgot does not take part: it costs no promise
+        self.jumps = self.jumps or any(fault.kind == "clock flicker" for fault in run.plan)
         self.nodes = run.nodes
         self.asked: dict[str, list[float]] = defaultdict(list)
         """nonce → when it asked, each time"""
-        self.decided: list[tuple[float, str, str, str, int, float]] = []
-        """(at, client, nonce, owner, token, validity left)"""
+        self.decided: list[tuple[float, str, str, str, int, float, float]] = []
+        """(at, client, nonce, owner, token, ttl, seconds since the first request was sent)"""
         self.stored: list[tuple[float, str, str, Any, Any, node.NodeRecord]] = []
         for note in self.notes:
             if note.what == "asks":
@@ -99,7 +101,7 @@ def in_the_order_of_grants(seen: QuorumEvidence) -> Iterator[str]:
 
 def succession(seen: QuorumEvidence) -> Iterator[str]:
     """Whoever was taken over on a node that counted for both has the lower token."""
-    token_of = {owner: token for _, _, _, owner, token, _ in seen.decided}
+    token_of = {owner: token for _, _, _, owner, token, _, _ in seen.decided}
     came: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     """(node, name) → owner → which claim of that node it was"""
     counts: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -123,9 +125,9 @@ def succession(seen: QuorumEvidence) -> Iterator[str]:
 
 def decided_in_time(seen: QuorumEvidence) -> Iterator[str]:
     """Nothing is granted once it took longer than it lasts."""
-    for at, _, nonce, _, token, left in seen.decided:
-        if left <= 0:
-            yield f"{nonce} at {at:.4f} s: token {token} granted {-left:.4f} s after its validity ended"
+    for at, _, nonce, _, token, ttl, took in seen.decided:
+        if relied_until(0.0, ttl) <= took:
+            yield f"{nonce} at {at:.4f} s: token {token} granted after {took:.4f} s, it lasts {ttl} s"
 
 
 def kept_by_a_majority(seen: QuorumEvidence) -> Iterator[str]:

@@ -52,6 +52,7 @@ QUORUM_KINDS: Final = {
     "node rollback": 2,
     "node flush": 1,
     "clock jump": 2,
+    "clock flicker": 2,
 }
 FORGETFUL: Final = ("node amnesia", "node rollback", "node flush")
 
@@ -84,13 +85,34 @@ class Rush(Locks):
         await self.hold(self.spec(self.board.names[0], timeout=1.0, ttl=2.0, max_hold=None, grace=0.0))
 
 
+class Strangers(Locks):
+    """Each comes as if for the first time, with a hint that helps nobody, and is soon gone: what tells the
+    grants apart are the nodes alone."""
+
+    workers_per_client = 1
+
+    def idle_seconds(self) -> float:
+        return 0.05 if self.board.world.now < FAULTS_END else 1.0
+
+    def hold_seconds(self) -> float:
+        return 0.002
+
+    async def once(self) -> None:
+        client = self.client
+        assert isinstance(client, QuorumClient)
+        client.quorum.seen = 0
+        client.wall.rate = 0.0
+        await self.hold(self.spec(self.board.names[0], timeout=0.05, ttl=2.0, max_hold=None, grace=0.0))
+
+
 QUORUM_SCENARIOS: Final[dict[str, type[Worker]]] = {
-    "lock": Locks,
-    "rlock": Reentrant,
-    "several": Several,
-    "guard": Guarded,
-    "handling": Handling,
-    "rush": Rush,
+    "quorum lock": Locks,
+    "quorum rlock": Reentrant,
+    "quorum several": Several,
+    "quorum guard": Guarded,
+    "quorum handling": Handling,
+    "quorum rush": Rush,
+    "quorum strangers": Strangers,
 }
 
 
@@ -143,6 +165,8 @@ def _make(kind: str, chance: random.Random, size: int, minority: Sequence[int]) 
             duration, amount = chance.uniform(0.05, 2.0), chance.uniform(0.1, 1.0)
         elif kind == "clock jump":
             duration, amount = 0.0, chance.choice((-2.0, 1.0, 5.0, 3600.0))
+        elif kind == "clock flicker":
+            duration = 0.0
     return Fault(at, kind, target, round(duration, 3), round(amount, 3))
 
 
@@ -153,16 +177,18 @@ def run_quorum_schedule(
     intensity: float = 1.0,
     kinds: Sequence[str] = tuple(QUORUM_KINDS),
     size: int = 0,
+    node_seconds: float = 0.0,
 ) -> QuorumRun:
+    """What is 0 is left to chance."""
     scenario = scenario or quorum_scenario_of(seed)
-    world = World(f"quorum/{scenario}/{seed}")
+    world = World(f"{scenario}/{seed}")
     shape = world.stream("shape")
     size = size or shape.choice((3, 5))
     fallible = shape.sample(range(size), shape.randrange((size - 1) // 2 + 1))
     nodes = [_node(world, index, shape, index not in fallible) for index in range(size)]
     if plan is None:
         plan = make_quorum_plan(world.stream("faults"), nodes, kinds, intensity)
-    board = _build(world, scenario, nodes, shape)
+    board = _build(world, scenario, nodes, shape, node_seconds)
     inject_quorum(world, nodes, plan)
     run = QuorumRun(scenario, seed, plan, world, board, nodes=nodes)
     try:
@@ -200,16 +226,22 @@ def _workers(client: SimulatedClient) -> list[str]:
     return [label for label in client.tasks if label.startswith("worker")]
 
 
-def _build(world: World, scenario: str, nodes: list[QuorumNode], shape: random.Random) -> Board:
+def _build(
+    world: World, scenario: str, nodes: list[QuorumNode], shape: random.Random, node_seconds: float
+) -> Board:
     world.node = Node(world, "unused", Clock(0.0, 1.0), Clock(0.0, 1.0))
     store = CounterStore(world)
     board = Board(world, store, ("a", "b", "c"), 1)
     clocks = [Clock(shape.uniform(100, 1e6), 1 + shape.uniform(-DRIFT, DRIFT)) for _ in range(CLIENTS + 1)]
-    walls = [_client_wall(shape) for _ in range(CLIENTS + 1)]
+    # Clocks that stand still, or far apart, leave the numbers to the nodes: hints change nothing there.
+    spread, rate = shape.choice(((0.01, 1.0), (1.0, 1.0), (50.0, 1.0), (5.0, 0.0), (5.0, 0.0)))
+    walls = [_client_wall(shape, spread, rate) for _ in range(CLIENTS + 1)]
     links = [
         {server: Link(world.stream("network", machine, server.label)) for server in (*nodes, store)}
         for machine in range(CLIENTS + 1)
     ]
+
+    node_seconds = node_seconds or shape.choice((0.05, 0.05, 0.05, 0.3, 2.0))
 
     def make(machine: int) -> QuorumClient:
         incarnation = sum(1 for client in world.past if client.machine == machine)
@@ -224,6 +256,7 @@ def _build(world: World, scenario: str, nodes: list[QuorumNode], shape: random.R
             IO_SECONDS,
             LINGER_SECONDS,
             throws_again=bool(machine % 2),
+            node_seconds=node_seconds,
         )
 
     def start(machine: int) -> None:
@@ -244,10 +277,10 @@ def _build(world: World, scenario: str, nodes: list[QuorumNode], shape: random.R
     return board
 
 
-def _client_wall(shape: random.Random) -> Clock:
-    """Mostly right within a second; now and then an hour off."""
-    off = shape.choice((-3600.0, 3600.0)) if shape.random() < 0.1 else shape.uniform(-1.0, 1.0)
-    return Clock(off, 1.0)
+def _client_wall(shape: random.Random, spread: float, rate: float) -> Clock:
+    """Now and then an hour off."""
+    off = shape.choice((-3600.0, 3600.0)) if shape.random() < 0.1 else shape.uniform(-spread, spread)
+    return Clock(off, rate)
 
 
 async def _operate(client: QuorumClient) -> None:

@@ -157,6 +157,10 @@ class QuorumNode(Server):
         self.down = ""
         self.lives += 1
 
+    def expire(self) -> None:
+        """All claims are over, as by a clock that was far ahead for a moment."""
+        self.records = {name: record._replace(claim=None) for name, record in self.records.items()}
+
     def forget(self, back_to: float = -inf) -> None:
         """Lose everything, or what was stored since ``back_to``."""
         if back_to == -inf:

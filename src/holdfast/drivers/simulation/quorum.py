@@ -54,6 +54,7 @@ class QuorumClient(SimulatedClient):
         io_timeout: float,
         linger: float,
         throws_again: bool,
+        node_seconds: float = 0.05,
     ) -> None:
         super().__init__(world, machine, incarnation, clock, links, io_timeout, linger, throws_again)
         self.nodes = tuple(nodes)
@@ -65,7 +66,7 @@ class QuorumClient(SimulatedClient):
         self.quorum = Quorum(
             client=self.id,
             labels=tuple(each.label for each in self.nodes),
-            node_seconds=0.05,
+            node_seconds=node_seconds,
             drift=0.01,
             retry_seconds=0.2,
             jitter_seconds=0.2,
@@ -130,8 +131,8 @@ class QuorumClient(SimulatedClient):
     def _replied(self, request: Any, reply: Any) -> None:
         if isinstance(request, Acquire) and isinstance(reply, Granted):
             owner = self.quorum.attempts[request.nonce].owner
-            left = self.quorum.valid_until(self.sent[owner], request.ttl) - self.local()
-            self.note("decided", request.nonce, owner, reply.token, left)
+            took = self.local() - self.sent[owner]
+            self.note("decided", request.nonce, owner, reply.token, request.ttl, took)
 
     # --- several nodes at once ------------------------------------------------------------------
 

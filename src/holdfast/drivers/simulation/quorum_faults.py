@@ -20,9 +20,11 @@ NODE_FAULTS: Final = (
     "node rollback",
     "node flush",
     "clock jump",
+    "clock flicker",
 )
 """``target`` is the node. A crash keeps what was stored; amnesia loses it; a rollback loses the last
-``amount`` seconds; a flush loses it without a restart; slow and cut concern all links to it."""
+``amount`` seconds; a flush loses it without a restart; slow and cut concern all links to it. A clock that
+flickers is far ahead for a moment: all claims there are over."""
 
 QUORUM_FORGETS: Final = ("node amnesia", "node rollback", "node flush")
 
@@ -40,6 +42,8 @@ def _strike(world: World, node: QuorumNode, fault: Fault) -> None:
         client.cover_pending(fault.kind)
     if fault.kind == "clock jump":
         node.wall.jump(fault.amount)
+    elif fault.kind == "clock flicker":
+        node.expire()
     elif fault.kind == "node hang":
         node.hangs_until = max(node.hangs_until, world.now + fault.duration)
     elif fault.kind in ("node slow", "node cut"):

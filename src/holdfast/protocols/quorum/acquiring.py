@@ -16,7 +16,7 @@ from ...core.ops import Now, Pause, Refused, Troubled
 from ...rules import node
 from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
-from .membership import described, join, look_after
+from .membership import described, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance, Wall
 from .state import Attempt, Quorum, column
 from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp
@@ -143,6 +143,7 @@ def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
 async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     """Ask all nodes, stamp where they differ, look at the clock, let go of what failed."""
     await join(quorum)
+    await look_after_in_time(quorum)
     sent = await Now()
     for taking in takings:
         taking.attempt.sent = sent
@@ -152,7 +153,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     for index, taking in enumerate(takings):
         taking.answers = column(answers, index)
         taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
-        _remember_numbers(quorum, taking)
+        _remember(quorum, taking)
     if any(taking.verdict.__class__ is ToStamp for taking in takings):
         await _stamp(quorum, [taking for taking in takings if taking.verdict.__class__ is ToStamp])
     now = await Now()
@@ -176,12 +177,15 @@ def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
     return enough
 
 
-def _remember_numbers(quorum: Quorum, taking: Taking) -> None:
-    for reply in taking.answers.values():
+def _remember(quorum: Quorum, taking: Taking) -> None:
+    """What the answers teach beyond this attempt."""
+    for each, reply in taking.answers.items():
         if reply.__class__ is Issued:
             quorum.saw(reply.number)
         elif reply.__class__ is Taken:
             quorum.saw(reply.claim.number)
+        elif reply.__class__ is Unready:
+            quorum.unready.add(each)
 
 
 async def _stamp(quorum: Quorum, takings: list[Taking]) -> None:
@@ -261,12 +265,7 @@ async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
         # Most clocks differ from ours: theirs it is that numbers are measured by.
         quorum.offset = sorted(skewed)[len(skewed) // 2] - await Wall()
         return failed
-    unready = [each for each, reply in replies.items() if reply.__class__ is Unready]
-    if not unready:
-        return False
-    if failed or (await Now()) >= quorum.looks_after_at:
-        return await look_after(quorum, unready) and failed
-    return False
+    return failed and bool(quorum.unready) and await look_after(quorum)
 
 
 def _hear(quorum: Quorum, replies: dict[int, Any]) -> None:

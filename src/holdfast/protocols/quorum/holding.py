@@ -24,7 +24,7 @@ from ...rules.requests import (
     Withdraw,
     Withdrawn,
 )
-from .membership import join, look_after
+from .membership import join, look_after_in_time
 from .ops import Answers, Batch
 from .state import Attempt, Quorum, column
 from .tally import is_kept, is_over, why_lost
@@ -84,6 +84,7 @@ async def _renew_some(
 ) -> bool:
     """Whether a majority answered at all."""
     await join(quorum)
+    await look_after_in_time(quorum)
     batch: Batch = tuple(
         [(attempt.name, node.Renew(attempt.owner, quorum.kept_us(ask.ttl))) for _, attempt, ask in renewals]
     )
@@ -94,7 +95,7 @@ async def _renew_some(
         )
 
     answers = await quorum.ask(batch, enough)
-    unready = {each for each, answer in answers.items() if _is_unready(answer)}
+    quorum.unready.update(each for each, answer in answers.items() if _is_unready(answer))
     for i, (index, attempt, ask) in enumerate(renewals):
         told = column(answers, i)
         kept = is_kept(told, quorum.size)
@@ -103,8 +104,6 @@ async def _renew_some(
             replies[index] = Done()
         elif kept is False:
             replies[index] = Gone(*why_lost(told.values()))
-    if unready and (await Now()) >= quorum.looks_after_at:
-        await look_after(quorum, unready)
     return sum(1 for answer in answers.values() if not isinstance(answer, Troubled)) >= quorum.majority
 
 

@@ -9,7 +9,7 @@ node's own settings say that it remembers all it ever answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ...core.ops import Nonce, Now, Pause, Refused, Troubled
@@ -38,6 +38,7 @@ __all__ = [
     "initialise",
     "join",
     "look_after",
+    "look_after_in_time",
     "rejoin",
     "run_of",
     "set_of",
@@ -45,8 +46,9 @@ __all__ = [
     "status",
 ]
 
-LOOK_AFTER_SECONDS: Final = 1.0
-"""How often nodes that are not ready are looked after, at most."""
+LOOK_AFTER_SECONDS: Final = 0.5
+LOOK_AFTER_SECONDS_MAX: Final = 16.0
+"""How long to wait before nodes that are not ready are looked after again: ever longer."""
 
 REJOIN_MARGIN_SECONDS: Final = 1.0
 REJOIN_DRIFT: Final = 0.02
@@ -252,13 +254,21 @@ def _marked(answers: Answers) -> int:
 # --- looking after nodes that are not ready -----------------------------------------------------
 
 
-async def look_after(quorum: Quorum, nodes: Iterable[int]) -> bool:
+async def look_after(quorum: Quorum) -> bool:
     """Nodes said that they are not ready: renew the marks of those that remember. True: some are, now."""
-    now = await Now()
-    quorum.looks_after_at = now + LOOK_AFTER_SECONDS
-    wanted = sorted(nodes)
-    greetings = await greet(quorum, wanted, len(wanted))
-    return await _mend(quorum, greetings)
+    greetings = await greet(quorum, sorted(quorum.unready), quorum.size + 1)
+    mended = await _mend(quorum, greetings)
+    quorum.unready.clear()  # they will say so again
+    quorum.looked_in_vain = 0 if mended else quorum.looked_in_vain + 1
+    pause = min(LOOK_AFTER_SECONDS * 2 ** min(quorum.looked_in_vain, 10), LOOK_AFTER_SECONDS_MAX)
+    quorum.looks_after_at = (await Now()) + pause
+    return mended
+
+
+async def look_after_in_time(quorum: Quorum) -> None:
+    """Now and then, before anything is asked that is counted by the clock."""
+    if quorum.unready and (await Now()) >= quorum.looks_after_at:
+        await look_after(quorum)
 
 
 async def _mend(quorum: Quorum, greetings: dict[int, Greeting]) -> bool:

@@ -76,8 +76,11 @@ class Quorum:
     """The largest number that any node told us."""
     offset: int = 0
     """What our wall clock lacks of the nodes' clocks, once they told us, in microseconds."""
+    unready: set[int] = field(default_factory=set)
+    """Nodes that last said they are not ready."""
     looks_after_at: float = 0.0
-    """When nodes that are not ready are next looked after."""
+    """When they are next looked after."""
+    looked_in_vain: int = 0
     heard: dict[int, Greeting | str] = field(default_factory=dict)
     """Node → what it last said of itself, or why it said nothing."""
     attempts: dict[str, Attempt] = field(default_factory=dict)

@@ -70,11 +70,8 @@ def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, n
 
 def settle(record: NodeRecord, now: int) -> NodeRecord:
     """The record as it stands at ``now``: nobody writes down that a claim ran out."""
-    claim, over = record.claim, record.over
-    if claim is not None and claim.expires_at <= now:
-        record = record._replace(claim=None)
-    if over and any(ended.forget_at <= now for ended in over):
-        record = record._replace(over=tuple(ended for ended in over if ended.forget_at > now))
+    if record.claim is not None and record.claim.expires_at <= now:
+        return record._replace(claim=None)
     return record
 
 
@@ -84,7 +81,7 @@ def settle(record: NodeRecord, now: int) -> NodeRecord:
 def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, NodeReply]:
     if abs(ask.hint - now) > HINT_SPAN_US:
         return record, Skewed(now)
-    ended = _ended(record, ask.owner)
+    ended = _ended(record, ask.owner, now)
     if ended is not None:
         return record, Lost(ended.reason, ended.note)
     claim, over = record.claim, record.over
@@ -93,7 +90,8 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
             return record, Issued(claim.number)
         if claim.owner not in ask.instead_of:
             return record, Taken(claim, now)
-        over = (*over, Over(claim.owner, "broken", ask.note, now + claim.ttl + BROKEN_KEPT_US))
+        broken = Over(claim.owner, "broken", ask.note, now + claim.ttl + BROKEN_KEPT_US)
+        over = (*_remembered(over, now), broken)
     number = max(record.fence + 1, ask.hint)
     if number >= MAX_TOKEN:
         return record, Spent()
@@ -106,7 +104,7 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
 def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeReply]:
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
-        return record, _lost(record, ask.owner)
+        return record, _lost(record, ask.owner, now)
     if not record.fence < ask.number < MAX_TOKEN:
         return record, Issued(claim.number)
     return record._replace(fence=ask.number, claim=claim._replace(number=ask.number)), Issued(ask.number)
@@ -119,21 +117,25 @@ def _release(record: NodeRecord, ask: Release, now: int) -> tuple[NodeRecord, No
     claim = record.claim
     if claim is not None and claim.owner == ask.owner:
         return record._replace(claim=None), Kept()
-    reply = _lost(record, ask.owner)
+    reply = _lost(record, ask.owner, now)
     if ask.linger <= 0:
         return record, reply
-    return _remembering(record, ask.owner, now + ask.linger), reply
+    return _remembering(record, ask.owner, now + ask.linger, now), reply
 
 
-def _remembering(record: NodeRecord, owner: str, forget_at: int) -> NodeRecord:
+def _remembering(record: NodeRecord, owner: str, forget_at: int, now: int) -> NodeRecord:
     """Its Acquire may have yet to arrive: refuse it then."""
-    ended = _ended(record, owner)
+    ended = _ended(record, owner, now)
     if ended is None:
         ended = Over(owner, "withdrawn", "", forget_at)
     elif ended.forget_at >= forget_at:
         return record
-    others = tuple(each for each in record.over if each.owner != owner)
+    others = [each for each in _remembered(record.over, now) if each.owner != owner]
     return record._replace(over=(*others, ended._replace(forget_at=forget_at)))
+
+
+def _remembered(over: tuple[Over, ...], now: int) -> list[Over]:
+    return [ended for ended in over if ended.forget_at > now]
 
 
 # --- living on ----------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def _remembering(record: NodeRecord, owner: str, forget_at: int) -> NodeRecord:
 def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeReply]:
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
-        return record, _lost(record, ask.owner)
+        return record, _lost(record, ask.owner, now)
     renewed = claim._replace(ttl=ask.ttl, expires_at=_extended(claim, now + ask.ttl))
     return record._replace(claim=renewed), Kept()
 
@@ -150,7 +152,7 @@ def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeRe
 def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, NodeReply]:
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
-        return record, _lost(record, ask.owner)
+        return record, _lost(record, ask.owner, now)
     exported = claim._replace(client="", token=ask.token, expires_at=_extended(claim, now + claim.ttl))
     return record._replace(claim=exported), Kept()
 
@@ -158,7 +160,7 @@ def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, Node
 def _adopt(record: NodeRecord, ask: Adopt, now: int) -> tuple[NodeRecord, NodeReply]:
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
-        return record, _lost(record, ask.owner)
+        return record, _lost(record, ask.owner, now)
     if claim.client not in ("", ask.client):
         return record, Lost("stolen", NOT_EXPORTED)
     expires_at = _extended(claim, now + claim.ttl)
@@ -179,15 +181,15 @@ def _capped(expires_at: int, until: int) -> int:
     return min(expires_at, until) if until else expires_at
 
 
-def _ended(record: NodeRecord, owner: str) -> Over | None:
+def _ended(record: NodeRecord, owner: str, now: int) -> Over | None:
     for ended in record.over:
-        if ended.owner == owner:
+        if ended.owner == owner and ended.forget_at > now:
             return ended
     return None
 
 
-def _lost(record: NodeRecord, owner: str) -> Lost:
-    ended = _ended(record, owner)
+def _lost(record: NodeRecord, owner: str, now: int) -> Lost:
+    ended = _ended(record, owner, now)
     if ended is not None:
         return Lost(ended.reason, ended.note)
     return Lost("expired" if record.claim is None else "stolen")
