@@ -101,20 +101,21 @@ def in_the_order_of_grants(seen: QuorumEvidence) -> Iterator[str]:
 
 def succession(seen: QuorumEvidence) -> Iterator[str]:
     """Whoever was taken over on a node that counted for both has the lower token."""
+    count = 0
     token_of = {owner: token for _, _, _, owner, token, _, _ in seen.decided}
-    came: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    """(node, name) → owner → which claim of that node it was"""
-    counts: dict[tuple[str, str], set[str]] = defaultdict(set)
-    """(node, name) → owners to whom it issued what became their token"""
+    came: dict[tuple[str, str, str], int] = {}
+    """(node, name, owner) → when its claim began, in the order of all claims"""
+    counts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    """(node, name) → owners to whom it issued what became their token → when the claim for that began"""
     for _, label, name, request, reply, _ in seen.stored:
         if isinstance(reply, node.Issued):
-            order = came[label, name]
-            order.setdefault(request.owner, len(order))
+            if isinstance(request, node.Acquire):
+                count += 1
+                came[label, name, request.owner] = count
             if token_of.get(request.owner) == reply.number:
-                counts[label, name].add(request.owner)
+                counts[label, name][request.owner] = came[label, name, request.owner]
     for (label, name), owners in counts.items():
-        order = came[label, name]
-        in_order = sorted(owners, key=lambda owner: order[owner])
+        in_order = sorted(owners, key=lambda owner: owners[owner])
         for earlier, later in pairwise(in_order):
             if token_of[earlier] >= token_of[later]:
                 yield (
