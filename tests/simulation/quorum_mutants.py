@@ -142,9 +142,9 @@ def validity_before_the_stamp() -> Patch:
     async def stamp(quorum: Quorum, takings: list[Taking]) -> None:
         now = await Now()
         for taking in takings:
-            if now >= shipped_valid(quorum, taking.attempt.sent, taking.ttl):
+            if now >= shipped_valid(quorum, taking.sent, taking.ttl):
                 taking.verdict = FAILED
-            stamped.add((quorum.client, taking.attempt.sent))
+            stamped.add((quorum.client, taking.sent))
         await shipped_stamp(quorum, takings)
 
     def valid_until(self: Quorum, sent: float, ttl: float) -> float:

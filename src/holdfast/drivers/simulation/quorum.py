@@ -1,6 +1,6 @@
 """A simulated client whose engine is a quorum: the shipped scripts of both families, one upon the other.
 
-Its messages overtake each other, so nodes have to remember what to refuse (``Fan.follows`` is not used).
+Its messages overtake each other, so nodes have to remember what to refuse.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ class Taking:
     attempt: Attempt
     request: node.Acquire
     ttl: float
+    sent: float = 0.0
+    """Before its first request was sent."""
     answers: dict[int, Any] = field(default_factory=dict)
     verdict: Verdict = FAILED
 
@@ -146,7 +148,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     await look_after_in_time(quorum)
     sent = await Now()
     for taking in takings:
-        taking.attempt.sent = sent
+        taking.sent = sent
     hint = quorum.hint(await Wall())
     batch: Batch = tuple([(taking.name, taking.request._replace(hint=hint)) for taking in takings])
     answers = await quorum.ask(batch, _enough_to_judge(quorum, len(takings)))
@@ -158,7 +160,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
         await _stamp(quorum, [taking for taking in takings if taking.verdict.__class__ is ToStamp])
     now = await Now()
     for taking in takings:
-        if now >= quorum.valid_until(sent, taking.ttl):
+        if now >= quorum.valid_until(taking.sent, taking.ttl):
             taking.verdict = FAILED
     failed = [taking for taking in takings if taking.verdict.__class__ is not Counted]
     if failed:
@@ -246,8 +248,7 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
         told = quorum.ask_each(batches, lambda answers: True)
-        sent = min(taking.attempt.sent for taking in takings)
-        await told._replace(behind_until=(await Now()) + longest, follows=sent)
+        await told._replace(behind_until=(await Now()) + longest)
     for taking in takings:
         taking.attempt.owner = ""
         taking.attempt.token = 0

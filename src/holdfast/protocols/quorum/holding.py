@@ -156,7 +156,7 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any
 
     behind_until = (await Now()) + max(attempt.ttl, 1.0)
     told_all = quorum.ask(batch, enough)
-    answers = await told_all._replace(behind_until=behind_until, follows=attempt.sent)
+    answers = await told_all._replace(behind_until=behind_until)
     told = column(answers, 0)
     if not is_over(told, size):
         sent = len(answers) < size or any(isinstance(reply, Unknown) for reply in told.values())

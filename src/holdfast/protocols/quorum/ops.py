@@ -48,9 +48,6 @@ class Fan(NamedTuple):
     """``set/size``: with the run of the server at the other end, what a node's mark must say."""
     behind_until: float | None = None
     """Go on telling those who have not heard it, behind the caller's back, until this moment."""
-    follows: float | None = None
-    """When the requests were sent that these releases end. Over a connection that is older than that, and
-    keeps the order, none of them can arrive late: no node needs to remember to refuse it."""
 
     def __await__(self) -> Generator[Fan, Answers, Answers]:
         return (yield self)

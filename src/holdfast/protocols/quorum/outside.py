@@ -58,9 +58,10 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
     complete = 0
     for pages in await _all_pages(quorum, prefix):
         complete += 1
-        for page in pages:
-            for name, record in page.found:
-                found.setdefault(name, []).append(View(record, page.now))
+        # A name can be on two pages of a node; it is one node that shows it.
+        shown = {name: View(record, page.now) for page in pages for name, record in page.found}
+        for name, view in shown.items():
+            found.setdefault(name, []).append(view)
     if complete < quorum.majority:
         raise Refused(described(quorum, complete))
     told = []

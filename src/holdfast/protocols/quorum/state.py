@@ -39,8 +39,6 @@ class Attempt:
     tries: int = 0
     owner: str = ""
     """By which it may be known to nodes; empty: nothing of it is left there."""
-    sent: float = 0.0
-    """Since when."""
     token: int = 0
     ttl: float = 0.0
     holders: tuple[Holder, ...] = ()
