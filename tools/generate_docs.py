@@ -67,6 +67,7 @@ EXAMPLES = {
     "rediss": "rediss://localhost:6379/0",
     "redis+sentinel": "redis+sentinel://localhost:26379?service=main",
     "redis+cluster": "redis+cluster://localhost:6379",
+    "redlock": "redlock://a:6379,b:6379,c:6379",
     "etcd": "etcd://localhost:2379",
 }
 

@@ -19,6 +19,7 @@ SCHEMES: Final[Mapping[str, str]] = {
     "rediss": "redis",
     "redis+sentinel": "redis",
     "redis+cluster": "redis",
+    "redlock": "redlock",
     "etcd": "etcd",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""

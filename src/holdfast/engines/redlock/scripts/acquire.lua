@@ -1,0 +1,41 @@
+#!lua
+-- Acquire. KEYS: the record, the mark. ARGV: what the mark must say, owner, hint, ttl, max_hold, client, label,
+-- metadata, note, and the owners from whom it is taken away.
+--@include rules/constants
+--@include rules/ready
+--@include clock
+--@include rules/record
+
+local owner, hint, ttl, max_hold = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+if math.abs(hint - now) > HINT_SPAN then
+  return { 'skewed', now }
+end
+local fence, claim, over = read(KEYS[1])
+claim = settled(claim, now)
+local ended = ended_of(over, owner, now)
+if ended then
+  return { 'lost', ended[REASON], ended[NOTE] }
+end
+if claim then
+  if claim[OWNER] == owner then
+    return claim[NUMBER]
+  end
+  local is_meant = false
+  for place = 10, #ARGV do
+    is_meant = is_meant or ARGV[place] == claim[OWNER]
+  end
+  if not is_meant then
+    return { 'taken', now, claim }
+  end
+  over = remembered(over, now)
+  over[#over + 1] = { claim[OWNER], 'broken', ARGV[9], now + claim[TTL] + BROKEN_KEPT }
+end
+local number = math.max(fence + 1, hint)
+if number >= MAX_TOKEN then
+  return { 'spent' }
+end
+local until_ = max_hold > 0 and now + max_hold or 0
+note_longest(ttl, mark[2])
+store(KEYS[1], now, number,
+  { owner, number, now, capped(now + ttl, until_), ttl, until_, ARGV[6], ARGV[7], ARGV[8], 0 }, over)
+return number
