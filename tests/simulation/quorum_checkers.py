@@ -109,11 +109,12 @@ def succession(seen: QuorumEvidence) -> Iterator[str]:
     """(node, name) → owners to whom it issued what became their token → when the claim for that began"""
     for _, label, name, request, reply, _ in seen.stored:
         if isinstance(reply, node.Issued):
-            if isinstance(request, node.Acquire):
+            key = label, name, request.owner
+            if isinstance(request, node.Acquire) or key not in came:
                 count += 1
-                came[label, name, request.owner] = count
+                came[key] = count
             if token_of.get(request.owner) == reply.number:
-                counts[label, name][request.owner] = came[label, name, request.owner]
+                counts[label, name][request.owner] = came[key]
     for (label, name), owners in counts.items():
         in_order = sorted(owners, key=lambda owner: owners[owner])
         for earlier, later in pairwise(in_order):
