@@ -19,7 +19,7 @@ from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .membership import described, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance, Wall
 from .state import Attempt, Quorum, column
-from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp
+from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp, is_answered
 from .views import Seen, holders_of, seen_claims, soonest_end
 
 __all__ = ["Taking", "acquire", "acquire_in_order", "let_go", "take"]
@@ -113,19 +113,19 @@ async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -
     takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
     if await _corrected(quorum, takings):
         takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
-    answered = min(
-        sum(1 for reply in taking.answers.values() if reply.__class__ in (Issued, Taken, Spent))
-        for taking in takings
-    )
-    if answered < quorum.majority:
+    if not all(is_answered(taking.answers, quorum.size) for taking in takings):
         for taking in takings:
             if taking.verdict.__class__ is Counted:
                 await let_go(quorum, (taking,))
             if not quorum.is_waiting(taking.attempt):
                 quorum.forget(taking.attempt)
         _hear(quorum, takings[0].answers)
-        raise Refused(described(quorum, answered))
+        raise Refused(described(quorum, len(_taking_part(takings[0]))))
     return takings
+
+
+def _taking_part(taking: Taking) -> list[Any]:
+    return [reply for reply in taking.answers.values() if reply.__class__ in (Issued, Taken, Spent)]
 
 
 def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
@@ -171,10 +171,13 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
 def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
     size, needed = quorum.size, quorum.majority
 
+    def is_clear(answers: dict[int, Any]) -> bool:
+        """One who cannot have it wants to know whether somebody has it, or too few nodes take part."""
+        verdict = after_acquire(answers, size)
+        return verdict is not None and (verdict is not FAILED or is_answered(answers, size) is not None)
+
     def enough(answers: Answers) -> bool:
-        return len(answers) >= needed and all(
-            after_acquire(column(answers, index), size) is not None for index in range(count)
-        )
+        return len(answers) >= needed and all(is_clear(column(answers, index)) for index in range(count))
 
     return enough
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...rules.node import Issued, Kept, Lost
+from ...rules.node import Issued, Kept, Lost, Spent, Taken
 
 __all__ = [
     "FAILED",
@@ -20,6 +20,7 @@ __all__ = [
     "Verdict",
     "after_acquire",
     "after_stamp",
+    "is_answered",
     "is_kept",
     "is_over",
     "majority",
@@ -67,6 +68,14 @@ def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) ->
         )
         return ToStamp(largest, tuple(others))
     return FAILED if final or len(answers) - len(numbers) > size - needed else None
+
+
+def is_answered(answers: Mapping[int, Any], size: int) -> bool | None:
+    """Whether a majority takes part, whoever has the name there; None: nobody can tell yet."""
+    takes_part = sum(1 for reply in answers.values() if reply.__class__ in (Issued, Taken, Spent))
+    if takes_part >= majority(size):
+        return True
+    return False if len(answers) - takes_part > size - majority(size) else None
 
 
 def after_stamp(
