@@ -50,6 +50,7 @@ PUBLIC_MODULES = {
     "optimistic",
     "ownership",
     "queue",
+    "redlock",
     "sql",
 }
 """What a user may import, and therefore the command line too."""
