@@ -27,14 +27,15 @@ MUTANTS = (
     Mutant("the largest number is issued again", "math.max(fence + 1, hint)", "math.max(fence, hint)"),
     Mutant(
         "a late copy is granted",
-        "if ended then\n  return { 'lost', ended[REASON], ended[NOTE] }",
-        "if false then\n  return { 'lost', ended[REASON], ended[NOTE] }",
+        "if ended then\n  if ended[REASON]",
+        "if false then\n  if ended[REASON]",
     ),
     Mutant(
         "a copy gets another number",
         "    return claim[NUMBER]\n  end\n  local",
         "    return now\n  end\n  local",
     ),
+    Mutant("a late copy is remembered", "if ended[REASON] == 'withdrawn' then", "if false then"),
     Mutant("held is no obstacle", "if not is_meant then", "if false then"),
     Mutant("nobody is broken", "is_meant = is_meant or ARGV[place] == claim[OWNER]", "is_meant = false"),
     Mutant(

@@ -43,6 +43,8 @@ class RedlockThreads:
         self._space = space
         self._bundles = _Bundles(settings, space, hooks)
         self._at_once = at_once(hooks)
+        self._keeper = 0
+        """The thread that keeps what is held."""
 
     @property
     def source(self) -> str:
@@ -55,16 +57,15 @@ class RedlockThreads:
         return self.run(family.apply_in_order(self.quorum, steps, stop_when_refused))
 
     def tend(self, steps: Steps) -> list[Reply]:
-        """Over connections of its own: what is held does not wait behind those who want it."""
-        return self._run(family.tend(self.quorum, steps), self._bundles.fan_apart)
+        self._keeper = threading.get_ident()
+        return self.run(family.tend(self.quorum, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self.run(family.list_names(self.quorum, prefix))
 
     def run(self, script: QuorumScript[T]) -> T:
-        return self._run(script, self._bundles.fan)
-
-    def _run(self, script: QuorumScript[T], fan: Callable[[Fan], Answers]) -> T:
+        """The keeper has connections of its own: what is held does not wait behind those who want it."""
+        fan = self._bundles.fan_apart if threading.get_ident() == self._keeper else self._bundles.fan
         at_once, send, throw = self._at_once, script.send, script.throw
         reply: Any = None
         trouble: BaseException | None = None
@@ -135,13 +136,19 @@ class _Bundles:
     def fan(self, op: Fan) -> Answers:
         bundle = self._take()
         answers = bundle.fan(op)
-        self._idle.put(bundle)
+        if self._closed:
+            bundle.close()
+        else:
+            self._idle.put(bundle)
         return answers
 
     def fan_apart(self, op: Fan) -> Answers:
         bundle = self._apart.pop() if self._apart else self._new()
         answers = bundle.fan(op)
-        self._apart.append(bundle)
+        if self._closed:
+            bundle.close()
+        else:
+            self._apart.append(bundle)
         return answers
 
     def _take(self) -> Bundle:

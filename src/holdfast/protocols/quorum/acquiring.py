@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...core.ops import Now, Pause, Refused, Troubled
+from ...core.ops import Now, Pause, Refused, Troubled, Unknown
 from ...rules import node
 from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
@@ -154,6 +154,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     answers = await quorum.ask(batch, _enough_to_judge(quorum, len(takings)))
     for index, taking in enumerate(takings):
         taking.answers = column(answers, index)
+        taking.attempt.answered = _answered(taking.answers)
         taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
         _remember(quorum, taking)
     if any(taking.verdict.__class__ is ToStamp for taking in takings):
@@ -166,6 +167,10 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     if failed:
         await let_go(quorum, failed)
     return takings
+
+
+def _answered(replies: dict[int, Any]) -> frozenset[int]:
+    return frozenset([each for each, reply in replies.items() if not isinstance(reply, Unknown)])
 
 
 def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
@@ -238,14 +243,9 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
     asks: dict[int, list[tuple[str, node.Release]]] = {}
     longest = 0.0
     for taking in takings:
-        silent = len(taking.answers) < quorum.size or any(
-            isinstance(reply, Troubled) and not isinstance(reply, Refused)
-            for reply in taking.answers.values()
-        )
-        release = node.Release(taking.request.owner, round(quorum.linger * 1e6) if silent else 0)
         for each in range(quorum.size):
-            reply = taking.answers.get(each)
-            if not isinstance(reply, (*NOTHING_THERE, Refused)):
+            if not isinstance(taking.answers.get(each), (*NOTHING_THERE, Refused)):
+                release = quorum.release_at(each, taking.attempt)
                 asks.setdefault(each, []).append((taking.name, release))
         longest = max(longest, taking.request.ttl / 1e6)
     if asks:

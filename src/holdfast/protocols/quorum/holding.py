@@ -143,7 +143,9 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
 
 async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any]:
     await join(quorum)
-    batch: Batch = ((attempt.name, node.Release(attempt.owner, round(quorum.linger * 1e6))),)
+    asks: dict[int, Batch] = {
+        each: ((attempt.name, quorum.release_at(each, attempt)),) for each in range(quorum.size)
+    }
     size, needed = quorum.size, quorum.majority
 
     def enough(answers: Answers) -> bool:
@@ -155,7 +157,7 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any
         return kept >= needed or lost > size - needed
 
     behind_until = (await Now()) + max(attempt.ttl, 1.0)
-    told_all = quorum.ask(batch, enough)
+    told_all = quorum.ask_each(asks, enough)
     answers = await told_all._replace(behind_until=behind_until)
     told = column(answers, 0)
     if not is_over(told, size):
@@ -208,6 +210,7 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
         return Gone(*why_lost(told.values()))
     attempt = quorum.attempt(name, ask.nonce)
     attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, found.claim.ttl / 1e6
+    attempt.answered = frozenset(range(quorum.size))
     (holder,) = holders_of((found,))
     lasts = None if holder.until is None else max(holder.until, 0.0)
     return Granted(found.token, (), "lock", "exclusive", holder.ttl, lasts, holder.metadata)

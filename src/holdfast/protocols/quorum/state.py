@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...core.deadlines import DRIFT, MARGIN_SECONDS
 from ...core.ops import Troubled
-from ...rules.node import Greeting
+from ...rules.node import Greeting, Release
 from ...rules.record import Holder
 from .ops import Answers, Batch, Fan
 from .tally import majority
@@ -39,6 +39,8 @@ class Attempt:
     tries: int = 0
     owner: str = ""
     """By which it may be known to nodes; empty: nothing of it is left there."""
+    answered: frozenset[int] = frozenset()
+    """Nodes that have answered what this owner asked for: nothing of it can arrive there any more."""
     token: int = 0
     ttl: float = 0.0
     holders: tuple[Holder, ...] = ()
@@ -47,6 +49,7 @@ class Attempt:
     def begin(self, number: int) -> str:
         """Another try, which nobody has ever used as an owner."""
         self.tries += 1
+        self.answered = frozenset()
         self.owner = f"{self.nonce}.{number:x}"
         return self.owner
 
@@ -152,6 +155,10 @@ class Quorum:
     def kept_us(self, ttl: float) -> int:
         """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
         return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
+
+    def release_at(self, node: int, attempt: Attempt) -> Release:
+        """A node that has not answered may yet be asked for it: it is to refuse that."""
+        return Release(attempt.owner, 0 if node in attempt.answered else round(self.linger * 1e6))
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""

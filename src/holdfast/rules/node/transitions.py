@@ -63,7 +63,7 @@ def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, n
     after, reply = _HANDLERS[request.__class__](settled, request, now)
     if after is settled:
         return NodeStep(mark, record, reply)
-    if isinstance(request, Acquire | Renew) and request.ttl > mark.longest:
+    if isinstance(request, Acquire | Renew) and not isinstance(reply, Lost) and request.ttl > mark.longest:
         mark = mark._replace(longest=request.ttl)
     return NodeStep(mark, after, reply)
 
@@ -83,7 +83,7 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
         return record, Skewed(now)
     ended = _ended(record, ask.owner, now)
     if ended is not None:
-        return record, Lost(ended.reason, ended.note)
+        return _without(record, ended), Lost(ended.reason, ended.note)
     claim, over = record.claim, record.over
     if claim is not None:
         if claim.owner == ask.owner:
@@ -99,6 +99,13 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
     expires_at = _capped(now + ask.ttl, until)
     claim = Claim(ask.owner, number, now, expires_at, ask.ttl, until, ask.client, ask.label, ask.metadata)
     return NodeRecord(number, claim, over), Issued(number)
+
+
+def _without(record: NodeRecord, ended: Over) -> NodeRecord:
+    """What was withdrawn before it arrived has arrived now, and that was that."""
+    if ended.reason != "withdrawn":
+        return record
+    return record._replace(over=tuple([each for each in record.over if each is not ended]))
 
 
 def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeReply]:

@@ -14,6 +14,15 @@ local fence, claim, over = read(KEYS[1])
 claim = settled(claim, now)
 local ended = ended_of(over, owner, now)
 if ended then
+  if ended[REASON] == 'withdrawn' then
+    local others = {}
+    for _, each in ipairs(over) do
+      if each ~= ended then
+        others[#others + 1] = each
+      end
+    end
+    store(KEYS[1], now, fence, claim, others)
+  end
   return { 'lost', ended[REASON], ended[NOTE] }
 end
 if claim then
