@@ -43,7 +43,8 @@ class RedlockAsyncio:
         self._node_seconds = settings.node_seconds
         self._at_once = at_once(hooks)
         self._nodes = [_Node(each, hooks, self._unheard, self._met) for each in settings.nodes]
-        self._doubles: EngineUnavailable | None = None
+        self._doubles = ""
+        """Which of them are one server, once it was found out."""
         self._debts = Debts()
         self._teller: asyncio.Task[None] | None = None
         self._closed = False
@@ -105,16 +106,15 @@ class RedlockAsyncio:
             self._nodes[node].leave(asking)
             if asking.result is not None:
                 gathering.answers[node] = asking.result
-        if self._doubles is not None:
-            trouble, self._doubles = self._doubles, None
-            raise trouble
+        if self._doubles:
+            raise EngineUnavailable(self._doubles)
         return gathering.answers
 
     def _met(self, met: _Node) -> None:
         """Two addresses of one server are one vote."""
         for other in self._nodes:
             if other is not met and other.run == met.run:
-                self._doubles = one_server(other.address, met.address)
+                self._doubles = str(one_server(other.address, met.address))
                 met.close()
                 return
 

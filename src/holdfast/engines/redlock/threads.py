@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from ...core.ops import Pause, Refused
 from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime
+from ...errors import EngineUnavailable
 from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Fan, QuorumScript
 from ...rules.requests import Reply, Request, Snapshot
@@ -131,24 +132,34 @@ class _Bundles:
         self._taken: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
         self._teller = _Teller(self._new, settings.node_seconds)
+        self._refusal = ""
+        """Why these can be no nodes of a quorum, once it was found out."""
         self._closed = False
 
     def fan(self, op: Fan) -> Answers:
         bundle = self._take()
-        answers = bundle.fan(op)
-        if self._closed:
-            bundle.close()
-        else:
+        answers = self._ask(bundle, op)
+        if not self._closed:
             self._idle.put(bundle)
         return answers
 
     def fan_apart(self, op: Fan) -> Answers:
         bundle = self._apart.pop() if self._apart else self._new()
-        answers = bundle.fan(op)
+        answers = self._ask(bundle, op)
+        if not self._closed:
+            self._apart.append(bundle)
+        return answers
+
+    def _ask(self, bundle: Bundle, op: Fan) -> Answers:
+        if self._refusal:
+            raise EngineUnavailable(self._refusal)
+        try:
+            answers = bundle.fan(op)
+        except EngineUnavailable as error:
+            self._refusal = str(error)
+            raise
         if self._closed:
             bundle.close()
-        else:
-            self._apart.append(bundle)
         return answers
 
     def _take(self) -> Bundle:
