@@ -109,6 +109,28 @@ MUTANTS = (
         "return { 'lost', ended[REASON], ended[NOTE] }\n  end",
         "return { 'lost', 'expired', '' }\n  end",
     ),
+    Mutant("the short grant's number is the hint alone", "hint > last and hint or last + 1", "hint"),
+    Mutant("the short grant ignores max_hold", "if is_idle and max_hold == 0 and", "if is_idle and"),
+    Mutant("the short grant does not note its ttl", "and ttl <= (tonumber(mark[2]) or 0) then", "then"),
+    Mutant(
+        "the short grant is kept for less", "math.ceil(ttl / 1000) + RETENTION_MS", "RETENTION_MS - 30000"
+    ),
+    Mutant(
+        "the short release does not look whose it is",
+        "claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
+        "claim and claim[EXPIRES_AT] > now then\n    redis",
+    ),
+    Mutant(
+        "the short release does not look at the time",
+        "claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
+        "claim[OWNER] == owner then\n    redis",
+    ),
+    Mutant("the short release forgets what is over", "over == false and claim and", "claim and"),
+    Mutant(
+        "the short release forgets the fence",
+        "cmsgpack.pack(SCHEMA, fence, false, false)",
+        "cmsgpack.pack(SCHEMA, 1, false, false)",
+    ),
     Mutant(
         "idle records are kept for ever", "local RETENTION_MS = 86400000", "local RETENTION_MS = 86400000000"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from ...core.ops import Troubled
@@ -12,6 +13,13 @@ from .keys import Space
 from .translation import Packed, answers, loading_commands, missing_scripts, pack
 
 __all__ = ["Asking", "askings_of"]
+
+
+@lru_cache(256)
+def _expected(member: str, run: str) -> bytes:
+    """What the mark of a node must say, as an argument."""
+    mark = f"{member}/{run}".encode()
+    return b"$%d\r\n%b\r\n" % (len(mark), mark)
 
 
 class Asking:
@@ -58,13 +66,18 @@ class Asking:
 
     def payload(self, run: str) -> bytes:
         """For a server in this life of it."""
-        mark = f"{self.member}/{run}".encode()
-        expected = b"$%d\r\n%b\r\n" % (len(mark), mark)
-        self.wanted = sum([each.replies for each in self._packed])
-        return b"".join([each.bytes_for(expected) for each in self._packed])
+        expected = _expected(self.member, run)
+        packed = self._packed
+        if len(packed) == 1:
+            self.wanted = packed[0].replies
+            return packed[0].bytes_for(expected)
+        self.wanted = sum([each.replies for each in packed])
+        return b"".join([each.bytes_for(expected) for each in packed])
 
     def mended(self, run: str) -> bytes | None:
         """All replies are here. The server forgot our scripts: what to send once more; None: it did not."""
+        if self.wanted == 1 and self.replies[0].__class__ is int:
+            return None
         if self._loads:
             fresh = self.replies[len(self.replies) - len(self._again) :]
             self.replies = self.replies[: self._loads]
@@ -75,8 +88,7 @@ class Asking:
         if not self._again:
             return None
         self._loads = len(self.replies)
-        mark = f"{self.member}/{run}".encode()
-        expected = b"$%d\r\n%b\r\n" % (len(mark), mark)
+        expected = _expected(self.member, run)
         # Only scripts are missed, and each of those is one command: places of replies are places of questions
         # unless a greeting stands among them, which it never does.
         payload, count = loading_commands()
@@ -92,8 +104,9 @@ def askings_of(space: Space, op: Fan) -> list[Asking]:
     packed: dict[int, list[Packed]] = {}
     found = []
     for node, batch in op.asks:
-        each = packed.get(id(batch))
+        key = id(batch if len(batch) > 1 else batch[0][1])
+        each = packed.get(key)
         if each is None:
-            each = packed[id(batch)] = pack(space, batch)
+            each = packed[key] = pack(space, batch)
         found.append(Asking(space, node, batch, each, op.member, op.behind_until))
     return found

@@ -243,9 +243,8 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
     asks: dict[int, list[tuple[str, node.Release]]] = {}
     longest = 0.0
     for taking in takings:
-        for each in range(quorum.size):
+        for each, release in enumerate(quorum.releases(taking.attempt)):
             if not isinstance(taking.answers.get(each), (*NOTHING_THERE, Refused)):
-                release = quorum.release_at(each, taking.attempt)
                 asks.setdefault(each, []).append((taking.name, release))
         longest = max(longest, taking.request.ttl / 1e6)
     if asks:

@@ -144,7 +144,7 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
 async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any]:
     await join(quorum)
     asks: dict[int, Batch] = {
-        each: ((attempt.name, quorum.release_at(each, attempt)),) for each in range(quorum.size)
+        each: ((attempt.name, release),) for each, release in enumerate(quorum.releases(attempt))
     }
     size, needed = quorum.size, quorum.majority
 

@@ -156,9 +156,10 @@ class Quorum:
         """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
         return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
 
-    def release_at(self, node: int, attempt: Attempt) -> Release:
-        """A node that has not answered may yet be asked for it: it is to refuse that."""
-        return Release(attempt.owner, 0 if node in attempt.answered else round(self.linger * 1e6))
+    def releases(self, attempt: Attempt) -> list[Release]:
+        """For each node: one that has not answered may yet be asked for it, and is to refuse that."""
+        settled, late = Release(attempt.owner), Release(attempt.owner, round(self.linger * 1e6))
+        return [settled if node in attempt.answered else late for node in range(len(self.labels))]
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""

@@ -4,13 +4,32 @@
 --@include rules/constants
 --@include rules/ready
 --@include clock
---@include rules/record
 
 local owner, hint, ttl, max_hold = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if math.abs(hint - now) > HINT_SPAN then
   return { 'skewed', now }
 end
-local fence, claim, over = read(KEYS[1])
+
+-- Nobody has it and there is nothing to remember: it is given away without a closer look.
+local raw = redis.call('GET', KEYS[1])
+local is_idle, last = not raw, 0
+if raw and #raw <= IDLE_BYTES then
+  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
+  is_idle, last = is_read and schema == SCHEMA and claim == false and over == false, fence
+end
+if is_idle and max_hold == 0 and ttl <= (tonumber(mark[2]) or 0) then
+  local number = hint > last and hint or last + 1
+  if number < MAX_TOKEN then
+    local claim = { owner, number, now, now + ttl, ttl, 0, ARGV[6], ARGV[7], ARGV[8], 0 }
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX',
+      string.format('%.0f', math.ceil(ttl / 1000) + RETENTION_MS))
+    return number
+  end
+end
+
+--@include rules/record
+
+local fence, claim, over = read(KEYS[1], raw)
 claim = settled(claim, now)
 local ended = ended_of(over, owner, now)
 if ended then

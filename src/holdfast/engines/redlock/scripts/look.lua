@@ -5,5 +5,5 @@
 --@include clock
 --@include rules/record
 
-local fence, claim, over = read(KEYS[1])
+local fence, claim, over = read(KEYS[1], redis.call('GET', KEYS[1]))
 return { 'view', now, fence, settled(claim, now) or '', over }

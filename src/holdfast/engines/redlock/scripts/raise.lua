@@ -5,7 +5,7 @@
 --@include rules/record
 
 for place, key in ipairs(KEYS) do
-  local fence, claim, over = read(key)
+  local fence, claim, over = read(key, redis.call('GET', key))
   if tonumber(ARGV[place]) > fence then
     store(key, now, tonumber(ARGV[place]), claim, over)
   end

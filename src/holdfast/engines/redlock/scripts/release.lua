@@ -3,10 +3,21 @@
 -- does it, also one that is not ready.
 --@include rules/constants
 --@include clock
+
+-- It is the owner's, and there is nothing to remember: it is taken back without a closer look.
+local raw = redis.call('GET', KEYS[1])
+local owner, linger = ARGV[1], tonumber(ARGV[2])
+if raw then
+  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
+  if is_read and schema == SCHEMA and over == false and claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_MS)
+    return 1
+  end
+end
+
 --@include rules/record
 
-local owner, linger = ARGV[1], tonumber(ARGV[2])
-local fence, claim, over = read(KEYS[1])
+local fence, claim, over = read(KEYS[1], raw)
 claim = settled(claim, now)
 if claim and claim[OWNER] == owner then
   store(KEYS[1], now, fence, false, over)

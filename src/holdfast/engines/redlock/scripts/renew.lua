@@ -6,7 +6,7 @@
 --@include rules/record
 
 local owner, ttl = ARGV[2], tonumber(ARGV[3])
-local fence, claim, over = read(KEYS[1])
+local fence, claim, over = read(KEYS[1], redis.call('GET', KEYS[1]))
 claim = settled(claim, now)
 if not claim or claim[OWNER] ~= owner then
   return lost(over, claim, owner, now)

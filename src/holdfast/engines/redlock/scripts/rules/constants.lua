@@ -2,6 +2,10 @@
 -- the script.
 local SCHEMA = 1
 local LARGEST_SCHEMA = 99
+
+-- A record without a claim and with nothing to remember is no longer than this, and any other is.
+local IDLE_BYTES = 12
+
 local MAX_TOKEN = 9007199254740992
 local HINT_SPAN = 60000000
 local BROKEN_KEPT = 3600000000

@@ -4,8 +4,7 @@
 -- none). A claim and an attempt that is over are lists; constants.lua has the order. All numbers are whole and below
 -- 2^53, so that they are exact.
 
-local function read(key)
-  local raw = redis.call('GET', key)
+local function read(key, raw)
   if not raw then
     return 0, false, {}
   end
