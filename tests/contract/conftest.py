@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.engines import DRIVERS, ESSENTIAL, FRESH_URL, Driver, deselect_lacking, each_engine
+from contract.engines import DRIVERS, ESSENTIAL, FRESH_URL, Driver, each_engine
 from contract.harness import World, run_in_its_world
 
 
@@ -14,10 +14,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
         essential = metafunc.module.__name__.rpartition(".")[2] in ESSENTIAL
         metafunc.parametrize("scheme", each_engine(variants=essential))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    deselect_lacking(config, items)
 
 
 @pytest.fixture(params=DRIVERS)

@@ -50,7 +50,7 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
         f"redis+sentinel://{shared_sentinel().addresses}?service={shared_sentinel().service}"
     ),
     "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
-    "redlock": lambda folder: f"redlock://{shared_redlock().addresses}",
+    "redlock": lambda folder: f"redlock://{shared_redlock().addresses}?node_timeout=1s",
     "etcd": lambda folder: f"etcd://{shared_etcd().address}",
 }
 """Scheme → a URL; ``folder`` is the test's own."""

@@ -70,6 +70,7 @@ class RedlockThreads:
         at_once, send, throw = self._at_once, script.send, script.throw
         reply: Any = None
         trouble: BaseException | None = None
+        error: BaseException | None = None
         try:
             while True:
                 if trouble is None:
@@ -90,6 +91,7 @@ class RedlockThreads:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
         finally:
+            error = trouble = None  # they know this frame, and what it has would be kept by a circle
             script.close()
 
     # --- wake-ups: nodes tell nobody anything, so who waits looks by itself -----------------------
@@ -155,8 +157,11 @@ class _Bundles:
             raise EngineUnavailable(self._refusal)
         try:
             answers = bundle.fan(op)
-        except EngineUnavailable as error:
-            self._refusal = str(error)
+        except BaseException as error:
+            with self._mutex:
+                self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
+            if isinstance(error, EngineUnavailable):
+                self._refusal = str(error)
             raise
         if self._closed:
             bundle.close()
