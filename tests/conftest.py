@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from contract.engines import deselect_lacking
 from support.engines import chosen_schemes, deselect_engines
 
 # Time limits per example measure the machine, not the code; a failure prints what reproduces it.
@@ -30,6 +31,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     deselect_engines(config, items)
+    deselect_lacking(config, items)
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ EXAMPLES = {
     "rediss": "rediss://localhost:6379/0",
     "redis+sentinel": "redis+sentinel://localhost:26379?service=main",
     "redis+cluster": "redis+cluster://localhost:6379",
+    "redlock": "redlock://a:6379,b:6379,c:6379",
     "etcd": "etcd://localhost:2379",
     "postgresql": "postgresql://db.example.org/app",
 }
@@ -108,11 +109,22 @@ def command_line_page() -> str:
     root: Any = typer.main.get_command(app)
     parts = ["# Command line\n", "What `holdfast --help` says, command by command.\n", paragraphs(root.help)]
     parts += [f"```text\n{plain(root.epilog)}\n```\n"]
-    for name, command in root.commands.items():
+    for name, command in commands_of(root):
         parts.append(f"## holdfast {name}\n\n{paragraphs(command.help)}\n| | |\n| --- | --- |")
         parts += [row(each) for each in command.params if each.name != "help"]
         parts.append(f"\n```text\n{plain(command.epilog)}\n```\n" if command.epilog else "")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def commands_of(group: Any, before: str = "") -> list[tuple[str, Any]]:
+    """Every command by its full name; a group is told by its commands."""
+    found = []
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found += commands_of(command, f"{before}{name} ")
+        else:
+            found.append((f"{before}{name}", command))
+    return found
 
 
 def row(parameter: Any) -> str:

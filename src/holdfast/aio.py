@@ -26,7 +26,7 @@ from .drivers.asyncio import AsyncioDriver, Box, LossCancellation
 from .drivers.clock import boottime
 from .drivers.forks import tell_when_forked
 from .errors import InvalidArgument, Unsupported
-from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, engine_for
+from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, check_fair, engine_for
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.describe import describe
@@ -160,7 +160,9 @@ class AsyncClient:
         return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
 
     def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
-        return arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
+        spec = arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
+        check_fair(self._engine, given["fair"])
+        return spec
 
     async def inspect(self, name: str) -> LockInfo:
         """Who holds it, who waits for it, and the value it carries."""

@@ -11,12 +11,12 @@ from .core import arguments
 from .drivers.adapter import Engine
 from .drivers.clock import boottime, wall_seconds
 from .engines import default_url, engine_of_client, open_engine
-from .errors import InvalidArgument
+from .errors import InvalidArgument, Unsupported
 from .model import Fence, Kind, Mode
 from .protocols import locking, records
 from .protocols.book import Book, LeaseState
 
-__all__ = ["IO_TIMEOUT_SECONDS", "UPGRADE", "BaseClient", "BaseLease", "engine_for"]
+__all__ = ["IO_TIMEOUT_SECONDS", "UPGRADE", "BaseClient", "BaseLease", "check_fair", "engine_for"]
 
 IO_TIMEOUT_SECONDS = 5.0
 
@@ -42,6 +42,15 @@ def engine_for(url: object, namespace: str, options: Mapping[str, Any]) -> Engin
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or default_url()
     return open_engine(url, namespace, options)
+
+
+def check_fair(engine: Engine, fair: bool | None) -> None:
+    """Who insists on an order is told if there is none."""
+    if fair is True and engine.guarantees.fifo.startswith("no"):
+        raise Unsupported(
+            f"{engine.guarantees.engine} does not serve in order, so fair=True cannot be had: leave it out, "
+            "or take sqlite://, redis:// or etcd://"
+        )
 
 
 class BaseDriver(Protocol):

@@ -20,10 +20,22 @@ from support.servers import (
     shared_redis,
     shared_redis_cluster,
     shared_redis_tls,
+    shared_redlock,
     shared_sentinel,
 )
 
-__all__ = ["DRIVERS", "ESSENTIAL", "FRESH_URL", "Driver", "each_engine", "fresh_namespace"]
+__all__ = [
+    "DRIVERS",
+    "ESSENTIAL",
+    "FRESH_URL",
+    "LACKS",
+    "Driver",
+    "deselect_lacking",
+    "each_engine",
+    "fresh_namespace",
+    "lacks",
+    "needs",
+]
 
 Driver = Literal["threads", "asyncio"]
 DRIVERS: Final[tuple[Driver, ...]] = ("threads", "asyncio")
@@ -39,16 +51,45 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
         f"redis+sentinel://{shared_sentinel().addresses}?service={shared_sentinel().service}"
     ),
     "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
+    "redlock": lambda folder: f"redlock://{shared_redlock().addresses}?node_timeout=1s",
     "etcd": lambda folder: f"etcd://{shared_etcd().address}",
     "postgresql": lambda folder: shared_postgresql().url,
 }
 """Scheme → a URL; ``folder`` is the test's own."""
+
+LACKS: Final[Mapping[str, frozenset[str]]] = {
+    # Independent nodes: no one place for a queue, a value or a count, and nobody who could wake a stranger.
+    "redlock": frozenset({"rwlock", "semaphore", "value", "queue", "wake-ups"}),
+}
+"""What an engine cannot do, of all that a test may need (``@needs("queue")``)."""
 
 VARIANTS: Final = frozenset({"rediss", "redis+sentinel", "redis+cluster"})
 """The same engine reached in another way: held to the essential part of the contract, to save time."""
 
 ESSENTIAL: Final = frozenset({"test_lock", "test_queue", "test_rwlock", "test_semaphore"})
 """The files of that part."""
+
+
+needs: Final = pytest.mark.needs
+"""Marks a test, or one of its parameters, by what it needs of an engine: see ``LACKS``."""
+
+
+def lacks(url: str) -> frozenset[str]:
+    return LACKS.get(url.partition("://")[0], frozenset())
+
+
+def deselect_lacking(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what an engine does not claim to do; that it refuses it clearly is a test of its own."""
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        needed = {need for mark in item.iter_markers("needs") for need in mark.args}
+        schemes = {scheme for mark in item.iter_markers("engine") for scheme in mark.args}
+        missed = any(needed & LACKS.get(scheme, frozenset()) for scheme in schemes)
+        (dropped if missed else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
 
 
 def fresh_namespace() -> str:

@@ -30,7 +30,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from contract.engines import Driver, fresh_namespace
+from contract.engines import Driver, fresh_namespace, lacks
 from holdfast import Client, Lease, Lock, LockInfo
 from holdfast.aio import AsyncLease
 from support import async_wait_until
@@ -212,6 +212,16 @@ class World:
         self._actors.append(actor)
         return actor
 
+    def one_of_each(self, client: Client, ttl: float = 30.0) -> list[Lock]:
+        """A lock of every kind that the engine has, each of a name of its own."""
+        missing = lacks(self.url)
+        locks: list[Lock] = [client.lock("lock", ttl=ttl), client.rlock("rlock", ttl=ttl)]
+        if "rwlock" not in missing:
+            locks += [client.rwlock("read", ttl=ttl).read(), client.rwlock("write", ttl=ttl).write()]
+        if "semaphore" not in missing:
+            locks.append(client.semaphore("semaphore", 2, ttl=ttl))
+        return locks
+
     # --- what stands in the engine, as somebody else sees it
 
     def look(self, name: str) -> LockInfo:
@@ -224,7 +234,14 @@ class World:
 
     async def until_waiting(self, name: str, count: int) -> None:
         """Until so many wait for the name."""
-        await self.until(lambda: len(self.look(name).waiters) == count, f"never {count} waiting for {name!r}")
+        await self.until(lambda: self._waiting(name) == count, f"never {count} waiting for {name!r}")
+
+    def _waiting(self, name: str) -> int:
+        """As the engine shows; where it has no queue to show, as the clients of this world know."""
+        if "queue" not in lacks(self.url):
+            return len(self.look(name).waiters)
+        books = [client._driver.book for client in self._clients]
+        return sum(1 for book in books for each in list(book.waiting.values()) if each.name == name)
 
     async def until_free(self, name: str) -> None:
         """Until nobody holds the name or waits for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost
 
@@ -11,7 +12,7 @@ from holdfast import InvalidArgument, LockLost
 async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
     ann, bob, eve = world.actor(), world.actor(), world.actor()
     client = world.client()
-    lock = client.lock("x")
+    lock = client.lock("x", ttl=3)
     lease = held(await ann(lock.acquire))
     waiting = bob(world.client().lock("x").acquire)
     await world.until_waiting("x", 1)
@@ -28,6 +29,7 @@ async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
         await ann(lock.release)
 
 
+@needs("wake-ups")
 async def test_the_holder_is_told_at_once_however_long_its_ttl(world: World) -> None:
     ann, eve = world.actor(), world.actor()
     lease = held(await ann(world.client().lock("x", ttl=3600).acquire))
@@ -39,6 +41,7 @@ async def test_the_holder_is_told_at_once_however_long_its_ttl(world: World) -> 
     await world.until(lambda: told == [lease])
 
 
+@needs("wake-ups")
 async def test_also_when_it_does_not_renew(world: World) -> None:
     ann, eve = world.actor(), world.actor()
     lease = held(await ann(world.client().lock("x", ttl=3600, renew=False).acquire))
@@ -70,6 +73,7 @@ async def test_there_is_nothing_to_break(world: World) -> None:
     assert await ann(client.break_lock, "x", reason="nobody again") is None
 
 
+@needs("semaphore")
 async def test_one_permit_of_several(world: World) -> None:
     ann, client = world.actor(), world.client()
     semaphore = client.semaphore("x", 3)

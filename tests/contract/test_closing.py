@@ -10,13 +10,7 @@ from holdfast import InvalidArgument, NotHeld
 
 async def test_closing_gives_everything_back(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
-    lock = client.lock("lock")
-    leases = [
-        held(await ann(lock.acquire)),
-        held(await ann(client.rlock("rlock").acquire)),
-        held(await bob(client.rwlock("rwlock").write().acquire)),
-        held(await bob(client.semaphore("semaphore", 2).acquire)),
-    ]
+    leases = [held(await ann(lock.acquire)) for lock in world.one_of_each(client)]
     await ann(client.close)
     for lease in leases:
         assert not world.look(lease.name).locked

@@ -116,12 +116,7 @@ async def test_it_is_kept_after_adoption(world: World) -> None:
 
 async def test_every_kind_can_be_handed_over(world: World) -> None:
     ann, client, taker = world.actor(), world.client(), world.client()
-    for lock in (
-        client.rlock("rlock"),
-        client.rwlock("rw").read(),
-        client.rwlock("rw2").write(),
-        client.semaphore("s", 2),
-    ):
+    for lock in world.one_of_each(client):
         lease = held(await ann(lock.acquire))
         taken = await ann(taker.adopt, await ann(lease.export))
         assert (taken.token, taken.kind, taken.mode) == (lease.token, lease.kind, lease.mode)

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument
 
@@ -38,6 +39,7 @@ async def test_a_holder(world: World) -> None:
     assert (info.kind, info.holders, info.token) == ("lock", (), lease.token)
 
 
+@needs("semaphore")
 async def test_clients_have_ids_of_their_own(world: World) -> None:
     ann, first, second = world.actor(), world.client(), world.client()
     await ann(first.semaphore("x", 3).acquire)
@@ -47,6 +49,7 @@ async def test_clients_have_ids_of_their_own(world: World) -> None:
     assert one == three != two
 
 
+@needs("queue")
 async def test_waiters_in_the_order_in_which_they_are_served(world: World) -> None:
     client = world.client()
     await world.actor("holder")(client.lock("x").acquire)
@@ -63,6 +66,7 @@ async def test_waiters_in_the_order_in_which_they_are_served(world: World) -> No
     await world.actor("breaker")(client.break_lock, "x", reason="the end of the test")
 
 
+@needs("semaphore")
 async def test_holders_of_a_semaphore_and_its_limit(world: World) -> None:
     ann, client = world.actor(), world.client()
     leases = [held(await ann(client.semaphore("x", 3).acquire)) for _ in range(2)]
@@ -93,6 +97,7 @@ async def test_list_is_in_the_order_of_bytes_and_by_prefix(world: World) -> None
         await ann(client.list, None)  # type: ignore[arg-type]  # what is refused here
 
 
+@needs("queue")
 async def test_list_shows_what_is_in_use(world: World) -> None:
     ann, bob, client = world.actor(), world.actor("bob"), world.client()
     lock = client.lock("x")
@@ -106,6 +111,7 @@ async def test_list_shows_what_is_in_use(world: World) -> None:
     assert await ann(client.list) == []
 
 
+@needs("value")
 async def test_watching_a_name(world: World) -> None:
     ann, eve, client = world.actor("ann"), world.actor("eve"), world.client()
     watch = world.client().watch("x")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import Actor, World, held
 from holdfast import Client, InvalidArgument, Lock, LockLost, LockTimeout, NotHeld
 
@@ -21,7 +22,10 @@ EXCLUSIVE: dict[str, Make] = {
     "write": lambda client, timeout: client.rwlock("x", timeout=timeout).write(),
     "semaphore of one": lambda client, timeout: client.semaphore("x", 1, timeout=timeout),
 }
-exclusive = pytest.mark.parametrize("make", EXCLUSIVE.values(), ids=EXCLUSIVE.keys())
+NEEDS = {"write": [needs("rwlock")], "semaphore of one": [needs("semaphore")]}
+exclusive = pytest.mark.parametrize(
+    "make", [pytest.param(make, marks=NEEDS.get(kind, ()), id=kind) for kind, make in EXCLUSIVE.items()]
+)
 
 
 # --- one at a time ------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from contract.engines import needs
 from contract.harness import Actor, World, held
 from holdfast import Lock
 
 
+@needs("queue")
 async def test_first_come_first_served(world: World) -> None:
     """Whatever their clients, and whether or not they came through the same object."""
     clients = [world.client(), world.client()]
@@ -32,6 +34,7 @@ async def test_first_come_first_served(world: World) -> None:
     assert served == [actor.name for actor in actors]
 
 
+@needs("queue")
 async def test_one_who_gives_up_leaves_nothing_and_holds_up_nobody(world: World) -> None:
     ann, bob, cid = world.actor(), world.actor(), world.actor("cid")
     client = world.client()
@@ -48,6 +51,7 @@ async def test_one_who_gives_up_leaves_nothing_and_holds_up_nobody(world: World)
     assert not world.look("x").waiters
 
 
+@needs("rwlock", "queue")
 async def test_a_try_respects_who_waits(world: World) -> None:
     """A reader could share with the readers inside, but a writer came before it."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()
@@ -61,6 +65,7 @@ async def test_a_try_respects_who_waits(world: World) -> None:
     await writer
 
 
+@needs("rwlock", "queue")
 async def test_barging_is_asked_for(world: World) -> None:
     """``fair=False`` passes those who wait, where the holders allow it and the engine can."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()
@@ -95,6 +100,7 @@ async def test_an_unfair_lock_still_waits_for_the_holder(world: World) -> None:
     assert await waiting is not None
 
 
+@needs("queue")
 async def test_fair_is_what_everybody_gets_who_says_nothing(world: World) -> None:
     ann, bob, cid = world.actor(), world.actor("bob"), world.actor("cid")
     client = world.client()

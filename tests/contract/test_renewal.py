@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld
 
 
 async def test_renewal_keeps_it_beyond_its_ttl(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
-    leases = [
-        held(await ann(client.lock("lock", ttl=1.0).acquire)),
-        held(await ann(client.rlock("rlock", ttl=1.0).acquire)),
-        held(await ann(client.rwlock("rwlock", ttl=1.0).read().acquire)),
-        held(await ann(client.semaphore("semaphore", 1, ttl=1.0).acquire)),
-    ]
-    await world.until(lambda: world.look("semaphore").holders[0].age > 1.5)
+    leases = [held(await ann(lock.acquire)) for lock in world.one_of_each(client, ttl=1.0)]
+    await world.until(lambda: world.look(leases[-1].name).holders[0].age > 1.5)
     for lease in leases:
         lease.check()
         assert 0 < lease.remaining <= 1.0
@@ -24,6 +20,7 @@ async def test_renewal_keeps_it_beyond_its_ttl(world: World) -> None:
     assert await bob(client.lock("lock").acquire, blocking=False) is None
 
 
+@needs("queue")
 async def test_renewal_keeps_a_waiter_waiting(world: World) -> None:
     """One who waits longer than any ttl keeps its place."""
     ann, bob, client = world.actor(), world.actor(), world.client()

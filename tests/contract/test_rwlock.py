@@ -7,8 +7,11 @@ import gc
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld, Unsupported
+
+pytestmark = needs("rwlock")
 
 
 async def test_readers_share_and_a_writer_is_alone(world: World) -> None:

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import Actor, World, held
 from holdfast import InvalidArgument, LockLost, NotHeld
+
+pytestmark = needs("semaphore")
 
 
 async def test_as_many_as_the_limit(world: World) -> None:

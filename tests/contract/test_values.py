@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, Lock, LockLost, NotHeld
+
+pytestmark = needs("value")
 
 
 async def test_a_value_is_set_seen_and_kept(world: World) -> None:

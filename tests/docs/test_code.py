@@ -23,7 +23,7 @@ print("every block ran")
 
 TIMEOUT_SECONDS = 100.0
 
-ENGINES_OF = {"lab.md": ("redis",), "redis.md": ("redis",), "etcd.md": ("etcd",)}
+ENGINES_OF = {"lab.md": ("redis",), "redis.md": ("redis",), "redlock.md": ("redlock",), "etcd.md": ("etcd",)}
 
 
 def python_blocks(path: Path) -> list[Block]:

@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from holdfast.drivers.simulation import Fault
 from simulation.checkers import check
 from simulation.plans import dump_plan, shrink
-from simulation.schedules import run_schedule, scenario_of
+from simulation.quorum_checkers import check_quorum
+from simulation.quorum_schedules import QUORUM_SCENARIOS, quorum_scenario_of, run_quorum_schedule
+from simulation.schedules import Run, run_schedule, scenario_of
 
 __all__ = ["Outcome", "Report", "describe_failure", "one_schedule", "run_campaign", "shrunk"]
+
+QUORUM_EVERY = 5
+"""One in so many schedules of a campaign runs on a quorum of nodes; those take longer."""
 
 COLLECT_EVERY = 25
 """Schedules between two garbage collections: a schedule is full of cycles that live until its end."""
@@ -53,8 +58,13 @@ class Report:
 
 
 def one_schedule(seed: int, scenario: str | None = None, plan: list[Fault] | None = None) -> Outcome:
-    run = run_schedule(seed, scenario, plan)
-    found = check(run)
+    run: Run
+    if scenario in QUORUM_SCENARIOS:
+        run = run_quorum_schedule(seed, scenario, plan)
+        found = check_quorum(run)
+    else:
+        run = run_schedule(seed, scenario, plan)
+        found = check(run)
     grants = sum(1 for event in run.world.trace if event.__class__.__name__ == "Began")
     return Outcome(seed, run.scenario, run.plan, found, run.world.coverage, run.world.events, grants)
 
@@ -64,7 +74,7 @@ def shrunk(outcome: Outcome) -> Outcome:
     wanted = set(outcome.found)
 
     def fails(plan: list[Fault]) -> bool:
-        return bool(wanted & set(check(run_schedule(outcome.seed, outcome.scenario, plan))))
+        return bool(wanted & set(one_schedule(outcome.seed, outcome.scenario, plan).found))
 
     return one_schedule(outcome.seed, outcome.scenario, shrink(outcome.plan, fails))
 
@@ -79,7 +89,7 @@ def describe_failure(outcome: Outcome) -> str:
     lines.append("  with" if outcome.plan else "  with nothing going wrong")
     lines += [f"    {fault}" for fault in outcome.plan]
     lines.append(
-        f"  again: make sim SCHEDULES=1 SCENARIO={outcome.scenario} SEED={outcome.seed} "
+        f"  again: make sim SCHEDULES=1 SCENARIO='{outcome.scenario}' SEED={outcome.seed} "
         f"PLAN='{dump_plan(outcome.plan)}'"
     )
     return "\n".join(lines)
@@ -108,4 +118,4 @@ def _one(seed: int) -> Outcome:
     _done += 1
     if _done % COLLECT_EVERY == 0:
         gc.collect()
-    return one_schedule(seed, scenario_of(seed))
+    return one_schedule(seed, quorum_scenario_of(seed) if seed % QUORUM_EVERY == 0 else scenario_of(seed))

@@ -20,6 +20,7 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "timer": ("timer dozes",),
     "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
+    "quorum": ("Fan",),
     "guard": ("guard advance", "guarded read", "guarded write"),
     "at once": ("Now", "Nonce", "Unlisten", "Signal"),
 }

@@ -20,6 +20,7 @@ from holdfast.lab.servers import (
     ZooKeeper,
     ZooKeeperEnsemble,
 )
+from holdfast.lab.servers.group import Group
 
 __all__ = [
     "shared_etcd",
@@ -29,6 +30,7 @@ __all__ = [
     "shared_redis",
     "shared_redis_cluster",
     "shared_redis_tls",
+    "shared_redlock",
     "shared_sentinel",
     "shared_zookeeper",
     "shared_zookeeper_ensemble",
@@ -51,6 +53,12 @@ def shared_redis_tls() -> Redis:
 def shared_redis_cluster() -> RedisCluster:
     """Three masters."""
     return RedisCluster().start()
+
+
+@functools.cache
+def shared_redlock() -> Group[Redis]:
+    """Five independent ones, which remember nothing: they are not restarted."""
+    return Group([Redis() for _ in range(5)]).start()
 
 
 @functools.cache

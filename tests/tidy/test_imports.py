@@ -51,6 +51,7 @@ PUBLIC_MODULES = {
     "ownership",
     "provision",
     "queue",
+    "redlock",
     "sql",
 }
 """What a user may import, and therefore the command line too."""

@@ -13,7 +13,7 @@ import typer
 import holdfast
 from holdfast import errors
 
-from . import break_, guarantees, init, ls, run, show, watch
+from . import break_, guarantees, init, ls, redlock, run, show, watch
 from .demo import command as demo
 from .exits import Status, complain, status_of
 from .redaction import learn
@@ -51,6 +51,7 @@ app.command("watch", epilog=watch.EPILOG)(watch.watch)
 app.command("break", epilog=break_.EPILOG)(break_.break_)
 app.command("guarantees", epilog=guarantees.EPILOG)(guarantees.guarantees)
 app.command("init", epilog=init.EPILOG)(init.init)
+app.add_typer(redlock.app, name="redlock")
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 
 

@@ -10,7 +10,7 @@ from ..core.urls import URL, parse_url
 from ..drivers.adapter import Engine
 from ..errors import EngineUnavailable, InvalidArgument
 
-__all__ = ["CLIENTS", "SCHEMES", "default_url", "engine_of_client", "open_engine"]
+__all__ = ["CLIENTS", "SCHEMES", "default_url", "engine_of_client", "load", "open_engine"]
 
 SCHEMES: Final[Mapping[str, str]] = {
     "memory": "memory",
@@ -19,6 +19,7 @@ SCHEMES: Final[Mapping[str, str]] = {
     "rediss": "redis",
     "redis+sentinel": "redis",
     "redis+cluster": "redis",
+    "redlock": "redlock",
     "etcd": "etcd",
     "postgresql": "postgres",
 }
@@ -47,7 +48,7 @@ def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine
     if folder is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
         raise InvalidArgument(f"no engine is called {url.scheme!r}: use one of {known}")
-    engine: Engine = _load(folder).open_engine(url, namespace, options)
+    engine: Engine = load(folder).open_engine(url, namespace, options)
     return engine
 
 
@@ -56,17 +57,19 @@ def engine_of_client(client: object, namespace: str, options: Mapping[str, Any])
     for each in type(client).__mro__:
         folder = CLIENTS.get(each.__module__.partition(".")[0])
         if folder is not None:
-            engine: Engine = _load(folder).open_client(client, namespace, options)
+            engine: Engine = load(folder).open_client(client, namespace, options)
             return engine
     return None
 
 
-def _load(folder: str) -> Any:
+def load(module: str) -> Any:
+    """An engine, or a module of one: ``redlock.administration``."""
     try:
-        return import_module(f".{folder}", __package__)
+        return import_module(f".{module}", __package__)
     except ModuleNotFoundError as missing:
         if (missing.name or "holdfast").partition(".")[0] == "holdfast":
             raise
+        extra = module.partition(".")[0]
         raise EngineUnavailable(
-            f"this engine needs the package {missing.name!r}: pip install 'holdfast[{folder}]'"
+            f"this engine needs the package {missing.name!r}: pip install 'holdfast[{extra}]'"
         ) from None

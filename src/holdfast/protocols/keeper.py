@@ -50,8 +50,7 @@ async def _tend(book: Book) -> None:
         replies = await Tend(tuple(steps))
     except (Troubled, EngineUnavailable):
         for state in leases:
-            state.trouble = True
-            state.renew_at = sent + min(state.ttl / 10, RETRY_SECONDS_MAX)
+            _ask_again_soon(state, sent)
         return
     now = await Now()
     for state, ttl, reply in zip(leases, ttls, replies, strict=False):
@@ -82,6 +81,13 @@ async def _renewed(book: Book, state: LeaseState, ttl: float, reply: Reply, sent
         state.lose(reason, reply.note)
         book.drop(state)
         await tell_of_loss(state)
+    elif not isinstance(reply, Gone):
+        _ask_again_soon(state, sent)  # of this one the engine could not tell
+
+
+def _ask_again_soon(state: LeaseState, sent: float) -> None:
+    state.trouble = True
+    state.renew_at = sent + min(state.ttl / 10, RETRY_SECONDS_MAX)
 
 
 async def _clean_up(book: Book) -> None:

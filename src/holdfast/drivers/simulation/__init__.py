@@ -15,6 +15,9 @@ from __future__ import annotations
 from .client import Ask, Box, Crash, Interrupted, SimulatedClient, Task, step_of
 from .faults import KINDS, NODE_KINDS, Fault, inject
 from .network import Link
+from .nodes import QuorumNode
+from .quorum import QuorumClient
+from .quorum_faults import NODE_FAULTS, QUORUM_FORGETS, inject_quorum
 from .servers import Node, Server
 from .trace import (
     Began,
@@ -33,7 +36,9 @@ from .world import Clock, Livelock, World
 
 __all__ = [
     "KINDS",
+    "NODE_FAULTS",
     "NODE_KINDS",
+    "QUORUM_FORGETS",
     "Ask",
     "Began",
     "Box",
@@ -52,6 +57,8 @@ __all__ = [
     "Moved",
     "Node",
     "Noted",
+    "QuorumClient",
+    "QuorumNode",
     "Server",
     "SimulatedClient",
     "Stopped",
@@ -59,5 +66,6 @@ __all__ = [
     "Told",
     "World",
     "inject",
+    "inject_quorum",
     "step_of",
 ]

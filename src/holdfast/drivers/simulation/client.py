@@ -160,6 +160,8 @@ class SimulatedClient:
             Doze: self._doze,
             Pause: self._pause,
         }
+        self.sending: tuple[type, ...] = (Apply, Tend, ApplyInOrder, ListNames, Ask)
+        """Operations that may have been sent by the time an interrupt strikes."""
         self._at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: self.local(),
             Nonce: lambda op: self._new_nonce(),
@@ -255,7 +257,7 @@ class SimulatedClient:
     def _strike(self, task: Task, op: Any) -> tuple[Any, BaseException | None]:
         """An interrupt comes while an operation is under way: a request may have been sent already."""
         self.world.cover("interrupt", step_of(op))
-        if self._acts.get(op.__class__) in (self._send, self._apply):
+        if op.__class__ in self.sending:
             task.op = op
             self._acts[op.__class__](task, op)
             task.ticket += 1

@@ -12,12 +12,13 @@ where its memory is full (``allow-oom``); the others are refused there before th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["NAMES", "Script", "assembled", "load", "script", "with_constants"]
+__all__ = ["NAMES", "Script", "assembled", "load", "script", "with_constants", "with_includes"]
 
 NAMES: Final = (
     "acquire",
@@ -61,10 +62,14 @@ def _file(name: str) -> str:
 def assembled(name: str, sharded: bool = False) -> str:
     """The whole text of a script, for people to read."""
 
-    def included(match: re.Match[str]) -> str:
-        return _file("rules/sharded_channels" if sharded and match[1] == "rules/channels" else match[1])
+    def file_of(part: str) -> str:
+        return _file("rules/sharded_channels" if sharded and part == "rules/channels" else part)
 
-    return _INCLUDE.sub(included, _file(name))
+    return with_includes(_file(name), file_of)
+
+
+def with_includes(text: str, file_of: Callable[[str], str]) -> str:
+    return _INCLUDE.sub(lambda match: file_of(match[1]), text)
 
 
 def with_constants(text: str) -> str:

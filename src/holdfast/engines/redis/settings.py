@@ -44,7 +44,11 @@ __all__ = [
     "Credentials",
     "Login",
     "Settings",
+    "address_of",
+    "credentials_in",
     "credentials_of",
+    "database_in",
+    "merged",
     "provider_failed",
     "settings_from_url",
 ]
@@ -139,8 +143,8 @@ class Settings:
 def settings_from_url(url: URL, options: Mapping[str, Any]) -> Settings:
     """What a URL and the keyword arguments beside it say."""
     shape = SHAPES[url.scheme]
-    given = _merged(url, options, _known(url.scheme))
-    username, password = _credentials(url, given)
+    given = merged(url, options, _known(url.scheme))
+    username, password = credentials_in(url, given)
     tls = _tls(given) if url.scheme == "rediss" or _flag(given, "ssl", False) else None
     if tls is None and (stray := next((name for name in TLS if name in given), None)):
         raise InvalidArgument(f"{stray} needs TLS: write rediss:// (Sentinel and Cluster: add ssl=true)")
@@ -151,7 +155,7 @@ def settings_from_url(url: URL, options: Mapping[str, Any]) -> Settings:
     return Settings(
         shape=shape,
         addresses=_addresses(url, SENTINEL_PORT if shape == "sentinel" else PORT),
-        database=_database(url, shape),
+        database=database_in(url, shape),
         login=Login(username, password),
         tls=tls,
         service=service,
@@ -179,7 +183,7 @@ def _known(scheme: str) -> tuple[str, ...]:
     return COMMON + TLS + (("ssl", *SENTINEL) if scheme == "redis+sentinel" else ("ssl",))
 
 
-def _merged(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def merged(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     url.only(known)
     for option in options:
         if option not in known:
@@ -190,7 +194,7 @@ def _merged(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dic
     return {**url.options, **{option: value for option, value in options.items() if value is not None}}
 
 
-def _credentials(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def credentials_in(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | None]:
     for option, inside in (("username", url.username), ("password", url.password)):
         if inside and option in given:
             raise InvalidArgument(f"{option} stands in the URL and beside it: write it once")
@@ -202,7 +206,7 @@ def _credentials(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | 
 
 
 def _addresses(url: URL, port: int) -> tuple[Address, ...]:
-    addresses = tuple(_address(part, port, url.scheme) for part in (url.hosts or "localhost").split(","))
+    addresses = tuple(address_of(part, port, url.scheme) for part in (url.hosts or "localhost").split(","))
     if len(addresses) > 1 and url.scheme in ("redis", "rediss"):
         raise InvalidArgument(
             f"{url.scheme}:// is one server: several are redis+sentinel://, redis+cluster:// or redlock://"
@@ -210,7 +214,7 @@ def _addresses(url: URL, port: int) -> tuple[Address, ...]:
     return addresses
 
 
-def _address(text: str, port: int, scheme: str) -> Address:
+def address_of(text: str, port: int, scheme: str) -> Address:
     """``host``, ``host:port``, ``[::1]:port``."""
     host, colon, written = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -225,7 +229,7 @@ def _address(text: str, port: int, scheme: str) -> Address:
     return Address(host, port)
 
 
-def _database(url: URL, shape: Shape) -> int:
+def database_in(url: URL, shape: Shape) -> int:
     text = url.path.removeprefix("/")
     if not text:
         return 0

@@ -97,10 +97,14 @@ class StreamLine(_Stream):
         self._ask(payload, future, 1)
         return future
 
-    async def exchange(self, payload: bytes, count: int) -> list[Any]:
+    def several(self, payload: bytes, count: int) -> asyncio.Future[list[Any]]:
+        """The same for several requests in one payload."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._ask(payload, _Several(future, count), count)
-        return await future
+        return future
+
+    async def exchange(self, payload: bytes, count: int) -> list[Any]:
+        return await self.several(payload, count)
 
     def _ask(self, payload: bytes, waiter: asyncio.Future[Any] | _Several, count: int) -> None:
         if not self.is_open:

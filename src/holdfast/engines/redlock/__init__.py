@@ -1,0 +1,44 @@
+"""``redlock://``: locks on a majority of independent Redis servers, with fencing tokens that it issues.
+
+The algorithm is Salvatore Sanfilippo's; what a number must be to count as a token is in ``protocols.quorum``.
+The URL and its options are described in ``settings.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.urls import URL
+from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from .guarantees import GUARANTEES
+from .keys import Space
+from .running import LINGER_SECONDS
+from .settings import RedlockSettings, settings_from_url
+from .threads import RedlockThreads
+
+__all__ = ["open_engine"]
+
+
+class RedlockEngine:
+    """One set of nodes and one namespace on it."""
+
+    linger = LINGER_SECONDS
+    guarantees = GUARANTEES
+
+    def __init__(self, url: str, settings: RedlockSettings, namespace: str) -> None:
+        self.url = url
+        self._settings = settings
+        self._space = Space(namespace)
+
+    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+        return RedlockThreads(self._settings, self._space, hooks)
+
+    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+        from .asyncio import RedlockAsyncio
+
+        return RedlockAsyncio(self._settings, self._space, hooks)
+
+
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedlockEngine:
+    return RedlockEngine(str(url), settings_from_url(url, options), namespace)

@@ -1,0 +1,44 @@
+"""The first words on every connection to a node: who we are, which life of the server it is, scripts."""
+
+from __future__ import annotations
+
+from hiredis import ReplyError
+
+from ...core.ops import Refused
+from ...errors import EngineUnavailable
+from ..redis.faults import failure_of
+from ..redis.greeting import greet
+from ..redis.lines import Line, packed_command
+from ..redis.settings import Credentials, Settings
+from .translation import loading_commands, run_of_info
+
+__all__ = ["greet_node", "one_server"]
+
+_INFO = packed_command(b"INFO", b"server")
+
+
+async def greet_node(line: Line, settings: Settings, credentials: Credentials, client: str) -> str:
+    """The run of the server at the other end: another one since every start.
+
+    Whatever fails is Refused, also what would not pass by itself: there are other nodes.
+    """
+    try:
+        await greet(line, settings, credentials, client)
+        payload, count = loading_commands()
+        info, *loaded = await line.exchange(_INFO + payload, count + 1)
+        for reply in (info, *loaded):
+            if isinstance(reply, ReplyError):
+                raise failure_of(str(reply), line.address)
+    except EngineUnavailable as error:
+        raise Refused(str(error)) from None
+    run = run_of_info(info)
+    if not run:
+        raise Refused(f"{line.address} does not tell its run id (INFO server)")
+    return run
+
+
+def one_server(one: object, other: object) -> EngineUnavailable:
+    """Two addresses, one run id."""
+    return EngineUnavailable(
+        f"{one} and {other} are one server, which is one vote: Redlock needs servers that fail independently"
+    )

@@ -1,0 +1,48 @@
+"""What Redlock promises, and where it can fail."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...model import Guarantees
+
+__all__ = ["GUARANTEES"]
+
+GUARANTEES: Final = Guarantees(
+    engine="redlock",
+    scope="cluster",
+    fencing=(
+        "a number that a majority of the nodes issued to this attempt and to no other; it cannot regress "
+        "while a majority remembers, whatever clocks and networks do"
+    ),
+    fifo="no: who waits looks now and then; fair=True is refused",
+    crash_release="after its ttl",
+    loss_signal="at the deadline by the local clock; when broken, at the next renewal",
+    primitives=("lock", "rlock"),
+    needs=(
+        "an odd number, at least 3, of independent Redis 7.0.1 or later, or Valkey: no replicas, no cluster",
+        "appendonly yes and appendfsync always; else a node that was restarted has to rejoin",
+        "maxmemory-policy noeviction",
+        "clocks of nodes that run at the same speed within drift, for exclusion; tokens need no clock",
+        "the commands EVALSHA, SCRIPT LOAD, GET, SET, HMGET, HSET, TIME, SCAN, INFO, CONFIG GET, HELLO",
+    ),
+    faults={
+        "holder is killed": "kept: released after its ttl",
+        "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
+        "waiter is killed": "kept: it held nothing and stood in nobody's way",
+        "a minority of nodes is down, slow, stopped or cut off": "kept: nobody waits for them",
+        "a majority of nodes is down, slow, stopped or cut off": (
+            "refused; loss of what is held signalled at its deadline"
+        ),
+        "node restarts with its data (appendfsync always)": "kept: its mark is renewed by itself",
+        "node restarts without its data, or is emptied": (
+            "kept: it issues nothing until it has rejoined; exclusion may break if it granted what is held, "
+            "and tokens never repeat"
+        ),
+        "a majority forgets": "refused until the set is made anew, with another source: guards notice",
+        "a minority of clocks jumps": "kept",
+        "a majority of clocks jumps": "fenced: leases end early, others may hold too, with larger tokens",
+        "keys are evicted": "refused: a node that evicts is no node",
+        "scripts are flushed": "kept: they are loaded again",
+    },
+)

@@ -1,0 +1,360 @@
+"""A connection to one node for threads. It never blocks: whoever asks several nodes waits for all at once.
+
+It may be in the middle of connecting when one who asked goes on without it; the next one to ask finds it
+farther on. Replies come in the order of the requests, also those for which nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import hiredis
+
+from ...core.ops import Refused, Troubled, Unknown
+from ..redis.settings import Address, Settings
+from ..redis.sockets import HARD_CLOSE, tune
+from .asking import Asking
+from .greeting import greet_node
+
+__all__ = ["NodeLine"]
+
+READ_BYTES: Final = 65_536
+
+UNSENT_BYTES_MAX: Final = 1 << 20
+"""A node that is stopped takes no more at some time. What is not sent is not asked."""
+
+AGAIN_SECONDS: Final = 0.1
+AGAIN_SECONDS_MAX: Final = 1.0
+"""After a connection failed, the next one is tried so much later: ever longer."""
+
+
+class _Words(NamedTuple):
+    """What the greeting says, and how many replies it waits for."""
+
+    payload: bytes
+    replies: int
+
+    def __await__(self) -> Generator[_Words, list[Any], list[Any]]:
+        return (yield self)
+
+
+class NodeLine:
+    """One connection, used by one thread at a time."""
+
+    __slots__ = (
+        "_again_at",
+        "_client",
+        "_failures",
+        "_gets",
+        "_greeting",
+        "_heard",
+        "_interest",
+        "_next",
+        "_owed",
+        "_poll",
+        "_reader",
+        "_seconds",
+        "_settings",
+        "_since",
+        "_socket",
+        "_trouble",
+        "_unheard",
+        "_unsent",
+        "_wanted",
+        "address",
+        "fileno",
+        "node",
+        "run",
+    )
+
+    def __init__(
+        self,
+        node: int,
+        settings: Settings,
+        client: str,
+        seconds: float,
+        poll: Any,
+        unheard: Callable[[Asking], None],
+    ) -> None:
+        self.node = node
+        self.address: Address = settings.addresses[0]
+        self.run = ""
+        """The life of the server in which this connection was made; empty: there is none yet."""
+        self.fileno = -1
+        self._settings = settings
+        self._client = client
+        self._seconds = seconds
+        """One that has not answered for so long is given up."""
+        self._poll = poll
+        self._unheard = unheard
+        """Told of what was to be told behind somebody's back, and may not have been."""
+        self._socket: socket.socket | None = None
+        self._interest = 0
+        self._unsent = b""
+        self._owed: deque[Asking] = deque()
+        """What was sent, in its order, and is not answered."""
+        self._next: Asking | None = None
+        """What is sent as soon as there is a connection."""
+        self._greeting: Coroutine[Any, Any, str] | None = None
+        self._heard: list[Any] = []
+        self._wanted = 0
+        self._since = 0.0
+        """When the connection was begun."""
+        self._failures = 0
+        self._again_at = 0.0
+        self._trouble = ""
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def ask(self, asking: Asking, now: float) -> None:
+        """Send it, now or once connected. What cannot be sent has its result at once."""
+        if self._is_given_up(now):
+            self._break(f"no answer from {self.address} in {self._seconds:g} s")
+        try:
+            if self._socket is None:
+                self._connect(now)
+            if self.run:
+                self._send_asking(asking, now)
+            else:
+                self._next = asking
+        except Refused as trouble:
+            asking.result = trouble
+            self._tell_unheard(asking)
+
+    def leave(self, asking: Asking) -> None:
+        """Nobody waits for it any more. If it was not sent it never is."""
+        if self._next is asking:
+            self._next = None
+            asking.result = Refused(self._trouble or f"no connection to {self.address} in time")
+            self._tell_unheard(asking)
+
+    def _is_given_up(self, now: float) -> bool:
+        if self._socket is None:
+            return False
+        if self.run:
+            return bool(self._owed) and now - self._owed[0].sent_at > self._seconds
+        return now - self._since > self._seconds
+
+    def _send_asking(self, asking: Asking, now: float) -> None:
+        if len(self._unsent) > UNSENT_BYTES_MAX:
+            raise Refused(f"{self.address} takes nothing any more")
+        asking.sent_at = now
+        self._owed.append(asking)
+        self._send(asking.payload(self.run))
+
+    def _send(self, payload: bytes) -> None:
+        """As much as the kernel takes; the rest follows."""
+        assert self._socket is not None  # noqa: S101 - the callers have looked
+        if self._unsent:
+            self._unsent += payload
+            return
+        try:
+            sent = self._socket.send(payload)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._break(f"nothing could be sent to {self.address}: {error.strerror}")
+            return
+        if sent < len(payload):
+            self._unsent = payload[sent:]
+            self._watch(select.POLLIN | select.POLLOUT)
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def ready(self, now: float) -> None:
+        """The poll has something to say about this connection."""
+        if self._socket is None:
+            return
+        if self._greeting is None and not self.run:
+            self._connected()
+            return
+        if self._unsent:
+            payload, self._unsent = self._unsent, b""
+            self._watch(select.POLLIN)
+            self._send(payload)
+        self._receive(now)
+
+    def _receive(self, now: float) -> None:
+        if self._socket is None:
+            return
+        try:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "the server closed it")
+            self._reader.feed(data)
+            while (reply := self._gets()) is not False:
+                if self.run:
+                    self._answered(reply, now)
+                else:
+                    self._greeted(reply, now)
+                if self._socket is None:
+                    return
+        except BlockingIOError:
+            return
+        except (OSError, IndexError, hiredis.ProtocolError) as error:
+            told = getattr(error, "strerror", None) or type(error).__name__
+            self._break(f"the connection to {self.address} broke: {told}")
+
+    def _answered(self, reply: Any, now: float) -> None:
+        asking = self._owed[0]
+        asking.replies.append(reply)
+        if len(asking.replies) < asking.wanted:
+            return
+        again = asking.mended(self.run)
+        self._owed.popleft()
+        if again is None:
+            asking.answered(self.address)
+            if isinstance(asking.result, Troubled):
+                self._tell_unheard(asking)
+        else:
+            asking.sent_at = now
+            self._owed.append(asking)
+            self._send(again)
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    def _connect(self, now: float) -> None:
+        """Begin to. Whatever fails, nothing was asked."""
+        if now < self._again_at:
+            raise Refused(self._trouble)
+        self._since = now
+        try:
+            family, place = _place_of(self.address)
+            connecting = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._not_connected(error) from None
+        connecting.setblocking(False)
+        self._socket = connecting
+        self.fileno = connecting.fileno()
+        try:
+            code = connecting.connect_ex(place)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+            tune(connecting)
+        except OSError as error:
+            raise self._not_connected(error) from None
+        self._watch(select.POLLOUT)
+
+    def _not_connected(self, error: OSError) -> Refused:
+        self._break(f"no connection to {self.address}: {error.strerror or error}")
+        return Refused(self._trouble)
+
+    def _connected(self) -> None:
+        assert self._socket is not None  # noqa: S101 - the caller has looked
+        code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._break(f"no connection to {self.address}: {os.strerror(code)}")
+            return
+        self._reader = hiredis.Reader()
+        self._gets = self._reader.gets
+        login = self._settings.login
+        self._greeting = greet_node(self, self._settings, (login.username, login.password), self._client)
+        self._watch(select.POLLIN)
+        self._say([], monotonic())
+
+    async def exchange(self, payload: bytes, count: int) -> list[Any]:
+        """For the greeting alone, which is resumed when the replies are here."""
+        return await _Words(payload, count)
+
+    def _say(self, replies: list[Any], now: float) -> None:
+        """The next words of the greeting."""
+        assert self._greeting is not None  # noqa: S101 - it is under way
+        try:
+            words: _Words = self._greeting.send(replies or None)
+        except StopIteration as end:
+            self._greeting = None
+            self.run = end.value
+            self._failures = 0
+            asking, self._next = self._next, None
+            if asking is not None:
+                self._send_asking(asking, now)
+        except Troubled as trouble:
+            self._greeting = None
+            self._break(str(trouble))
+        else:
+            self._heard, self._wanted = [], words.replies
+            self._send(words.payload)
+
+    def _greeted(self, reply: Any, now: float) -> None:
+        self._heard.append(reply)
+        if len(self._heard) == self._wanted:
+            self._say(self._heard, now)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _watch(self, interest: int) -> None:
+        if interest != self._interest:
+            if self._interest:
+                self._poll.modify(self.fileno, interest)
+            else:
+                self._poll.register(self.fileno, interest)
+            self._interest = interest
+
+    def _break(self, why: str) -> None:
+        """It is of no use any more: what was sent may have happened, what was not has not."""
+        self._trouble = why
+        self._failures += 1
+        pause = min(AGAIN_SECONDS * 2 ** min(self._failures - 1, 10), AGAIN_SECONDS_MAX)
+        # One that was in order is made anew at once; one that was not even made must wait.
+        self._again_at = monotonic() + (0.0 if self.run else pause)
+        owed, self._owed = self._owed, deque()
+        asking, self._next = self._next, None
+        self.close()
+        for each in owed:
+            if each.result is None:
+                each.result = Unknown(why)
+            self._tell_unheard(each)
+        if asking is not None:
+            asking.result = Refused(why)
+            self._tell_unheard(asking)
+
+    def _tell_unheard(self, asking: Asking) -> None:
+        if asking.behind_until is not None:
+            self._unheard(asking)
+
+    def close(self) -> None:
+        """Hard: what the kernel still has of ours is not sent any more."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+        self._let_go()
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._greeting is not None:
+            self._greeting.close()
+            self._greeting = None
+        if self._interest:
+            with contextlib.suppress(OSError, KeyError):
+                self._poll.unregister(self.fileno)
+            self._interest = 0
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self.run = ""
+        self.fileno = -1
+        self._unsent = b""
+        self._owed.clear()
+
+    def __del__(self) -> None:
+        """An interrupt can strike between any two steps, and nobody has the connection any more."""
+        if getattr(self, "_socket", None) is not None:
+            self._let_go()
+
+
+def _place_of(address: Address) -> tuple[int, Any]:
+    """The first address of a name. Looking a name up may take time: numbers are found at once."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    family, _, _, _, place = found[0]
+    return family, place

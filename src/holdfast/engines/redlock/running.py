@@ -1,0 +1,101 @@
+"""What the adapters for threads and for asyncio share: the state of the quorum, and what takes no time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from ...core.ops import Nonce, Now, Post
+from ...drivers.adapter import Hooks
+from ...drivers.clock import boottime, wall_us
+from ...protocols.quorum import Answers, Chance, Fan, Quorum, Wall
+from ...protocols.quorum.ops import Batch
+from .settings import RedlockSettings
+
+__all__ = ["LINGER_SECONDS", "TELL_AGAIN_SECONDS", "Debts", "at_once", "quorum_of", "source_of"]
+
+LINGER_SECONDS: Final = 60.0
+"""A request can sit in the buffers of a stopped server and be carried out when nobody waits for it."""
+
+TELL_AGAIN_SECONDS: Final = 0.3
+"""How often nodes are told again what they have not heard."""
+
+
+class Debt(NamedTuple):
+    """What a node is still to be told, until a moment of the local clock."""
+
+    number: int
+    node: int
+    batch: Batch
+    member: str
+    until: float
+
+
+class Debts:
+    """All that nodes are still to be told. Threads share it."""
+
+    __slots__ = ("_numbers", "_owed")
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._owed: dict[int, Debt] = {}
+
+    def add(self, node: int, batch: Batch, member: str, until: float) -> None:
+        number = next(self._numbers)
+        self._owed[number] = Debt(number, node, batch, member, until)
+
+    def due(self, seconds: float) -> tuple[Fan, dict[int, list[int]]] | None:
+        """A question that tells all nodes what they have not heard, and what it settles; None: nothing."""
+        now = boottime()
+        asks: dict[int, list[tuple[str, Any]]] = {}
+        settles: dict[int, list[int]] = {}
+        member = ""
+        for debt in list(self._owed.values()):
+            if debt.until <= now:
+                self._owed.pop(debt.number, None)
+                continue
+            asks.setdefault(debt.node, []).extend(debt.batch)
+            settles.setdefault(debt.node, []).append(debt.number)
+            member = debt.member
+        if not asks:
+            return None
+        told = tuple([(node, tuple(batch)) for node, batch in asks.items()])
+        return Fan(told, lambda answers: False, seconds, member), settles
+
+    def settle(self, answers: Answers, settles: dict[int, list[int]]) -> None:
+        for node, answer in answers.items():
+            if isinstance(answer, tuple):
+                for number in settles[node]:
+                    self._owed.pop(number, None)
+
+
+def quorum_of(settings: RedlockSettings, hooks: Hooks) -> Quorum:
+    return Quorum(
+        client=hooks.client,
+        labels=settings.labels,
+        node_seconds=settings.node_seconds,
+        drift=settings.drift,
+        retry_seconds=settings.retry_seconds,
+        jitter_seconds=settings.jitter_seconds,
+        linger=LINGER_SECONDS,
+        initialises=settings.initialises,
+    )
+
+
+def source_of(quorum: Quorum, namespace: str) -> str:
+    """Tokens of two sets of nodes, or of two namespaces, do not compare."""
+    return f"redlock:{quorum.set_id}/{namespace}"
+
+
+def at_once(hooks: Hooks) -> dict[type, Callable[[Any], Any]]:
+    """The operations that neither block nor suspend."""
+    return {
+        Now: lambda op: boottime(),
+        Wall: lambda op: wall_us(),
+        Chance: lambda op: random.random(),
+        Nonce: lambda op: secrets.token_hex(8),
+        Post: lambda op: hooks.post(op.nonce),
+    }

@@ -1,0 +1,15 @@
+#!lua flags=no-writes
+-- List, Fences: a page of the records whose keys match a pattern. KEYS: any, the mark. ARGV: what the mark must say,
+-- pattern, cursor, how many to look at.
+--@include rules/constants
+--@include rules/ready
+--@include clock
+--@include rules/record
+
+local scanned = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[2], 'COUNT', ARGV[4])
+local found = {}
+for _, key in ipairs(scanned[2]) do
+  local fence, claim, over = read(key, redis.call('GET', key))
+  found[#found + 1] = { key, fence, settled(claim, now) or '', over }
+end
+return { 'page', now, scanned[1], found }

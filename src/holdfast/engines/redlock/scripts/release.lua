@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- Release. KEYS: the record. ARGV: owner, for how long an Acquire that has yet to arrive is to be refused. Any node
+-- does it, also one that is not ready.
+--@include rules/constants
+--@include clock
+
+-- It is the owner's, and there is nothing to remember: it is taken back without a closer look.
+local raw = redis.call('GET', KEYS[1])
+local owner, linger = ARGV[1], tonumber(ARGV[2])
+if raw then
+  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
+  if is_read and schema == SCHEMA and over == false and claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_MS)
+    return 1
+  end
+end
+
+--@include rules/record
+
+local fence, claim, over = read(KEYS[1], raw)
+claim = settled(claim, now)
+if claim and claim[OWNER] == owner then
+  store(KEYS[1], now, fence, false, over)
+  return 1
+end
+local reply = lost(over, claim, owner, now)
+if linger > 0 then
+  local ended = ended_of(over, owner, now) or { owner, 'withdrawn', '', 0 }
+  if ended[FORGET_AT] < now + linger then
+    ended[FORGET_AT] = now + linger
+    over = remembered(over, now, owner)
+    over[#over + 1] = ended
+    store(KEYS[1], now, fence, claim, over)
+  end
+end
+return reply

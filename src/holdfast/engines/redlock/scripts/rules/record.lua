@@ -1,0 +1,78 @@
+-- What a node keeps about one name: rules/node/values.py.
+--
+-- A record is a string of four MessagePack values: schema, fence, claim (false: none), attempts that are over (false:
+-- none). A claim and an attempt that is over are lists; constants.lua has the order. All numbers are whole and below
+-- 2^53, so that they are exact.
+
+local function read(key, raw)
+  if not raw then
+    return 0, false, {}
+  end
+  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
+  if is_read and type(schema) == 'number' and schema > SCHEMA and schema <= LARGEST_SCHEMA then
+    error({ err = 'HOLDFAST holds a record of schema ' .. schema .. ', this version reads up to ' .. SCHEMA ..
+      ': upgrade holdfast here' })
+  end
+  if not is_read or schema ~= SCHEMA or type(fence) ~= 'number' then
+    error({ err = 'HOLDFAST holds something that is no record of Holdfast under the key ' .. key ..
+      ': delete that key' })
+  end
+  return fence, claim, over or {}
+end
+
+-- The fence is kept for a day after the last thing beside it has ended.
+local function store(key, now, fence, claim, over)
+  local last = claim and claim[EXPIRES_AT] or now
+  for _, ended in ipairs(over) do
+    last = math.max(last, ended[FORGET_AT])
+  end
+  local lives = math.ceil(math.max(last - now, 0) / 1000) + RETENTION_MS
+  redis.call('SET', key, cmsgpack.pack(SCHEMA, fence, claim, #over > 0 and over), 'PX', string.format('%.0f', lives))
+end
+
+-- Nobody writes down that a claim ran out.
+local function settled(claim, now)
+  return claim and claim[EXPIRES_AT] > now and claim
+end
+
+local function capped(expires_at, until_)
+  return until_ > 0 and math.min(expires_at, until_) or expires_at
+end
+
+-- Later, never sooner, and not beyond max_hold.
+local function extended(claim, expires_at)
+  return math.max(claim[EXPIRES_AT], capped(expires_at, claim[UNTIL]))
+end
+
+local function ended_of(over, owner, now)
+  for _, ended in ipairs(over) do
+    if ended[OWNER] == owner and ended[FORGET_AT] > now then
+      return ended
+    end
+  end
+end
+
+local function lost(over, claim, owner, now)
+  local ended = ended_of(over, owner, now)
+  if ended then
+    return { 'lost', ended[REASON], ended[NOTE] }
+  end
+  return { 'lost', claim and 'stolen' or 'expired', '' }
+end
+
+local function remembered(over, now, except)
+  local kept = {}
+  for _, ended in ipairs(over) do
+    if ended[FORGET_AT] > now and ended[OWNER] ~= except then
+      kept[#kept + 1] = ended
+    end
+  end
+  return kept
+end
+
+-- One who forgot has to wait for longer than the longest ttl that anybody asked for.
+local function note_longest(ttl, longest)
+  if ttl > (tonumber(longest) or 0) then
+    redis.call('HSET', KEYS[2], 'longest', string.format('%.0f', ttl))
+  end
+end

@@ -1,0 +1,269 @@
+"""Redlock for the threads driver: scatter and gather from the calling thread."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from ...core.ops import Pause, Refused
+from ...drivers.adapter import Hooks, Steps
+from ...drivers.clock import boottime
+from ...errors import EngineUnavailable
+from ...protocols import quorum as family
+from ...protocols.quorum import Answers, Fan, QuorumScript
+from ...rules.requests import Reply, Request, Snapshot
+from .asking import Asking
+from .bundle import Bundle
+from .keys import Space
+from .running import TELL_AGAIN_SECONDS, Debts, at_once, quorum_of, source_of
+from .settings import RedlockSettings
+
+__all__ = ["RedlockThreads"]
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast")
+
+STOP_SECONDS: Final = 2.0
+
+LOOK_SECONDS: Final = 0.2
+"""One who waits for connections looks so often whether some were lost to an interrupt."""
+
+
+class RedlockThreads:
+    """One client's way to its nodes."""
+
+    hearing = None
+
+    def __init__(self, settings: RedlockSettings, space: Space, hooks: Hooks) -> None:
+        self.quorum = quorum_of(settings, hooks)
+        self._space = space
+        self._bundles = _Bundles(settings, space, hooks)
+        self._at_once = at_once(hooks)
+        self._keeper = 0
+        """The thread that keeps what is held."""
+
+    @property
+    def source(self) -> str:
+        return source_of(self.quorum, self._space.namespace)
+
+    def apply(self, name: str, request: Request) -> Reply:
+        return self.run(family.apply(self.quorum, name, request))
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return self.run(family.apply_in_order(self.quorum, steps, stop_when_refused))
+
+    def tend(self, steps: Steps) -> list[Reply]:
+        self._keeper = threading.get_ident()
+        return self.run(family.tend(self.quorum, steps))
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return self.run(family.list_names(self.quorum, prefix))
+
+    def run(self, script: QuorumScript[T]) -> T:
+        """The keeper has connections of its own: what is held does not wait behind those who want it."""
+        fan = self._bundles.fan_apart if threading.get_ident() == self._keeper else self._bundles.fan
+        at_once, send, throw = self._at_once, script.send, script.throw
+        reply: Any = None
+        trouble: BaseException | None = None
+        error: BaseException | None = None
+        try:
+            while True:
+                if trouble is None:
+                    op = send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = throw(error)
+                try:
+                    if isinstance(op, Fan):
+                        reply = fan(op)
+                    elif isinstance(op, Pause):
+                        time.sleep(op.seconds)
+                        reply = None
+                    else:
+                        reply = at_once[op.__class__](op)
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+        finally:
+            error = trouble = None  # they know this frame, and what it has would be kept by a circle
+            script.close()
+
+    # --- wake-ups: nodes tell nobody anything, so who waits looks by itself -----------------------
+
+    def listen(self, name: str | None) -> None:
+        """Who waits in this client is woken by it; others look now and then."""
+
+    def unlisten(self, name: str) -> None:
+        """Nothing was begun."""
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Nobody tells us that a client died: its claims run out."""
+
+    def unwatch_clients(self, nonce: str) -> None:
+        """Nobody was watched."""
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._bundles.close()
+
+    def forked(self) -> None:
+        self._bundles.forget()
+
+
+class _Bundles:
+    """A few connections to each node, shared by all threads of a client.
+
+    An interrupt can strike a thread between any two steps. So bundles are known by weak references: one that
+    nobody has any more takes up no room.
+    """
+
+    def __init__(self, settings: RedlockSettings, space: Space, hooks: Hooks) -> None:
+        self._settings, self._space, self._client = settings, space, hooks.client
+        self._most = settings.connections
+        self._seconds = hooks.io_timeout
+        self._idle: queue.SimpleQueue[Bundle] = queue.SimpleQueue()
+        self._apart: list[Bundle] = []
+        self._known: weakref.WeakSet[Bundle] = weakref.WeakSet()
+        self._taken: weakref.WeakSet[Bundle] = weakref.WeakSet()
+        self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
+        self._teller = _Teller(self._new, settings.node_seconds)
+        self._refusal = ""
+        """Why these can be no nodes of a quorum, once it was found out."""
+        self._closed = False
+
+    def fan(self, op: Fan) -> Answers:
+        bundle = self._take()
+        answers = self._ask(bundle, op)
+        if not self._closed:
+            self._idle.put(bundle)
+        return answers
+
+    def fan_apart(self, op: Fan) -> Answers:
+        bundle = self._apart.pop() if self._apart else self._new()
+        answers = self._ask(bundle, op)
+        if not self._closed:
+            self._apart.append(bundle)
+        return answers
+
+    def _ask(self, bundle: Bundle, op: Fan) -> Answers:
+        if self._refusal:
+            raise EngineUnavailable(self._refusal)
+        try:
+            answers = bundle.fan(op)
+        except BaseException as error:
+            with self._mutex:
+                self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
+            if isinstance(error, EngineUnavailable):
+                self._refusal = str(error)
+            raise
+        if self._closed:
+            bundle.close()
+        return answers
+
+    def _take(self) -> Bundle:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            pass
+        ends_at = boottime() + self._seconds
+        while True:
+            with self._mutex:
+                if len(self._taken) < self._most:
+                    bundle = self._new()
+                    self._taken.add(bundle)
+                    return bundle
+            try:
+                return self._idle.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if boottime() >= ends_at:
+                    raise Refused(f"all {self._most} connections to the nodes are busy") from None
+
+    def _new(self) -> Bundle:
+        if self._closed:
+            raise Refused("this client is closed")
+        bundle = Bundle(self._settings, self._space, self._client, self._seconds, self._unheard)
+        with self._mutex:
+            self._known.add(bundle)
+        return bundle
+
+    def _unheard(self, asking: Asking) -> None:
+        if not self._closed and asking.behind_until is not None:
+            self._teller.owe(asking, asking.behind_until)
+
+    def close(self) -> None:
+        self._closed = True
+        self._teller.stop()
+        while True:
+            try:
+                self._idle.get_nowait().close()
+            except queue.Empty:
+                break
+        for bundle in self._apart:
+            bundle.close()
+
+    def forget(self) -> None:
+        """This is the child of a fork: nobody else is here, and mutexes may be locked for ever."""
+        self._closed = True
+        for bundle in list(self._known):
+            bundle.forget()
+
+
+class _Teller:
+    """Tells nodes what they have not heard, on a thread that lives as long as there is something to tell."""
+
+    def __init__(self, new_bundle: Callable[[], Bundle], seconds: float) -> None:
+        self._new_bundle = new_bundle
+        self._seconds = seconds
+        self._debts = Debts()
+        self._mutex = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Lock()
+        """Free once it is to stop."""
+        self._stopped.acquire()
+
+    def owe(self, asking: Asking, until: float) -> None:
+        self._debts.add(asking.node, asking.batch, asking.member, until)
+        with self._mutex:
+            if self._thread is not None:
+                return
+            thread = self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)
+        thread.start()
+
+    def _work(self) -> None:
+        bundle: Bundle | None = None
+        try:
+            while not self._stopped.acquire(timeout=TELL_AGAIN_SECONDS):
+                with self._mutex:
+                    due = self._debts.due(self._seconds)
+                    if due is None:
+                        self._thread = None  # who owes something from now on starts another
+                        return
+                if bundle is None:
+                    bundle = self._new_bundle()
+                self._debts.settle(bundle.fan(due[0]), due[1])
+        except Refused:
+            return  # closed
+        except Exception:
+            log.exception(
+                "holdfast: a thread that tells nodes what they missed ended; what they keep expires"
+            )
+            raise
+        finally:
+            if bundle is not None:
+                bundle.close()
+
+    def stop(self) -> None:
+        try:
+            self._stopped.release()
+        except RuntimeError:
+            return  # stopped already
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(STOP_SECONDS)

@@ -1,0 +1,285 @@
+"""Taking names on a majority of the nodes, each with a token that the majority issued.
+
+One round where all nodes answer the same number, which they do unless somebody else's numbers are ahead of
+our clock; a second one, the stamp, where they do not. Then, last of all, a look at the clock: a grant that
+took longer than it lasts is none. Whatever fails is released on every node that may have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...core.ops import Now, Pause, Refused, Troubled, Unknown
+from ...rules import node
+from ...rules.node import Issued, Skewed, Spent, Taken, Unready
+from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
+from .membership import described, join, look_after, look_after_in_time
+from .ops import Answers, Batch, Chance, Wall
+from .state import Attempt, Quorum, column
+from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp, is_answered
+from .views import Seen, holders_of, seen_claims, soonest_end
+
+__all__ = ["Taking", "acquire", "acquire_in_order", "let_go", "take"]
+
+SPLIT_TRIES: Final = 2
+"""How often one who came at the same moment as others, so that nobody has a majority, tries again at once."""
+
+SPLIT_SECONDS: Final = 0.02
+
+NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent)
+"""Answers to Acquire that say: nothing of this attempt is here."""
+
+
+@dataclass(slots=True, eq=False)
+class Taking:
+    """One name of a round."""
+
+    attempt: Attempt
+    request: node.Acquire
+    ttl: float
+    sent: float = 0.0
+    """Before its first request was sent."""
+    answers: dict[int, Any] = field(default_factory=dict)
+    verdict: Verdict = FAILED
+
+    @property
+    def name(self) -> str:
+        return self.attempt.name
+
+    def seen(self, size: int) -> list[Seen]:
+        """Who has it, as far as the answers tell."""
+        heard = [reply for reply in self.answers.values() if reply.__class__ in (Taken, Issued)]
+        return seen_claims(heard, size, size - len(heard))
+
+
+async def acquire(quorum: Quorum, name: str, ask: Acquire) -> Reply:
+    """One name: granted, or, with nothing left behind on the nodes, when to try again."""
+    attempt = quorum.attempt(name, ask.nonce)
+    for again in range(SPLIT_TRIES + 1):
+        (taking,) = await _take_for(quorum, ((attempt, ask),))
+        if taking.verdict.__class__ is Counted:
+            return _granted(quorum, taking, ask)
+        seen = taking.seen(quorum.size)
+        if seen or again == SPLIT_TRIES:
+            break
+        await Pause(SPLIT_SECONDS * await Chance())
+    attempt.holders = holders_of(seen)
+    if any(reply.__class__ is Spent for reply in taking.answers.values()):
+        quorum.forget(attempt)
+        return Exhausted()
+    if not ask.wait:
+        quorum.forget(attempt)
+        return Busy(attempt.holders, 0.0)
+    quorum.waits(attempt)
+    return Queued(0, quorum.look_in(attempt.tries, soonest_end(seen), await Chance()), ())
+
+
+async def acquire_in_order(
+    quorum: Quorum, asks: Sequence[tuple[str, Acquire]], stop_when_refused: bool
+) -> list[Reply]:
+    """Several names in one round; those behind the first that is not granted are given back."""
+    wanted = [(quorum.attempt(name, ask.nonce), ask) for name, ask in asks]
+    takings = await _take_for(quorum, wanted)
+    replies: list[Reply] = []
+    refused = False
+    for taking, (attempt, ask) in zip(takings, wanted, strict=True):
+        if refused and stop_when_refused:
+            if taking.verdict.__class__ is Counted:
+                await let_go(quorum, (taking,))
+            quorum.forget(attempt)
+        elif taking.verdict.__class__ is Counted:
+            replies.append(_granted(quorum, taking, ask))
+        else:
+            refused = True
+            replies.append(Busy(holders_of(taking.seen(quorum.size)), 0.0))
+            quorum.forget(attempt)
+    return replies
+
+
+def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
+    assert isinstance(taking.verdict, Counted)  # noqa: S101 - the callers have looked
+    attempt = taking.attempt
+    attempt.token = taking.verdict.token
+    attempt.ttl = ask.ttl
+    quorum.no_longer_waits(attempt)
+    return Granted(attempt.token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata)
+
+
+async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -> list[Taking]:
+    """A round, and another one where the first taught us what was wrong with it."""
+    takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
+    if await _corrected(quorum, takings):
+        takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
+    if not all(is_answered(taking.answers, quorum.size) for taking in takings):
+        for taking in takings:
+            if taking.verdict.__class__ is Counted:
+                await let_go(quorum, (taking,))
+            if not quorum.is_waiting(taking.attempt):
+                quorum.forget(taking.attempt)
+        _hear(quorum, takings[0].answers)
+        raise Refused(described(quorum, len(_taking_part(takings[0]))))
+    return takings
+
+
+def _taking_part(taking: Taking) -> list[Any]:
+    return [reply for reply in taking.answers.values() if reply.__class__ in (Issued, Taken, Spent)]
+
+
+def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
+    metadata = json.dumps(dict(ask.metadata), separators=(",", ":")) if ask.metadata else ""
+    request = node.Acquire(
+        attempt.begin(quorum.next_try()),
+        0,
+        quorum.kept_us(ask.ttl),
+        0 if ask.max_hold is None else quorum.kept_us(ask.max_hold),
+        ask.client,
+        ask.owner,
+        metadata,
+    )
+    return Taking(attempt, request, ask.ttl)
+
+
+async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
+    """Ask all nodes, stamp where they differ, look at the clock, let go of what failed."""
+    await join(quorum)
+    await look_after_in_time(quorum)
+    sent = await Now()
+    for taking in takings:
+        taking.sent = sent
+    hint = quorum.hint(await Wall())
+    batch: Batch = tuple([(taking.name, taking.request._replace(hint=hint)) for taking in takings])
+    answers = await quorum.ask(batch, _enough_to_judge(quorum, len(takings)))
+    for index, taking in enumerate(takings):
+        taking.answers = column(answers, index)
+        taking.attempt.answered = _answered(taking.answers)
+        taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
+        _remember(quorum, taking)
+    if any(taking.verdict.__class__ is ToStamp for taking in takings):
+        await _stamp(quorum, [taking for taking in takings if taking.verdict.__class__ is ToStamp])
+    now = await Now()
+    for taking in takings:
+        if now >= quorum.valid_until(taking.sent, taking.ttl):
+            taking.verdict = FAILED
+    failed = [taking for taking in takings if taking.verdict.__class__ is not Counted]
+    if failed:
+        await let_go(quorum, failed)
+    return takings
+
+
+def _answered(replies: dict[int, Any]) -> frozenset[int]:
+    return frozenset([each for each, reply in replies.items() if not isinstance(reply, Unknown)])
+
+
+def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
+    size, needed = quorum.size, quorum.majority
+
+    def is_clear(answers: dict[int, Any]) -> bool:
+        """One who cannot have it wants to know whether somebody has it, or too few nodes take part."""
+        verdict = after_acquire(answers, size)
+        return verdict is not None and (verdict is not FAILED or is_answered(answers, size) is not None)
+
+    def enough(answers: Answers) -> bool:
+        return len(answers) >= needed and all(is_clear(column(answers, index)) for index in range(count))
+
+    return enough
+
+
+def _remember(quorum: Quorum, taking: Taking) -> None:
+    """What the answers teach beyond this attempt."""
+    for each, reply in taking.answers.items():
+        if reply.__class__ is Issued:
+            quorum.saw(reply.number)
+        elif reply.__class__ is Taken:
+            quorum.saw(reply.claim.number)
+        elif reply.__class__ is Unready:
+            quorum.unready.add(each)
+
+
+async def _stamp(quorum: Quorum, takings: list[Taking]) -> None:
+    """Have a majority issue the largest of the numbers we got. Counted only once they have said so."""
+    asks: dict[int, list[int]] = {}
+    for index, taking in enumerate(takings):
+        if isinstance(taking.verdict, ToStamp):
+            for each in taking.verdict.nodes:
+                asks.setdefault(each, []).append(index)
+    verdicts = [taking.verdict for taking in takings]
+
+    def judge(index: int, answers: Answers, final: bool) -> Verdict | None:
+        verdict = verdicts[index]
+        if not isinstance(verdict, ToStamp):
+            return verdict
+        known = takings[index].answers
+        issued = [n for n, r in known.items() if r.__class__ is Issued and r.number == verdict.number]
+        told = {
+            n: answer if isinstance(answer, Troubled) else answer[asks[n].index(index)]
+            for n, answer in answers.items()
+            if index in asks[n]
+        }
+        return after_stamp(verdict.number, issued, told, quorum.size, final)
+
+    def enough(answers: Answers) -> bool:
+        return all(judge(index, answers, False) is not None for index in range(len(takings)))
+
+    batches: dict[int, Batch] = {}
+    for each, indices in asks.items():
+        batches[each] = tuple(
+            [(takings[i].name, node.Stamp(takings[i].request.owner, _number(verdicts[i]))) for i in indices]
+        )
+    answers = await quorum.ask_each(batches, enough)
+    for index, taking in enumerate(takings):
+        taking.verdict = judge(index, answers, True) or FAILED
+
+
+def _number(verdict: Verdict) -> int:
+    return verdict.number if isinstance(verdict, ToStamp) else 0
+
+
+async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
+    """Release what was not granted, on every node that may have it, also on those that never answered: what
+    they were asked may have yet to arrive. Nobody waits for that."""
+    asks: dict[int, list[tuple[str, node.Release]]] = {}
+    longest = 0.0
+    for taking in takings:
+        for each, release in enumerate(quorum.releases(taking.attempt)):
+            if not isinstance(taking.answers.get(each), (*NOTHING_THERE, Refused)):
+                asks.setdefault(each, []).append((taking.name, release))
+        longest = max(longest, taking.request.ttl / 1e6)
+    if asks:
+        batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
+        told = quorum.ask_each(batches, lambda answers: True)
+        await told._replace(behind_until=(await Now()) + longest)
+    for taking in takings:
+        taking.attempt.owner = ""
+        taking.attempt.token = 0
+
+
+# --- learning from what went wrong --------------------------------------------------------------
+
+
+async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
+    """Whether another round, at once, can do what this one could not."""
+    failed = any(taking.verdict.__class__ is not Counted for taking in takings)
+    replies = takings[0].answers
+    skewed = [reply.now for reply in replies.values() if reply.__class__ is Skewed]
+    if len(skewed) >= quorum.majority:
+        # Most clocks differ from ours: theirs it is that numbers are measured by.
+        quorum.offset = sorted(skewed)[len(skewed) // 2] - await Wall()
+        return failed
+    return failed and bool(quorum.unready) and await look_after(quorum)
+
+
+def _hear(quorum: Quorum, replies: dict[int, Any]) -> None:
+    """Keep why nodes did not take part, for the message."""
+    for each in range(quorum.size):
+        reply = replies.get(each)
+        if reply is None:
+            quorum.heard[each] = "no answer in time"
+        elif isinstance(reply, Troubled):
+            quorum.heard[each] = str(reply)
+        elif isinstance(reply, Skewed):
+            quorum.heard[each] = "its clock differs from the others' by more than a minute"
+        elif not isinstance(reply, Unready):
+            quorum.heard.pop(each, None)

@@ -1,0 +1,223 @@
+"""Renewing, giving back and handing over what a majority granted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...core.ops import Now, Post, Refused, Troubled, Unknown
+from ...rules import node
+from ...rules.node import Kept, Lost, Unready, View
+from ...rules.requests import (
+    Absent,
+    Adopt,
+    Done,
+    Export,
+    Gone,
+    Granted,
+    Queued,
+    Refresh,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Withdraw,
+    Withdrawn,
+)
+from .membership import join, look_after_in_time
+from .ops import Answers, Batch
+from .state import Attempt, Quorum, column
+from .tally import is_kept, is_over, why_lost
+from .views import holders_of, seen_claims
+
+__all__ = ["adopt", "export", "release", "renew", "tend", "withdraw"]
+
+TEND_AT_ONCE: Final = 200
+"""So many names are renewed in one round: each round has the same short time."""
+
+GONE: Final = Gone("expired")
+
+
+# --- renewing -----------------------------------------------------------------------------------
+
+
+async def renew(quorum: Quorum, name: str, ask: Renew) -> Reply:
+    (reply,) = await tend(quorum, ((name, ask),))
+    if isinstance(reply, Absent):
+        raise Unknown("too few nodes answered to tell whether it was renewed")
+    return reply
+
+
+async def tend(quorum: Quorum, steps: Sequence[tuple[str, Request]]) -> list[Reply]:
+    """Renew on all nodes at once, in rounds. Absent: nobody could tell, ask again.
+
+    Who waits is stored nowhere, so there is nothing to refresh: it will look by itself. Who watches is told
+    to look.
+    """
+    replies: list[Reply] = [Absent()] * len(steps)
+    renewals: list[tuple[int, Attempt, Renew]] = []
+    for index, (_, ask) in enumerate(steps):
+        if isinstance(ask, Refresh):
+            replies[index] = refresh(quorum, ask)
+        elif isinstance(ask, Renew):
+            attempt = quorum.attempts.get(ask.nonce)
+            if attempt is None or not attempt.token:
+                replies[index] = GONE
+            else:
+                renewals.append((index, attempt, ask))
+    heard = not renewals
+    for start in range(0, len(renewals), TEND_AT_ONCE):
+        heard = await _renew_some(quorum, renewals[start : start + TEND_AT_ONCE], replies) or heard
+    if not heard:
+        raise Unknown("too few nodes answered to renew anything")
+    return replies
+
+
+def refresh(quorum: Quorum, ask: Refresh) -> Reply:
+    if ask.nonce in quorum.watching:
+        return Absent()
+    return Queued(0, quorum.retry_seconds, ())
+
+
+async def _renew_some(
+    quorum: Quorum, renewals: list[tuple[int, Attempt, Renew]], replies: list[Reply]
+) -> bool:
+    """Whether a majority answered at all."""
+    await join(quorum)
+    await look_after_in_time(quorum)
+    batch: Batch = tuple(
+        [(attempt.name, node.Renew(attempt.owner, quorum.kept_us(ask.ttl))) for _, attempt, ask in renewals]
+    )
+
+    def enough(answers: Answers) -> bool:
+        return len(answers) >= quorum.majority and all(
+            is_kept(column(answers, i), quorum.size) is not None for i in range(len(renewals))
+        )
+
+    answers = await quorum.ask(batch, enough)
+    quorum.unready.update(each for each, answer in answers.items() if _is_unready(answer))
+    for i, (index, attempt, ask) in enumerate(renewals):
+        told = column(answers, i)
+        kept = is_kept(told, quorum.size)
+        if kept:
+            attempt.ttl = ask.ttl
+            replies[index] = Done()
+        elif kept is False:
+            replies[index] = Gone(*why_lost(told.values()))
+    return sum(1 for answer in answers.values() if not isinstance(answer, Troubled)) >= quorum.majority
+
+
+def _is_unready(answer: tuple[Any, ...] | Troubled) -> bool:
+    return not isinstance(answer, Troubled) and isinstance(answer[0], Unready)
+
+
+# --- giving back --------------------------------------------------------------------------------
+
+
+async def release(quorum: Quorum, name: str, ask: Release) -> Reply:
+    """Give it back on all nodes; done as soon as no majority can have it any more."""
+    attempt = quorum.attempts.get(ask.nonce)
+    if attempt is None or not attempt.owner:
+        return GONE
+    told = await _release_everywhere(quorum, attempt)
+    quorum.forget(attempt)
+    await _wake_next(quorum, name)
+    kept = sum(1 for reply in told.values() if reply.__class__ is Kept)
+    silent = quorum.size - sum(1 for reply in told.values() if reply.__class__ in (Kept, Lost))
+    if kept + silent >= quorum.majority:
+        return Done()
+    return Gone(*why_lost(told.values()))
+
+
+async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
+    """Nothing of the attempt stays behind, wherever it had come to."""
+    attempt = quorum.attempts.get(ask.nonce)
+    if attempt is None:
+        return Withdrawn((), 0.0)
+    if attempt.owner:
+        await _release_everywhere(quorum, attempt)
+    quorum.forget(attempt)
+    await _wake_next(quorum, name)
+    return Withdrawn(attempt.holders, 0.0)
+
+
+async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any]:
+    await join(quorum)
+    asks: dict[int, Batch] = {
+        each: ((attempt.name, release),) for each, release in enumerate(quorum.releases(attempt))
+    }
+    size, needed = quorum.size, quorum.majority
+
+    def enough(answers: Answers) -> bool:
+        if len(answers) < needed:
+            return False
+        told = column(answers, 0).values()
+        kept = sum(1 for reply in told if reply.__class__ is Kept)
+        lost = sum(1 for reply in told if reply.__class__ is Lost)
+        return kept >= needed or lost > size - needed
+
+    behind_until = (await Now()) + max(attempt.ttl, 1.0)
+    told_all = quorum.ask_each(asks, enough)
+    answers = await told_all._replace(behind_until=behind_until)
+    told = column(answers, 0)
+    if not is_over(told, size):
+        sent = len(answers) < size or any(isinstance(reply, Unknown) for reply in told.values())
+        trouble = Unknown if sent else Refused
+        raise trouble("too few nodes answered to tell whether it was given back")
+    return told
+
+
+async def _wake_next(quorum: Quorum, name: str) -> None:
+    """One who waits for it in this very client need not wait until it would look by itself."""
+    waiter = quorum.next_waiter(name)
+    if waiter is not None:
+        await Post(waiter)
+
+
+# --- handing over -------------------------------------------------------------------------------
+
+
+async def export(quorum: Quorum, name: str, ask: Export) -> Reply:
+    attempt = quorum.attempts.get(ask.nonce)
+    if attempt is None or not attempt.token:
+        return GONE
+    told = await _ask_holder(quorum, name, node.Export(attempt.owner, attempt.token))
+    kept = is_kept(told, quorum.size)
+    if kept is None:
+        raise Unknown("too few nodes answered to tell whether it was exported")
+    if kept:
+        quorum.forget(attempt)
+        return Done()
+    return Gone(*why_lost(told.values()))
+
+
+async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
+    """Find the claim that was exported under this nonce, and take it over on a majority."""
+    views = await _ask_holder(quorum, name, node.Look())
+    heard = [reply for reply in views.values() if isinstance(reply, View)]
+    if len(heard) < quorum.majority:
+        raise Refused("too few nodes answered to find what was exported")
+    seen = seen_claims(heard, quorum.size, quorum.size - len(heard))
+    ours = [each for each in seen if each.owner.rpartition(".")[0] == ask.nonce]
+    if not ours:
+        return Gone("stolen" if seen else "expired")
+    found = ours[0]
+    told = await _ask_holder(quorum, name, node.Adopt(found.owner, ask.client, ask.owner))
+    kept = is_kept(told, quorum.size)
+    if kept is None:
+        raise Unknown("too few nodes answered to tell whether it was adopted")
+    if not kept:
+        return Gone(*why_lost(told.values()))
+    attempt = quorum.attempt(name, ask.nonce)
+    attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, found.claim.ttl / 1e6
+    attempt.answered = frozenset(range(quorum.size))
+    (holder,) = holders_of((found,))
+    lasts = None if holder.until is None else max(holder.until, 0.0)
+    return Granted(found.token, (), "lock", "exclusive", holder.ttl, lasts, holder.metadata)
+
+
+async def _ask_holder(quorum: Quorum, name: str, request: node.NodeRequest) -> dict[int, Any]:
+    await join(quorum)
+    batch: Batch = ((name, request),)
+    answers = await quorum.ask(batch, lambda told: len(told) >= quorum.size)
+    return column(answers, 0)

@@ -1,0 +1,114 @@
+"""The requests of the records family, answered by a quorum: what an adapter of such an engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from ...errors import Unsupported
+from ...rules.requests import (
+    Acquire,
+    Adopt,
+    Break,
+    Done,
+    Downgrade,
+    Export,
+    Inspect,
+    Refresh,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Resize,
+    SetValue,
+    Stop,
+    Unwatch,
+    Watch,
+    Withdraw,
+)
+from . import acquiring, holding, outside
+from .state import Quorum
+
+__all__ = ["apply", "apply_in_order", "refusal"]
+
+ELSEWHERE = "sqlite://, redis:// and postgresql:// can"
+
+
+def refusal(request: Request) -> str | None:
+    """Why a quorum cannot do this; None: it can."""
+    if isinstance(request, Acquire) and request.kind != "lock":
+        return (
+            f"a {request.kind} cannot be split over a quorum of independent nodes: {ELSEWHERE}"
+            if request.kind == "semaphore"
+            else f"a quorum of independent nodes has no reader/writer locks: {ELSEWHERE}"
+        )
+    if isinstance(request, SetValue):
+        return f"independent nodes have no one place for a value: {ELSEWHERE}"
+    if isinstance(request, Downgrade | Resize):
+        return f"a quorum of independent nodes has plain locks only: {ELSEWHERE}"
+    return None
+
+
+async def apply(quorum: Quorum, name: str, request: Request) -> Reply:
+    """What ``Apply(name, request)`` means here."""
+    why_not = refusal(request)
+    if why_not is not None:
+        raise Unsupported(why_not)
+    reply: Reply = await _SCRIPTS[request.__class__](quorum, name, request)
+    return reply
+
+
+async def apply_in_order(
+    quorum: Quorum, steps: Sequence[tuple[str, Request]], stop_when_refused: bool
+) -> list[Reply]:
+    """Several names in one round."""
+    for _, request in steps:
+        why_not = refusal(request)
+        if why_not is not None:
+            raise Unsupported(why_not)
+    asks = cast("Sequence[tuple[str, Acquire]]", steps)  # nothing else is ever asked in order
+    return await acquiring.acquire_in_order(quorum, asks, stop_when_refused)
+
+
+async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:
+    """Nobody renews it any more; that is all it takes."""
+    attempt = quorum.attempts.get(ask.nonce)
+    if attempt is not None:
+        quorum.forget(attempt)
+    return Done()
+
+
+async def _watch(quorum: Quorum, name: str, ask: Watch) -> Reply:
+    """Nodes tell nobody of changes: who watches is told to look now and then."""
+    stands = await outside.inspect(quorum, name)
+    quorum.watching.add(ask.nonce)
+    return stands
+
+
+async def _unwatch(quorum: Quorum, name: str, ask: Unwatch) -> Reply:
+    quorum.watching.discard(ask.nonce)
+    return Done()
+
+
+async def _refresh(quorum: Quorum, name: str, ask: Refresh) -> Reply:
+    return holding.refresh(quorum, ask)
+
+
+async def _inspect(quorum: Quorum, name: str, ask: Inspect) -> Reply:
+    return await outside.inspect(quorum, name)
+
+
+_SCRIPTS: dict[type, Any] = {
+    Acquire: acquiring.acquire,
+    Release: holding.release,
+    Withdraw: holding.withdraw,
+    Renew: holding.renew,
+    Refresh: _refresh,
+    Stop: _stop,
+    Export: holding.export,
+    Adopt: holding.adopt,
+    Break: outside.break_lock,
+    Watch: _watch,
+    Unwatch: _unwatch,
+    Inspect: _inspect,
+}

@@ -1,0 +1,179 @@
+"""What one client knows of its nodes and of its own attempts. Plain data with a few derived answers.
+
+Threads share it: every method leans on single dict and attribute operations, which do not tear.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...core.deadlines import DRIFT, MARGIN_SECONDS
+from ...core.ops import Troubled
+from ...rules.node import Greeting, Release
+from ...rules.record import Holder
+from .ops import Answers, Batch, Fan
+from .tally import majority
+
+__all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "column"]
+
+DECIDE_SECONDS: Final = 5.0
+"""An attempt that has no majority by then never gets one: who rejoins waits for longer than this."""
+
+HINT_AHEAD_US: Final = 30_000_000
+"""Numbers farther ahead of the clock than this are no hints any more: nodes would refuse them."""
+
+BACK_OFF: Final = 1.5
+BACK_OFF_MAX: Final = 5.0
+"""How often ``retry_seconds`` the pause between two attempts grows to at most."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One who wants a name, or has it. On the nodes every try goes by an owner of its own."""
+
+    name: str
+    nonce: str
+    tries: int = 0
+    owner: str = ""
+    """By which it may be known to nodes; empty: nothing of it is left there."""
+    answered: frozenset[int] = frozenset()
+    """Nodes that have answered what this owner asked for: nothing of it can arrive there any more."""
+    token: int = 0
+    ttl: float = 0.0
+    holders: tuple[Holder, ...] = ()
+    """Who had it when we last looked."""
+
+    def begin(self, number: int) -> str:
+        """Another try, which nobody has ever used as an owner."""
+        self.tries += 1
+        self.answered = frozenset()
+        self.owner = f"{self.nonce}.{number:x}"
+        return self.owner
+
+
+@dataclass(slots=True)
+class Quorum:
+    """The nodes as one client sees them."""
+
+    client: str
+    labels: tuple[str, ...]
+    """The nodes by name, for people."""
+    node_seconds: float
+    """How long one round of questions waits at most."""
+    drift: float
+    """How much faster than ours a node's clock may run."""
+    retry_seconds: float
+    jitter_seconds: float
+    linger: float
+    """How long a request can be under way after its caller gave up."""
+    initialises: bool = True
+    """A set of which all nodes are empty is initialised by who comes first."""
+    set_id: str = ""
+    """Which set this is, once a majority has said so."""
+    seen: int = 0
+    """The largest number that any node told us."""
+    offset: int = 0
+    """What our wall clock lacks of the nodes' clocks, once they told us, in microseconds."""
+    unready: set[int] = field(default_factory=set)
+    """Nodes that last said they are not ready."""
+    looks_after_at: float = 0.0
+    """When they are next looked after."""
+    looked_in_vain: int = 0
+    heard: dict[int, Greeting | str] = field(default_factory=dict)
+    """Node → what it last said of itself, or why it said nothing."""
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    """By the nonce of the protocol above."""
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Name → those of this client who wait for it, in their order."""
+    watching: set[str] = field(default_factory=set)
+    tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+    @property
+    def majority(self) -> int:
+        return majority(len(self.labels))
+
+    @property
+    def member(self) -> str:
+        return f"{self.set_id}/{len(self.labels)}"
+
+    def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
+        """The same questions for all nodes."""
+        asks = tuple([(node, batch) for node in range(len(self.labels))])
+        return Fan(asks, enough, self.node_seconds, self.member)
+
+    def ask_each(self, asks: dict[int, Batch], enough: Callable[[Answers], bool]) -> Fan:
+        return Fan(tuple(asks.items()), enough, self.node_seconds, self.member)
+
+    def attempt(self, name: str, nonce: str) -> Attempt:
+        known = self.attempts.get(nonce)
+        if known is None:
+            known = self.attempts[nonce] = Attempt(name, nonce)
+        return known
+
+    def forget(self, attempt: Attempt) -> None:
+        self.attempts.pop(attempt.nonce, None)
+        self.no_longer_waits(attempt)
+
+    def next_try(self) -> int:
+        """A number for a try that this client has never used."""
+        return next(self.tries)
+
+    def is_waiting(self, attempt: Attempt) -> bool:
+        return attempt.nonce in self.waiting.get(attempt.name, ())
+
+    def waits(self, attempt: Attempt) -> None:
+        self.waiting.setdefault(attempt.name, {})[attempt.nonce] = None
+
+    def no_longer_waits(self, attempt: Attempt) -> None:
+        others = self.waiting.get(attempt.name)
+        if others is not None:
+            others.pop(attempt.nonce, None)
+            if not others:
+                self.waiting.pop(attempt.name, None)
+
+    def next_waiter(self, name: str) -> str | None:
+        for nonce in list(self.waiting.get(name, ())):
+            return nonce
+        return None
+
+    def hint(self, wall_us: int) -> int:
+        """A number that is new to all nodes, as far as we can know."""
+        wall_us += self.offset
+        return self.seen + 1 if wall_us <= self.seen < wall_us + HINT_AHEAD_US else wall_us
+
+    def saw(self, number: int) -> None:
+        if number > self.seen:
+            self.seen = number
+
+    def kept_us(self, ttl: float) -> int:
+        """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
+        return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
+
+    def releases(self, attempt: Attempt) -> list[Release]:
+        """For each node: one that has not answered may yet be asked for it, and is to refuse that."""
+        settled, late = Release(attempt.owner), Release(attempt.owner, round(self.linger * 1e6))
+        return [settled if node in attempt.answered else late for node in range(len(self.labels))]
+
+    def valid_until(self, sent: float, ttl: float) -> float:
+        """Until when an attempt may be decided, counted from before its first request was sent."""
+        return sent + min(ttl * (1.0 - max(self.drift, DRIFT)) - MARGIN_SECONDS, DECIDE_SECONDS)
+
+    def look_in(self, tries: int, soonest: float, chance: float) -> float:
+        """Seconds until the next try: ever longer up to a bound, or when what is held runs out."""
+        longest = self.retry_seconds * BACK_OFF_MAX
+        pause = min(self.retry_seconds * BACK_OFF ** min(tries - 1, 10), longest, soonest)
+        return pause + self.jitter_seconds * chance
+
+
+def column(answers: Answers, index: int) -> dict[int, Any]:
+    """The answers of all nodes to one question of a batch; trouble stays what it is."""
+    return {
+        node: answer if isinstance(answer, Troubled) else answer[index] for node, answer in answers.items()
+    }

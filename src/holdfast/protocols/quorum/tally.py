@@ -1,0 +1,128 @@
+"""What a majority says. Pure: the model check runs these very functions, and so does every client.
+
+A number is a token where a majority of the nodes issued that same number to this attempt. Since no node
+issues a number twice, no two attempts can have the same token; and since two majorities share a node, whose
+numbers only grow, who comes later has the larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from ...rules.node import Issued, Kept, Lost, Spent, Taken
+
+__all__ = [
+    "FAILED",
+    "Counted",
+    "Failed",
+    "ToStamp",
+    "Verdict",
+    "after_acquire",
+    "after_stamp",
+    "is_answered",
+    "is_kept",
+    "is_over",
+    "majority",
+    "why_lost",
+]
+
+
+def majority(size: int) -> int:
+    return size // 2 + 1
+
+
+class Counted(NamedTuple):
+    """A majority issued this number to us: it is the token."""
+
+    token: int
+
+
+class ToStamp(NamedTuple):
+    """We have a majority, with different numbers: have these nodes issue the largest, too."""
+
+    number: int
+    nodes: tuple[int, ...]
+
+
+class Failed(NamedTuple):
+    """There is no majority for us."""
+
+
+Verdict = Counted | ToStamp | Failed
+FAILED: Final = Failed()
+
+
+def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) -> Verdict | None:
+    """What the answers to Acquire amount to; None: wait for more. ``final``: there will be no more."""
+    numbers = {node: reply.number for node, reply in answers.items() if reply.__class__ is Issued}
+    needed = majority(size)
+    if len(numbers) >= needed:
+        token = _agreed(numbers.values(), needed)
+        if token is not None:
+            return Counted(token)
+        largest = max(numbers.values())
+        # Also those who have not answered: they may have it by the time the stamp arrives.
+        others = (
+            n for n in range(size) if numbers.get(n, 0) < largest and (n in numbers or n not in answers)
+        )
+        return ToStamp(largest, tuple(others))
+    return FAILED if final or len(answers) - len(numbers) > size - needed else None
+
+
+def is_answered(answers: Mapping[int, Any], size: int) -> bool | None:
+    """Whether a majority takes part, whoever has the name there; None: nobody can tell yet."""
+    takes_part = sum(1 for reply in answers.values() if reply.__class__ in (Issued, Taken, Spent))
+    if takes_part >= majority(size):
+        return True
+    return False if len(answers) - takes_part > size - majority(size) else None
+
+
+def after_stamp(
+    number: int, issued: Iterable[int], answers: Mapping[int, Any], size: int, final: bool = False
+) -> Counted | Failed | None:
+    """What the answers to Stamp amount to. ``issued``: the nodes that had issued this number before."""
+    at_it = set(issued)
+    refused = 0
+    for node, reply in answers.items():
+        if reply.__class__ is Issued and reply.number == number:
+            at_it.add(node)
+        elif node not in at_it:
+            refused += 1
+    needed = majority(size)
+    if len(at_it) >= needed:
+        return Counted(number)
+    return FAILED if final or refused > size - needed else None
+
+
+def _agreed(numbers: Iterable[int], needed: int) -> int | None:
+    """The number that so many have; there can be but one."""
+    count: dict[int, int] = {}
+    for number in numbers:
+        count[number] = times = count.get(number, 0) + 1
+        if times >= needed:
+            return number
+    return None
+
+
+def is_kept(answers: Mapping[int, Any], size: int) -> bool | None:
+    """Whether a majority still has our claim; None: nobody can tell yet."""
+    kept = sum(1 for reply in answers.values() if reply.__class__ is Kept)
+    lost = sum(1 for reply in answers.values() if reply.__class__ is Lost)
+    if kept >= majority(size):
+        return True
+    return False if lost > size - majority(size) else None
+
+
+def is_over(answers: Mapping[int, Any], size: int) -> bool:
+    """Whether so many have answered, this way or that, that no majority can have our claim any more."""
+    return sum(1 for reply in answers.values() if reply.__class__ in (Kept, Lost)) >= majority(size)
+
+
+def why_lost(replies: Iterable[Any]) -> tuple[str, str]:
+    """The reason and its note: what somebody did to us weighs more than that time passed."""
+    reasons = {reply.reason: reply.note for reply in replies if reply.__class__ is Lost}
+    for reason in ("broken", "stolen"):
+        if reason in reasons:
+            return reason, reasons[reason]
+    return "expired", ""

@@ -1,0 +1,112 @@
+"""What the nodes show, as one record. Pure.
+
+A claim counts as holding the name where a majority has it, or could have it: what cannot be seen is not gone.
+Nodes have clocks of their own, so all times are told relative to the moment of looking, which is 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from ...rules.node import Claim, Taken, View
+from ...rules.record import Holder, Record
+from .tally import majority
+
+__all__ = ["Seen", "holders_of", "record_of", "seen_claims", "soonest_end"]
+
+
+class Seen(NamedTuple):
+    """One attempt as several nodes show it."""
+
+    owner: str
+    token: int
+    """The number that most of them issued to it."""
+    at_it: int
+    """How many nodes issued that number."""
+    nodes: int
+    """How many nodes have its claim."""
+    claim: Claim
+    age: float
+    remaining: float
+    """Seconds until no majority has it any more."""
+
+
+def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[Seen]:
+    """Those who have the name on so many nodes that they may have a majority; ``unseen`` nodes are silent."""
+    by_owner: dict[str, list[tuple[Claim, int]]] = {}
+    for reply in replies:
+        found = _claim_of(reply)
+        if found is not None:
+            by_owner.setdefault(found[0].owner, []).append(found)
+    needed = majority(size)
+    seen = [_seen(claims, needed, unseen) for claims in by_owner.values()]
+    return [each for each in seen if each.nodes + unseen >= needed]
+
+
+def _claim_of(reply: Any) -> tuple[Claim, int] | None:
+    if reply.__class__ is Taken:
+        return reply.claim, reply.now
+    if reply.__class__ is View and reply.record.claim is not None:
+        return reply.record.claim, reply.now
+    return None
+
+
+def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> Seen:
+    count: dict[int, int] = {}
+    for claim, _ in claims:
+        count[claim.number] = count.get(claim.number, 0) + 1
+    token, at_it = max(count.items(), key=lambda item: (item[1], item[0]))
+    for claim, _ in claims:
+        if claim.token:
+            token, at_it = claim.token, needed  # it was handed over: its holder knew the token
+    ends = sorted(((claim.expires_at - now) / 1e6 for claim, now in claims), reverse=True)
+    remaining = ends[min(max(needed - unseen, 1), len(ends)) - 1]
+    age = max((now - claim.since) / 1e6 for claim, now in claims)
+    return Seen(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
+
+
+def holders_of(seen: Iterable[Seen]) -> tuple[Holder, ...]:
+    return tuple([_holder(each) for each in seen])
+
+
+def soonest_end(seen: Iterable[Seen]) -> float:
+    """Seconds until the first of them loses its majority; inf: nobody has one."""
+    return min((max(each.remaining, 0.0) for each in seen), default=inf)
+
+
+def _holder(seen: Seen) -> Holder:
+    claim = seen.claim
+    until = (claim.until - claim.since) / 1e6 - seen.age if claim.until else None
+    return Holder(
+        nonce=seen.owner.rpartition(".")[0],
+        client=claim.client,
+        owner=claim.label,
+        mode="exclusive",
+        token=seen.token,
+        since=-seen.age,
+        expires_at=seen.remaining,
+        ttl=claim.ttl / 1e6,
+        renews=True,
+        until=until,
+        metadata=_metadata(claim.metadata),
+    )
+
+
+def _metadata(text: str) -> Mapping[str, str]:
+    """Written by a client; one that is damaged is not worth an error."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def record_of(replies: Iterable[Any], size: int, unseen: int) -> Record:
+    """The record that ``inspect`` tells of."""
+    views = [reply for reply in replies if reply.__class__ is View]
+    fence = max((view.record.fence for view in views), default=0)
+    holders = holders_of(seen_claims(views, size, unseen))
+    return Record(kind="lock" if fence else None, token=fence, holders=holders)

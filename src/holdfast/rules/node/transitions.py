@@ -1,0 +1,215 @@
+"""What each request does to what a node keeps. Pure: the same input gives the same answer.
+
+Executed as it stands by the simulator and by the model check; the scripts of the redlock engine translate it
+and are compared with it, reply by reply. What the quorum's tokens rest on is all here: a node issues each
+number once, ever more of them, and only to the attempt that has its claim at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from ..record import MAX_TOKEN
+from .values import (
+    HINT_SPAN_US,
+    Acquire,
+    Adopt,
+    Claim,
+    Export,
+    Issued,
+    Kept,
+    Look,
+    Lost,
+    Mark,
+    NodeRecord,
+    NodeReply,
+    NodeRequest,
+    Over,
+    Release,
+    Renew,
+    Skewed,
+    Spent,
+    Stamp,
+    Taken,
+    Unready,
+    View,
+)
+
+__all__ = ["NodeStep", "apply", "settle"]
+
+BROKEN_KEPT_US: Final = 3_600_000_000
+"""How long a broken attempt is remembered beyond its ttl, so that its holder learns why it is gone."""
+
+NOT_EXPORTED: Final = "it was not exported, or somebody else adopted it"
+
+
+class NodeStep(NamedTuple):
+    """What became of the mark and the record, and what to answer."""
+
+    mark: Mark
+    record: NodeRecord
+    reply: NodeReply
+
+
+def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, now: int) -> NodeStep:
+    """One request about one name. ``expected`` is what the asker takes the node's mark to say.
+
+    Where the returned record is the one passed in, nothing needs to be stored.
+    """
+    if mark.ready != expected and request.__class__ is not Release:
+        return NodeStep(mark, record, Unready(mark.ready))
+    settled = settle(record, now)
+    after, reply = _HANDLERS[request.__class__](settled, request, now)
+    if after is settled:
+        return NodeStep(mark, record, reply)
+    if isinstance(request, Acquire | Renew) and not isinstance(reply, Lost) and request.ttl > mark.longest:
+        mark = mark._replace(longest=request.ttl)
+    return NodeStep(mark, after, reply)
+
+
+def settle(record: NodeRecord, now: int) -> NodeRecord:
+    """The record as it stands at ``now``: nobody writes down that a claim ran out."""
+    if record.claim is not None and record.claim.expires_at <= now:
+        return record._replace(claim=None)
+    return record
+
+
+# --- taking -------------------------------------------------------------------------------------
+
+
+def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, NodeReply]:
+    if abs(ask.hint - now) > HINT_SPAN_US:
+        return record, Skewed(now)
+    ended = _ended(record, ask.owner, now)
+    if ended is not None:
+        return _without(record, ended), Lost(ended.reason, ended.note)
+    claim, over = record.claim, record.over
+    if claim is not None:
+        if claim.owner == ask.owner:
+            return record, Issued(claim.number)
+        if claim.owner not in ask.instead_of:
+            return record, Taken(claim, now)
+        broken = Over(claim.owner, "broken", ask.note, now + claim.ttl + BROKEN_KEPT_US)
+        over = (*_remembered(over, now), broken)
+    number = max(record.fence + 1, ask.hint)
+    if number >= MAX_TOKEN:
+        return record, Spent()
+    until = now + ask.max_hold if ask.max_hold else 0
+    expires_at = _capped(now + ask.ttl, until)
+    claim = Claim(ask.owner, number, now, expires_at, ask.ttl, until, ask.client, ask.label, ask.metadata)
+    return NodeRecord(number, claim, over), Issued(number)
+
+
+def _without(record: NodeRecord, ended: Over) -> NodeRecord:
+    """What was withdrawn before it arrived has arrived now, and that was that."""
+    if ended.reason != "withdrawn":
+        return record
+    return record._replace(over=tuple([each for each in record.over if each is not ended]))
+
+
+def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeReply]:
+    claim = record.claim
+    if claim is None or claim.owner != ask.owner:
+        return record, _lost(record, ask.owner, now)
+    if not record.fence < ask.number < MAX_TOKEN:
+        return record, Issued(claim.number)
+    return record._replace(fence=ask.number, claim=claim._replace(number=ask.number)), Issued(ask.number)
+
+
+# --- giving back --------------------------------------------------------------------------------
+
+
+def _release(record: NodeRecord, ask: Release, now: int) -> tuple[NodeRecord, NodeReply]:
+    claim = record.claim
+    if claim is not None and claim.owner == ask.owner:
+        return record._replace(claim=None), Kept()
+    reply = _lost(record, ask.owner, now)
+    if ask.linger <= 0:
+        return record, reply
+    return _remembering(record, ask.owner, now + ask.linger, now), reply
+
+
+def _remembering(record: NodeRecord, owner: str, forget_at: int, now: int) -> NodeRecord:
+    """Its Acquire may have yet to arrive: refuse it then."""
+    ended = _ended(record, owner, now)
+    if ended is None:
+        ended = Over(owner, "withdrawn", "", forget_at)
+    elif ended.forget_at >= forget_at:
+        return record
+    others = [each for each in _remembered(record.over, now) if each.owner != owner]
+    return record._replace(over=(*others, ended._replace(forget_at=forget_at)))
+
+
+def _remembered(over: tuple[Over, ...], now: int) -> list[Over]:
+    return [ended for ended in over if ended.forget_at > now]
+
+
+# --- living on ----------------------------------------------------------------------------------
+
+
+def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeReply]:
+    claim = record.claim
+    if claim is None or claim.owner != ask.owner:
+        return record, _lost(record, ask.owner, now)
+    renewed = claim._replace(ttl=ask.ttl, expires_at=_extended(claim, now + ask.ttl))
+    return record._replace(claim=renewed), Kept()
+
+
+def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, NodeReply]:
+    claim = record.claim
+    if claim is None or claim.owner != ask.owner:
+        return record, _lost(record, ask.owner, now)
+    exported = claim._replace(client="", token=ask.token, expires_at=_extended(claim, now + claim.ttl))
+    return record._replace(claim=exported), Kept()
+
+
+def _adopt(record: NodeRecord, ask: Adopt, now: int) -> tuple[NodeRecord, NodeReply]:
+    claim = record.claim
+    if claim is None or claim.owner != ask.owner:
+        return record, _lost(record, ask.owner, now)
+    if claim.client not in ("", ask.client):
+        return record, Lost("stolen", NOT_EXPORTED)
+    expires_at = _extended(claim, now + claim.ttl)
+    adopted = claim._replace(client=ask.client, label=ask.label, expires_at=expires_at)
+    return record._replace(claim=adopted), Kept()
+
+
+def _look(record: NodeRecord, ask: Look, now: int) -> tuple[NodeRecord, NodeReply]:
+    return record, View(record, now)
+
+
+def _extended(claim: Claim, expires_at: int) -> int:
+    """Later, never sooner, and not beyond ``max_hold``."""
+    return max(claim.expires_at, _capped(expires_at, claim.until))
+
+
+def _capped(expires_at: int, until: int) -> int:
+    return min(expires_at, until) if until else expires_at
+
+
+def _ended(record: NodeRecord, owner: str, now: int) -> Over | None:
+    for ended in record.over:
+        if ended.owner == owner and ended.forget_at > now:
+            return ended
+    return None
+
+
+def _lost(record: NodeRecord, owner: str, now: int) -> Lost:
+    ended = _ended(record, owner, now)
+    if ended is not None:
+        return Lost(ended.reason, ended.note)
+    return Lost("expired" if record.claim is None else "stolen")
+
+
+_Handler = Callable[[NodeRecord, Any, int], tuple[NodeRecord, NodeReply]]
+
+_HANDLERS: Final[dict[type, _Handler]] = {
+    Acquire: _acquire,
+    Stamp: _stamp,
+    Release: _release,
+    Renew: _renew,
+    Export: _export,
+    Adopt: _adopt,
+    Look: _look,
+}

@@ -1,0 +1,81 @@
+"""``holdfast redlock``: nodes are made a set, looked at, and rejoin it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import holdfast
+from cli.tools import CommandLine
+from faults.redlock_nodes import Nodes, nodes
+from holdfast import redlock
+from holdfast.cli.exits import Status
+
+pytestmark = pytest.mark.engine("redlock")
+
+
+@pytest.fixture
+def three() -> Iterator[Nodes]:
+    with nodes(3) as three:
+        yield three
+
+
+@pytest.fixture
+def at_nodes(three: Nodes) -> Iterator[CommandLine]:
+    with ExitStack() as stack:
+        yield CommandLine(three.url(init="manual"), stack)
+
+
+def test_a_set_from_its_beginning_through_a_loss(at_nodes: CommandLine, three: Nodes) -> None:
+    labels = [proxy.address for proxy in three.proxies]
+
+    def states() -> list[str]:
+        return [each.state for each in redlock.status(at_nodes.url)]
+
+    told = json.loads(at_nodes.finish("redlock", "status", "--json").stdout)
+    assert [(each["node"], each["state"]) for each in told] == [(label, "empty") for label in labels]
+    process = at_nodes.finish("redlock", "status")
+    assert process.returncode == Status.UNAVAILABLE
+    assert "holdfast redlock rejoin" in process.stdout
+    with (
+        holdfast.connect(at_nodes.url, io_timeout=0.5) as client,
+        pytest.raises(holdfast.EngineUnavailable, match="holdfast redlock init"),
+    ):
+        client.lock("x").acquire(timeout=0)
+
+    made = json.loads(at_nodes.start("redlock", "init", "--json").succeed())
+    assert redlock.initialise(at_nodes.url) == made["set"]
+    assert states() == ["ready"] * 3
+    with holdfast.connect(at_nodes.url) as client, client.lock("x", ttl=1, timeout=0):
+        pass
+
+    three.servers[1].restart(keep_data=False, kill=True)
+    assert states() == ["ready", "empty", "ready"]
+    assert "redlock rejoin" in at_nodes.start("redlock", "status").succeed()
+    wrong = at_nodes.finish("redlock", "rejoin", "nowhere:1")
+    assert (wrong.returncode, "is no node of this URL" in wrong.stderr) == (Status.USAGE, True)
+    said = at_nodes.start("redlock", "rejoin", "--wait", "100ms").succeed()
+    assert f"{labels[1]}" in said
+    assert "rejoined: 1 fences were copied" in said
+    assert states() == ["ready"] * 3
+    again = at_nodes.finish("redlock", "rejoin")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "every node takes part already" in again.stderr
+
+    three.servers[0].kill()
+    assert states() == ["unreachable", "ready", "ready"]
+    lost = at_nodes.finish("redlock", "rejoin", labels[0])
+    assert lost.returncode == Status.UNAVAILABLE
+    assert "did not answer" in lost.stdout
+
+
+def test_what_is_no_redlock_is_refused(command_line: CommandLine) -> None:
+    process = command_line.finish("redlock", "status")
+    assert process.returncode == Status.USAGE
+    assert "redlock://" in process.stderr
+    process = command_line.finish("redlock")
+    assert process.returncode == Status.USAGE
+    assert "rejoin" in process.stderr

@@ -1,0 +1,138 @@
+"""Scripts of a node broken on purpose: the comparison with the rule must notice every one of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engines.redlock.twins import Change
+
+
+class Mutant(NamedTuple):
+    """What is wrong, and the text that is replaced to make it so."""
+
+    what: str
+    text: str
+    instead: str
+
+    def change(self) -> Change:
+        return lambda source: source.replace(self.text, self.instead)
+
+
+MUTANTS = (
+    Mutant("any mark will do", "if mark[1] ~= ARGV[1] then", "if false then"),
+    Mutant("hints from far ahead", "math.abs(hint - now)", "(now - hint)"),
+    Mutant("hints from long ago", "math.abs(hint - now)", "(hint - now)"),
+    Mutant("a number is the hint alone", "math.max(fence + 1, hint)", "hint"),
+    Mutant("a number is a count alone", "math.max(fence + 1, hint)", "fence + 1"),
+    Mutant("the largest number is issued again", "math.max(fence + 1, hint)", "math.max(fence, hint)"),
+    Mutant(
+        "a late copy is granted",
+        "if ended then\n  if ended[REASON]",
+        "if false then\n  if ended[REASON]",
+    ),
+    Mutant(
+        "a copy gets another number",
+        "    return claim[NUMBER]\n  end\n  local",
+        "    return now\n  end\n  local",
+    ),
+    Mutant("a late copy is remembered", "if ended[REASON] == 'withdrawn' then", "if false then"),
+    Mutant("held is no obstacle", "if not is_meant then", "if false then"),
+    Mutant("nobody is broken", "is_meant = is_meant or ARGV[place] == claim[OWNER]", "is_meant = false"),
+    Mutant(
+        "the broken are forgotten",
+        "over[#over + 1] = { claim[OWNER], 'broken'",
+        "local _ = { claim[OWNER], 'broken'",
+    ),
+    Mutant("a claim outlives max_hold", "capped(now + ttl, until_)", "now + ttl"),
+    Mutant("a claim never runs out", "claim and claim[EXPIRES_AT] > now and claim", "claim"),
+    Mutant(
+        "everything ends a moment late",
+        "claim and claim[EXPIRES_AT] > now",
+        "claim and claim[EXPIRES_AT] >= now",
+    ),
+    Mutant(
+        "a stamp needs no claim",
+        "if not claim or claim[OWNER] ~= owner then\n  return lost(over, claim, owner, now)\nend\nif number",
+        "claim = claim or { owner, 0, now, now, 0, 0, '', '', '', 0 }\nif number",
+    ),
+    Mutant("a smaller number is stamped", "if number <= fence or", "if"),
+    Mutant(
+        "a stamp leaves the fence",
+        "store(KEYS[1], now, number, claim, over)",
+        "store(KEYS[1], now, fence, claim, over)",
+    ),
+    Mutant("a stamp leaves the claim", "claim[NUMBER] = number\n", ""),
+    Mutant(
+        "a release does not look whose it is",
+        "if claim and claim[OWNER] == owner then\n  store",
+        "if claim then\n  store",
+    ),
+    Mutant(
+        "a release forgets the fence",
+        "store(KEYS[1], now, fence, false, over)",
+        "store(KEYS[1], now, 0, false, over)",
+    ),
+    Mutant("a release of nothing is not remembered", "if linger > 0 then", "if false then"),
+    Mutant("it is remembered for less", "ended[FORGET_AT] < now + linger", "ended[FORGET_AT] == 0"),
+    Mutant(
+        "what is over is never forgotten",
+        "if ended[FORGET_AT] > now and ended[OWNER] ~= except",
+        "if ended[OWNER] ~= except",
+    ),
+    Mutant(
+        "a renewal does not look whose it is",
+        "if not claim or claim[OWNER] ~= owner then\n  return lost(over, claim, owner, now)\nend\nclaim[TTL]",
+        "if not claim then\n  return lost(over, claim, owner, now)\nend\nclaim[TTL]",
+    ),
+    Mutant(
+        "a renewal shortens",
+        "math.max(claim[EXPIRES_AT], capped(expires_at, claim[UNTIL]))",
+        "capped(expires_at, claim[UNTIL])",
+    ),
+    Mutant(
+        "a renewal ignores max_hold",
+        "math.max(claim[EXPIRES_AT], capped(expires_at, claim[UNTIL]))",
+        "math.max(claim[EXPIRES_AT], expires_at)",
+    ),
+    Mutant(
+        "an export keeps its client",
+        "claim[CLIENT], claim[TOKEN], claim[EXPIRES_AT] = ''",
+        "claim[CLIENT], claim[TOKEN], claim[EXPIRES_AT] = claim[CLIENT]",
+    ),
+    Mutant(
+        "adopting needs no export", "if claim[CLIENT] ~= '' and claim[CLIENT] ~= client then", "if false then"
+    ),
+    Mutant("the longest ttl is not noted", "if ttl > (tonumber(longest) or 0) then", "if false then"),
+    Mutant("the last ttl counts", "if ttl > (tonumber(longest) or 0) then", "if true then"),
+    Mutant(
+        "who was broken is not told why",
+        "return { 'lost', ended[REASON], ended[NOTE] }\n  end",
+        "return { 'lost', 'expired', '' }\n  end",
+    ),
+    Mutant("the short grant's number is the hint alone", "hint > last and hint or last + 1", "hint"),
+    Mutant("the short grant ignores max_hold", "if is_idle and max_hold == 0 and", "if is_idle and"),
+    Mutant("the short grant does not note its ttl", "and ttl <= (tonumber(mark[2]) or 0) then", "then"),
+    Mutant(
+        "the short grant is kept for less", "math.ceil(ttl / 1000) + RETENTION_MS", "RETENTION_MS - 30000"
+    ),
+    Mutant(
+        "the short release does not look whose it is",
+        "claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
+        "claim and claim[EXPIRES_AT] > now then\n    redis",
+    ),
+    Mutant(
+        "the short release does not look at the time",
+        "claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
+        "claim[OWNER] == owner then\n    redis",
+    ),
+    Mutant("the short release forgets what is over", "over == false and claim and", "claim and"),
+    Mutant(
+        "the short release forgets the fence",
+        "cmsgpack.pack(SCHEMA, fence, false, false)",
+        "cmsgpack.pack(SCHEMA, 1, false, false)",
+    ),
+    Mutant(
+        "idle records are kept for ever", "local RETENTION_MS = 86400000", "local RETENTION_MS = 86400000000"
+    ),
+    Mutant("numbers are rounded", "'view', now, fence,", "'view', now, fence - fence % 10,"),
+)

@@ -1,0 +1,131 @@
+"""The scripts of a node do what its rule does: every reply, every record, the mark, how long it is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.redis.wire import Wire, plain
+from engines.redlock.mutants import MUTANTS, Mutant
+from engines.redlock.twins import DATABASE, Translation, answered, bulk, deeds_of, differs, scripts_with
+from holdfast.engines.redlock.keys import MARK_KEY, Space
+from holdfast.engines.redlock.loading import NAMES, assembled, load
+from holdfast.engines.redlock.translation import pack
+from holdfast.rules import node
+from rules.node_moves import NodeMove, moves, random_moves
+from support.servers import shared_redis
+
+TIMES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1"))
+"""So many times as many sequences as in an ordinary run."""
+
+SEEDS = range(200)
+"""Of the sequences in which a broken script has to be noticed; most are in the first few."""
+
+
+@pytest.fixture(scope="module")
+def translation() -> Iterator[Translation]:
+    translation = Translation(shared_redis(), scripts_with())
+    yield translation
+    translation.close()
+
+
+def test_sequences(translation: Translation) -> None:
+    @settings(max_examples=400 * TIMES)
+    @given(moves(40))
+    def check(sequence: list[NodeMove]) -> None:
+        assert not differs(translation, deeds_of(sequence))
+
+    check()
+
+
+# --- the mark -----------------------------------------------------------------------------------
+
+RUNS = ("run1", "run0")
+MARKS = ("", *(node.mark_text(each, 3, run) for each in ("5e7", "0d") for run in RUNS))
+marks = st.sampled_from(MARKS[1:])
+changes: st.SearchStrategy[node.MembershipRequest] = st.one_of(
+    st.builds(node.Prime, mark=marks, was=st.sampled_from(MARKS)),
+    st.builds(node.Start, mark=marks),
+    st.builds(node.Trust, mark=marks, was=st.sampled_from(MARKS)),
+    st.builds(node.Rejoin, mark=marks),
+    st.builds(node.Admit, mark=marks, longest=st.sampled_from((0, 5, 2**50))),
+)
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    wire = Wire(shared_redis(), load())
+    wire.ask(b"SELECT", DATABASE)
+    yield wire
+    wire.close()
+
+
+def test_changes_of_the_mark(wire: Wire) -> None:
+    space = Space("marks")
+
+    @settings(max_examples=200 * TIMES)
+    @given(st.lists(changes, max_size=12), st.sampled_from(RUNS))
+    def check(requests: list[node.MembershipRequest], run: str) -> None:
+        mark = node.FRESH
+        sent = [plain(b"DEL", MARK_KEY)]
+        sent += [pack(space, (("", each),))[0].bytes_for(bulk(f"5e7/3/{run}")) for each in requests]
+        for request, raw in zip(requests, wire.ask_all(sent)[1:], strict=True):
+            mark = node.change(mark, request, run)
+            assert answered(space, (("", request),), [raw]) == (node.Marked(mark),)
+
+    check()
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+def test_pages_of_names_and_of_fences(wire: Wire) -> None:
+    wire.ask(b"FLUSHDB")
+    expected = node.mark_text("5e7", 3, "run1")
+    wire.ask(b"HSET", MARK_KEY, b"ready", expected.encode())
+    shop, other = Space("shop*"), Space("shop")
+    fences = {f"{i}": 10 + i for i in range(1200)} | {"é[x]": 7}
+    raised = node.Raise(tuple((f"shop%2A:{name}", fence) for name, fence in fences.items()))
+    for page in (raised, node.Raise((("shop:0", 5),)), node.Raise((("shop:0", 4),))):
+        assert wire.ask_all([pack(shop, (("", page),))[0].before]) == [1]
+
+    def pages(space: Space, first: node.List | node.Fences) -> Iterator[node.NamePage | node.FencePage]:
+        request, cursor = first, None
+        while cursor != "":
+            (packed,) = pack(space, (("", request),))
+            (page,) = answered(space, (("", request),), wire.ask_all([packed.bytes_for(bulk(expected))]))
+            yield page
+            cursor = page.cursor
+            request = request._replace(cursor=cursor)
+
+    def names(space: Space, prefix: str) -> dict[str, int]:
+        told = pages(space, node.List(prefix))
+        return {name: r.fence for page in told if isinstance(page, node.NamePage) for name, r in page.found}
+
+    assert names(shop, "") == fences
+    assert names(shop, "é[") == {"é[x]": 7}
+    assert names(other, "") == {"0": 5}
+    told = {
+        name: fence
+        for page in pages(shop, node.Fences())
+        if isinstance(page, node.FencePage)
+        for name, fence in page.fences
+    }
+    assert told == {f"shop%2A:{name}": fence for name, fence in fences.items()} | {"shop:0": 5}
+
+
+# --- broken on purpose --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
+def test_each_broken_script_is_noticed(mutant: Mutant) -> None:
+    assert any(mutant.text in assembled(name) for name in NAMES), "no script has that line any more"
+    broken = Translation(shared_redis(), scripts_with(mutant.change()))
+    try:
+        assert any(differs(broken, deeds_of(random_moves(seed))) for seed in SEEDS), mutant.what
+    finally:
+        broken.close()

@@ -1,0 +1,442 @@
+"""Redlock when things go wrong: nodes die, hang, crawl, are cut off, forget, and jump in time."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from faults.children import acting, holding, waiting
+from faults.redlock_nodes import HARM, Nodes, nodes
+from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
+from holdfast.engines.redlock.administration import rejoin
+from support import async_wait_until, wait_until
+
+pytestmark = pytest.mark.engine("redlock")
+
+HURRY = 0.6
+"""Seconds: an io_timeout for tests in which too few nodes answer."""
+
+AT_ONCE = 1.0
+"""Far less than the time that is given to a node."""
+
+
+@pytest.fixture
+def five() -> Iterator[Nodes]:
+    with nodes() as five:
+        yield five
+
+
+@pytest.fixture
+def three() -> Iterator[Nodes]:
+    with nodes(3) as three:
+        yield three
+
+
+def taken(client: Client, timeout: float | None = 0, ttl: float = 30.0) -> Lease:
+    lease = client.lock("x", ttl=ttl).acquire(timeout=timeout)
+    assert lease is not None
+    return lease
+
+
+def harm(nodes: Nodes, how: str, count: int) -> None:
+    for server, proxy in list(zip(nodes.servers, nodes.proxies, strict=True))[:count]:
+        HARM[how](server, proxy)
+
+
+# --- a minority ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HARM)
+@pytest.mark.parametrize("count", [1, 2])
+def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
+    """Taking, keeping and giving back go on, for those who were there before and for those who come."""
+    with holdfast.connect(five.url()) as client:
+        before = taken(client, ttl=2.0)
+        harm(five, how, count)
+        renewed = before.remaining
+        wait_until(lambda: before.remaining > renewed)
+        began = time.monotonic()
+        before.release()
+        tokens = [before.token]
+        for _ in range(3):
+            lease = taken(client)
+            tokens.append(lease.token)
+            lease.release()
+        assert time.monotonic() - began < AT_ONCE
+        assert tokens == sorted(set(tokens))
+    began = time.monotonic()
+    with holdfast.connect(five.url()) as newcomer:
+        lease = taken(newcomer)
+        assert lease.token > tokens[-1]
+        lease.release()
+    assert time.monotonic() - began < AT_ONCE
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
+def test_nobody_waits_for_a_minority_in_a_loop(five: Nodes, how: str) -> None:
+    async def main() -> None:
+        async with holdfast.aio.connect(five.url()) as client:
+            lease = await client.lock("x", ttl=2.0).acquire()
+            assert lease is not None
+            harm(five, how, 2)
+            renewed = lease.remaining
+            await async_wait_until(lambda: lease.remaining > renewed)
+            began = time.monotonic()
+            await lease.release()
+            async with client.lock("x") as again:
+                assert again.token > lease.token
+            assert time.monotonic() - began < AT_ONCE
+
+    asyncio.run(main())
+
+
+def test_an_attempt_at_a_minority_leaves_nothing_behind(five: Nodes) -> None:
+    """Two nodes are back that the holder never reached: who tries gets these, and gives them back."""
+    with holdfast.connect(five.url()) as holder, holdfast.connect(five.url()) as other:
+        taken(other).release()
+        for proxy in five.proxies[:2]:
+            proxy.hold()
+        lease = taken(holder)
+        with holdfast.connect(five.url(), namespace="elsewhere") as stranger:
+            stranger.inspect("x")  # it is not the nodes
+        owner = five.claims()[-1]
+        for proxy in five.proxies[:2]:
+            proxy.cut()
+            proxy.pass_on()
+        wait_until(lambda: set(five.claims()) <= {owner, ""})
+        assert other.lock("x").acquire(timeout=0) is None
+        assert other.lock("x").acquire(timeout=0.5) is None
+        wait_until(lambda: set(five.claims()) <= {owner, ""}, message="an attempt that failed stayed behind")
+        lease.release()
+        wait_until(lambda: five.claims() == [""] * 5)
+
+
+def test_a_node_that_hung_comes_back_and_holds_up_nobody(five: Nodes) -> None:
+    """What it was asked meanwhile it does when it wakes: each grant is followed by its release."""
+    with holdfast.connect(five.url()) as client:
+        taken(client).release()
+        five.servers[0].pause()
+        for _ in range(20):
+            taken(client).release()
+        five.servers[0].resume()
+        wait_until(lambda: five.claims() == [""] * 5, message="a late grant stayed behind")
+
+
+def test_an_acquire_that_arrives_after_its_release_is_refused(five: Nodes) -> None:
+    """The two go over different connections; the node was told first that the attempt is over."""
+    with holdfast.connect(five.url(), io_timeout=HURRY) as client:
+        taken(client).release()
+        slow = five.proxies[0]
+        slow.delay(to_server=3.0)
+        lease = taken(client, ttl=60)
+        slow.pass_on()
+        lease.release()
+        wait_until(lambda: five.claims() == [""] * 5)
+        with holdfast.connect(five.url()) as other:
+            taken(other).release()
+
+
+# --- a majority ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
+def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(five: Nodes, how: str) -> None:
+    url = five.url(node_timeout="100ms")
+    with holdfast.connect(url, io_timeout=HURRY) as client, holdfast.connect(url, io_timeout=HURRY) as other:
+        lease = taken(client, ttl=2.0)
+        told: list[float] = []
+        lease.on_lost(lambda lost: told.append(lost.remaining))
+        harm(five, how, 3)
+        deadline = time.monotonic() + 2.0
+        with pytest.raises(EngineUnavailable, match="of 5 nodes take part, 3 must"):
+            other.lock("y").acquire(timeout=5)
+        assert lease.wait_lost(timeout=10)
+        assert time.monotonic() < deadline + AT_ONCE
+        wait_until(lambda: told)
+        with pytest.raises(LockLost) as caught:
+            lease.check()
+        assert caught.value.reason == "unreachable"
+        for server, proxy in zip(five.servers, five.proxies, strict=True):
+            server.start() if how == "killed" else server.resume()
+            proxy.pass_on()
+        newer = taken(other, timeout=20)
+        assert newer.token > lease.token
+        newer.release()
+        assert len(told) == 1
+
+
+# --- nodes that are restarted -------------------------------------------------------------------
+
+
+def test_nodes_that_remember_take_part_again_by_themselves(five: Nodes) -> None:
+    """All of them, one after the other, and then all at once."""
+    with holdfast.connect(five.url()) as client, holdfast.connect(five.url()) as other:
+        lease = taken(client, ttl=60)
+        for server in five.servers:
+            server.restart(kill=True)
+            lease.extend()
+            assert other.lock("x").acquire(timeout=0) is None
+        for server in five.servers:
+            server.kill()
+        for server in five.servers:
+            server.start()
+        wait_until(lambda: _is_extended(lease))
+        assert other.lock("x").acquire(timeout=1) is None
+        lease.release()
+        newer = taken(other, timeout=10)
+        assert newer.token > lease.token
+        newer.release()
+        runs = [server.info("server")["run_id"].encode() for server in five.servers]
+        wait_until(
+            lambda: all(mark.endswith(run) for mark, run in zip(_marks(other, five), runs, strict=True))
+        )
+
+
+def _marks(client: Client, nodes: Nodes) -> list[bytes]:
+    taken(client, timeout=5).release()
+    return [mark or b"" for mark in nodes.marks()]
+
+
+def _is_extended(lease: Lease) -> bool:
+    try:
+        lease.extend()
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def test_a_node_that_forgot_is_refused_until_it_has_rejoined(three: Nodes) -> None:
+    url = three.url(node_timeout="200ms")
+    with holdfast.connect(url, io_timeout=HURRY) as client:
+        first = taken(client, ttl=2.0)
+        tokens = [first.token]
+        first.release()
+        three.servers[0].restart(keep_data=False, kill=True)
+        for _ in range(3):  # two of three remember
+            lease = taken(client, timeout=5)
+            tokens.append(lease.token)
+            lease.release()
+        assert three.marks()[0] is None, "it took part without having been told anything"
+        three.servers[1].pause()
+        with pytest.raises(EngineUnavailable, match="holdfast redlock rejoin"):
+            client.lock("x").acquire(timeout=5)
+        three.servers[1].resume()
+        assert rejoin(url, {0}, wait=0.5) == {0: "rejoined: 1 fences were copied"}
+        three.servers[1].pause()
+        lease = taken(client, timeout=10)
+        tokens.append(lease.token)
+        lease.release()
+        three.servers[1].resume()
+    assert tokens == sorted(set(tokens))
+
+
+def test_tokens_never_repeat_whoever_forgets_in_turn(three: Nodes) -> None:
+    """Each node forgets once, rejoins, and is then needed for the majority."""
+    url = three.url(node_timeout="200ms")
+    tokens = []
+    with holdfast.connect(url, io_timeout=HURRY) as client:
+        for number in range(3):
+            lease = taken(client, timeout=10)
+            tokens.append(lease.token)
+            lease.release()
+            three.servers[number].restart(keep_data=False, kill=True)
+            assert "rejoined" in rejoin(url, {number}, wait=0.2)[number]
+            three.servers[(number + 1) % 3].pause()
+            lease = taken(client, timeout=10)
+            tokens.append(lease.token)
+            lease.release()
+            three.servers[(number + 1) % 3].resume()
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_node_that_may_have_forgotten_is_not_trusted(tmp_path: Path) -> None:
+    """Its mark is there, but its settings do not say that everything else is."""
+    with nodes(3) as three:
+        url = three.url(node_timeout="200ms")
+        with holdfast.connect(url, io_timeout=HURRY) as client:
+            taken(client).release()
+            server = three.servers[0]
+            server.command("CONFIG", "SET", "appendfsync", "everysec")
+            server.command("CONFIG", "REWRITE")
+            server.restart()
+            taken(client, timeout=5).release()
+            three.servers[1].kill()
+            with pytest.raises(EngineUnavailable, match="not appendonly yes with appendfsync always"):
+                client.lock("x").acquire(timeout=5)
+            assert rejoin(url, {0}, remembers=True) == {0: "trusted: its mark was renewed"}
+            taken(client, timeout=10).release()
+
+
+def test_a_node_that_is_emptied_while_it_runs(three: Nodes) -> None:
+    url = three.url(node_timeout="200ms")
+    with holdfast.connect(url, io_timeout=HURRY) as client, holdfast.connect(url, io_timeout=HURRY) as other:
+        lease = taken(client, ttl=60)
+        three.servers[0].command("FLUSHALL")
+        lease.extend()
+        assert other.lock("x").acquire(timeout=0) is None
+        three.servers[1].command("FLUSHALL")
+        with pytest.raises(EngineUnavailable, match="rejoin"):
+            other.lock("x").acquire(timeout=5)
+        assert three.claims()[:2] == ["", ""], "a node that forgot granted something"
+
+
+def test_somebody_flushes_the_scripts(five: Nodes) -> None:
+    with holdfast.connect(five.url()) as client:
+        taken(client).release()
+        for server in five.servers:
+            server.command("SCRIPT", "FLUSH")
+        lease = taken(client)
+        for server in five.servers:
+            server.command("SCRIPT", "FLUSH")
+        lease.extend()
+        lease.release()
+
+
+# --- clocks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_minority_of_clocks_jumps(seconds: float) -> None:
+    """Nothing is lost and nobody else is let in."""
+    with nodes(3, faketime=True) as three, holdfast.connect(three.url()) as client:
+        lease = taken(client, ttl=600)
+        three.servers[0].shift_clock(seconds)
+        with holdfast.connect(three.url()) as other:
+            assert other.lock("x").acquire(timeout=0.5) is None
+            lease.extend()
+            lease.check()
+            lease.release()
+            newer = taken(other)
+            assert newer.token > lease.token
+            newer.release()
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_majority_of_clocks_jumps(seconds: float, tmp_path: Path) -> None:
+    """Ahead, two may hold it; the fence lets only the newer write. Back, it is held for longer."""
+    with (
+        nodes(3, faketime=True) as three,
+        holdfast.connect(three.url()) as client,
+        closing(sqlite3.connect(tmp_path / "data.db")) as db,
+    ):
+        fencing.install(db)
+        old = taken(client, ttl=600)
+        with db:
+            fencing.advance(db, "invoices", old)
+        for server in three.servers[:2]:
+            server.shift_clock(seconds)
+        with holdfast.connect(three.url()) as other:
+            newer = other.lock("x").acquire(timeout=0.5)
+            if seconds < 0:
+                assert newer is None
+                old.release()
+                newer = taken(other, timeout=5)
+            assert newer is not None
+            assert newer.token > old.token
+            with db:
+                fencing.advance(db, "invoices", newer)
+            with pytest.raises(StaleToken), db:
+                fencing.enforce(db, "invoices", old)
+            newer.release()
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def test_a_holder_that_is_killed_is_followed_when_its_ttl_is_over(three: Nodes) -> None:
+    with holding(three.url(), ttl=2.0) as child, holdfast.connect(three.url()) as client:
+        token = int(child.expect("held"))
+        child.kill()
+        began = time.monotonic()
+        lease = taken(client, timeout=20, ttl=600)
+        assert time.monotonic() - began < 10
+        assert lease.token > token
+        lease.release()
+
+
+def test_a_holder_that_is_stopped_loses_it_and_its_write_is_refused(three: Nodes, tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    with closing(sqlite3.connect(data)) as db:
+        fencing.install(db)
+        db.commit()
+    code = f"""
+import sqlite3
+db = sqlite3.connect({str(data)!r})
+
+def write():
+    with db:
+        fencing.enforce(db, "invoices", lease)
+    return "written"
+
+lease = locks.lock("x", ttl=1.0).acquire()
+with db:
+    fencing.advance(db, "invoices", lease)
+print("held", lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        print("did", eval(line), flush=True)
+    except holdfast.HoldfastError as error:
+        print("did", type(error).__name__, flush=True)
+"""
+    with acting(three.url(), code) as child, holdfast.connect(three.url()) as client:
+        token = int(child.expect("held"))
+        child.send("write()")
+        assert child.expect("did") == "written"
+        child.stop()
+        lease = taken(client, timeout=20)
+        assert lease.token > token
+        with closing(sqlite3.connect(data)) as db, db:
+            fencing.advance(db, "invoices", lease)
+        child.cont()
+        for order, said in (("write()", "StaleToken"), ("lease.check()", "LockLost")):
+            child.send(order)
+            assert child.expect("did") == said
+        lease.release()
+
+
+def evaluated(nodes: Nodes) -> int:
+    told = nodes.servers[0].info("commandstats").get("cmdstat_evalsha", "calls=0,")
+    return int(told.partition("=")[2].partition(",")[0])
+
+
+def test_a_waiter_that_is_interrupted_leaves_nothing_behind(three: Nodes) -> None:
+    with holdfast.connect(three.url()) as client:
+        lease = taken(client)
+        owner = three.claims()[0]
+        with waiting(three.url()) as child:
+            child.expect("asking")
+            calls = evaluated(three)
+            wait_until(lambda: evaluated(three) > calls + 2)  # it has asked, and asks again
+            child.interrupt()
+            assert child.expect("interrupted") == "None"
+        assert set(three.claims()) == {owner}
+        lease.release()
+        taken(client).release()
+
+
+def test_holders_in_forked_children_and_parents(three: Nodes) -> None:
+    """The child says nothing on its parent's connections: the parent goes on holding and renewing."""
+    code = """
+lease = locks.lock("x", ttl=1.5).acquire()
+pid = os.fork()
+if pid == 0:
+    try:
+        lease.check()
+    except holdfast.LockLost:
+        os._exit(0 if locks.lock("y").acquire(timeout=5) else 2)
+    os._exit(1)
+_, status = os.waitpid(pid, 0)
+lost = lease.wait_lost(timeout=2)
+print("child", os.waitstatus_to_exitcode(status), "lost", lost, flush=True)
+lease.release()
+"""
+    with acting(three.url(), code) as parent:
+        assert parent.expect("child") == "0 lost False"

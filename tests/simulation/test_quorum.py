@@ -1,0 +1,86 @@
+"""Locks on a quorum of nodes in virtual time: what ships keeps its promises, each known mistake is caught."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from holdfast.drivers.simulation import QUORUM_FORGETS
+from simulation.campaign import describe_failure, one_schedule, shrunk
+from simulation.quorum_checkers import QUORUM_CHECKERS, check_quorum
+from simulation.quorum_mutants import QUORUM_MUTANTS, QuorumMutant
+from simulation.quorum_schedules import (
+    QUORUM_SCENARIOS,
+    QuorumRun,
+    quorum_scenario_of,
+    run_quorum_schedule,
+)
+
+BATCHES = 6
+BATCH = 14
+
+SCHEDULES_AT_MOST = 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_promises_are_kept(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        outcome = one_schedule(seed, quorum_scenario_of(seed))
+        if outcome.found:
+            pytest.fail(describe_failure(shrunk(outcome)), pytrace=False)
+        gc.collect()
+
+
+def scheduled(mutant: QuorumMutant, number: int) -> QuorumRun:
+    return run_quorum_schedule(
+        number,
+        mutant.scenarios[number % len(mutant.scenarios)],
+        None if mutant.plan is None else list(mutant.plan),
+        mutant.intensity,
+        mutant.kinds,
+        mutant.size,
+        mutant.node_seconds,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", QUORUM_MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_mistake_is_caught(mutant: QuorumMutant) -> None:
+    assert set(mutant.caught_by) <= set(QUORUM_CHECKERS)
+    for number in range(mutant.first, mutant.first + SCHEDULES_AT_MOST):
+        with mutant.patch():
+            caught = check_quorum(scheduled(mutant, number))
+        shipped = scheduled(mutant, number)
+        assert not check_quorum(shipped)
+        if set(mutant.caught_by) & set(caught):
+            return
+    pytest.fail(f"not caught in {SCHEDULES_AT_MOST} schedules: {mutant.name}")
+
+
+@pytest.mark.parametrize("scenario", QUORUM_SCENARIOS)
+def test_the_same_seed_is_the_same_world(scenario: str) -> None:
+    def story(seed: int) -> list[tuple[str, float]]:
+        return [(type(event).__name__, event.at) for event in run_quorum_schedule(seed, scenario).world.trace]
+
+    assert story(4) == story(4)
+    assert story(4) != story(5)
+
+
+def test_what_the_protocol_is_for_does_happen() -> None:
+    """Stamps, renewed marks, nodes that rejoin, clients whose clocks are an hour off: all of it is struck."""
+    happened: Counter[str] = Counter()
+    for seed in range(14):
+        run = run_quorum_schedule(seed, intensity=2.0)
+        happened["far clock"] += any(abs(c.wall.base) > 3000 for c in run.world.clients)  # type: ignore[attr-defined]  # clients of a quorum
+        happened["forgets"] += any(fault.kind in QUORUM_FORGETS for fault in run.plan)
+        for event in run.world.trace:
+            what = getattr(event, "what", "")
+            happened[what] += 1
+            if what == "stored":
+                happened[type(event.facts[1]).__name__] += 1  # type: ignore[union-attr]  # a note
+        happened["lives"] += sum(node.lives - 1 for node in run.nodes)
+    for what in ("Stamp", "Renew", "Release", "Export", "Adopt", "rejoined", "lives", "far clock", "forgets"):
+        assert happened[what], what
