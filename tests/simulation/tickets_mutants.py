@@ -81,8 +81,8 @@ def counted_from_the_reply() -> Patch:
     """A session lives on from when its sign of life was answered."""
     shipped = Session.kept
 
-    def kept(self: Session, sent: float) -> None:
-        shipped(self, sent + 0.25)
+    def kept(self: Session, sent: float, age: float = 0.0) -> None:
+        shipped(self, sent + 0.25, age)
 
     return mock.patch.object(Session, "kept", kept)
 

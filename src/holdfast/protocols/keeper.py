@@ -70,8 +70,9 @@ async def _renewed(book: Book, state: LeaseState, ttl: float, reply: Reply, sent
     """``ttl`` is what was asked for: meanwhile the lease may have been given another."""
     if isinstance(reply, Done):
         state.trouble = False
+        state.renew_at = min(state.renew_at, sent + (ttl - reply.age) * RENEW_AFTER)
         if state.renews:
-            state.extended(relied_until(sent, ttl), now)
+            state.extended(relied_until(sent - reply.age, ttl), now)
     elif isinstance(reply, Gone) and state.ended is None and not state.leaving:
         reason: LossReason = "expired"
         if reply.reason == "stolen":

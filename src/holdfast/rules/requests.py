@@ -256,6 +256,9 @@ class Exhausted(NamedTuple):
 class Done(NamedTuple):
     """It happened."""
 
+    age: float = 0.0
+    """Of a renewal: the ttl counts from so many seconds before the asking, as it may for ``Granted``."""
+
 
 class Snapshot(NamedTuple):
     """The record as it stands at ``now``."""

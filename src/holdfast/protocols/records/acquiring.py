@@ -211,7 +211,7 @@ class Attempt:
             return None
         passed = 0.0 if self.sent is None else sent - self.sent
         self.sent = sent
-        return reply._replace(age=0.0, lasts=None if reply.lasts is None else reply.lasts - passed)
+        return reply._replace(age=renewed.age, lasts=None if reply.lasts is None else reply.lasts - passed)
 
     def granted(self, reply: Granted) -> LeaseState:
         state = lease_of(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)

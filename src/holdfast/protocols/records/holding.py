@@ -39,7 +39,7 @@ async def extend(book: Book, state: LeaseState, ttl: float) -> None:
     now = await Now()
     _must_be_held(book, state, reply, now)
     state.ttl = ttl
-    state.extended(relied_until(sent, ttl), now)
+    state.extended(relied_until(sent - _age(reply), ttl), now)
     state.renew_at = min(state.renew_at, sent + ttl * RENEW_AFTER) if state.renews else state.renew_at
     book.retime(state)
 
@@ -66,6 +66,7 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     if not isinstance(reply, Granted):
         _must_be_held(book, state, reply, await Now())
         raise unexpected_reply(state.name, reply)
+    counts_from = sent - reply.age
     reader = LeaseState(
         state.name,
         state.kind,
@@ -75,9 +76,9 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
         reply.token,
         reply.peers,
         state.metadata,
-        sent,
+        counts_from,
         reply.ttl,
-        relied_until(sent, reply.ttl),
+        relied_until(counts_from, reply.ttl),
         state.held_until,
         state.renews,
         state.grace,
@@ -130,6 +131,10 @@ async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
     state.uncertain = True  # of the one who asked for it first: who knows what it left under way
     book.add(state)
     return state
+
+
+def _age(reply: Reply) -> float:
+    return reply.age if isinstance(reply, Done | Granted) else 0.0
 
 
 def _must_be_held(book: Book, state: LeaseState, reply: Reply, now: float) -> None:

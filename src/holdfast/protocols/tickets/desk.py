@@ -26,7 +26,7 @@ Script = Coroutine[Any, Any, T]
 class Session:
     """One session of this client, and how long it can be relied on."""
 
-    __slots__ = ("dead", "doubted", "generation", "id", "kept_at", "lasts", "seconds")
+    __slots__ = ("dead", "doubted", "generation", "heard_at", "id", "kept_at", "lasts", "seconds")
 
     def __init__(self, seconds: float, generation: int) -> None:
         self.seconds = seconds
@@ -36,8 +36,10 @@ class Session:
         """None: not open yet."""
         self.lasts = seconds
         """As the engine gave it."""
+        self.heard_at = 0.0
+        """The local clock before the last sign of life was sent that was heard."""
         self.kept_at = 0.0
-        """The local clock before the last sign of life was sent that was heard: it lives on from then."""
+        """It lives on from then: that moment, or an earlier one if the engine says so."""
         self.dead = False
         self.doubted = False
         """Somebody says that it is over: ask."""
@@ -45,13 +47,14 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {self.seconds:g} s, {self.generation}, dead={self.dead}>"
 
-    def kept(self, sent: float) -> None:
-        self.kept_at = max(sent, self.kept_at)
+    def kept(self, sent: float, age: float = 0.0) -> None:
+        self.heard_at = max(sent, self.heard_at)
+        self.kept_at = max(sent - age, self.kept_at)
         self.doubted = False
 
     def is_due(self, now: float) -> bool:
         """Old enough for another sign of life."""
-        return self.doubted or now - self.kept_at >= self.lasts * RENEW_AFTER
+        return self.doubted or now - self.heard_at >= self.lasts * RENEW_AFTER
 
     def age(self, now: float, ttl: float) -> float:
         """How much of a ttl from now on it does not cover, were the engine's clock as fast as it may be."""
@@ -74,6 +77,7 @@ class Mine:
         "ticket",
         "ttl",
         "uncertain",
+        "waited",
     )
 
     def __init__(self, name: str, nonce: str, kind: str, mode: str, ttl: float) -> None:
@@ -92,6 +96,7 @@ class Mine:
         self.uncertain = False
         """A copy of it may be under way."""
         self.armed: Watched | None = None
+        self.waited = False
         self.ticket: Ticket | None = None
         """As it was granted."""
 
@@ -149,6 +154,20 @@ class Desk:
                 session.doubted = True
                 nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
         return nonces
+
+    def heard(self, session_id: SessionId, sent: float, age: float) -> None:
+        """Something else that was sent served as a sign of life."""
+        for session in self.open_sessions():
+            if session.id is session_id:
+                session.kept(sent, age)
+
+    def disarmed(self, nonce: str) -> None:
+        """The engine watches for this nonce no longer: what it watched for came, or it lost sight of it. Post
+        the nonce after this: whoever waits has it armed again."""
+        mine = self.mine.get(nonce)
+        if mine is not None:
+            mine.armed = None
+        self.watching.discard(nonce)
 
     def learn(self, name: str, settings: Settings | None, declared: Settings) -> None:
         """What a name is, where that is not what anybody would guess."""

@@ -17,23 +17,23 @@ from ...rules.requests import (
     Stop,
 )
 from ...rules.tickets import Settings, Stand, Ticket, find, holding
-from .desk import Desk, Mine
+from .desk import Desk, Mine, Session
 from .giving_back import gone
 from .ops import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
 from .ops import SetValue as StoreValue
-from .sessions import session_for
+from .sessions import refreshed, session_for
 from .taking import filled, granted, mismatch
 
 __all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
 
 
 async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
-    """A longer ttl moves the ticket to a session of that length. A shorter one leaves it where it is: what
-    was granted is never shortened, and one session more would be gained."""
+    """A longer ttl moves the ticket to a session of that length, and others see it. A shorter one leaves it
+    as it is: what was granted is never shortened, and one session more would be gained."""
     mine = desk.mine.get(ask.nonce)
     if mine is None or mine.ticket is None or mine.session is None:
         return Gone("expired")
-    if desk.seconds_for(ask.ttl) > mine.session.seconds and ask.ttl > mine.session.lasts:
+    if ask.ttl > mine.ticket.ttl:
         return await _move(desk, mine, mine.ticket, ask.ttl)
     sent = await Now()
     session = mine.session
@@ -41,13 +41,14 @@ async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
     if not kept.alive[0]:
         desk.lost(session)
         return await gone(desk, name, ask.nonce)
-    session.kept(sent)
-    return Done() if kept.there[0] else await gone(desk, name, ask.nonce)
+    session.kept(sent, kept.age)
+    return Done(session.age(sent, ask.ttl)) if kept.there[0] else await gone(desk, name, ask.nonce)
 
 
 async def _move(desk: Desk, mine: Mine, ticket: Ticket, ttl: float) -> Reply:
+    began = await Now()
     while True:
-        session = await session_for(desk, ttl, in_full=True)
+        session = await _carrier(desk, mine, ttl)
         try:
             moved = await Take(mine.name, ticket._replace(ttl=ttl), session.id)
         except NoSession:
@@ -61,7 +62,15 @@ async def _move(desk: Desk, mine: Mine, ticket: Ticket, ttl: float) -> Reply:
             ticket = seen
             continue
         mine.session, mine.ticket, mine.ttl = session, moved, ttl
-        return Done()
+        return Done(session.age(began, ttl))
+
+
+async def _carrier(desk: Desk, mine: Mine, ttl: float) -> Session:
+    """The session that carries the ticket, if it is long enough; else one that is."""
+    session = mine.session
+    if session is not None and ttl <= session.lasts and await refreshed(desk, session, ttl):
+        return session
+    return await session_for(desk, ttl, in_full=True)
 
 
 async def _seen(name: str, nonce: str) -> Ticket | None:

@@ -24,8 +24,12 @@ async def _snapshot(name: str, stand: Stand) -> Snapshot:
 async def watch(desk: Desk, name: str, ask: Watch) -> Snapshot:
     """Watch first, then look: no change is missed."""
     if ask.nonce not in desk.watching:
-        await Arm(ask.nonce, name, EVERYTHING)
-        desk.watching.add(ask.nonce)
+        desk.watching.add(ask.nonce)  # before: what is armed may come at once, and then is armed no more
+        try:
+            await Arm(ask.nonce, name, EVERYTHING)
+        except BaseException:
+            desk.watching.discard(ask.nonce)
+            raise
     return await _snapshot(name, await Look(name))
 
 

@@ -62,6 +62,8 @@ class Opened(NamedTuple):
     """How long it lives without a sign of life."""
     fresh: bool
     """It was opened by this very request; else it was there, and nobody can tell since when."""
+    age: float = 0.0
+    """If it is fresh: its life counts from so many seconds before the sending of the request."""
 
 
 class Open(NamedTuple):
@@ -79,6 +81,9 @@ class Kept(NamedTuple):
     """For each session: it lives, and as long from the sending of the request as it always does."""
     there: tuple[bool, ...]
     """For each ticket: it is still there."""
+    age: float = 0.0
+    """The sign of life counts from so many seconds before the sending of the request: an engine may not
+    be sure yet that this very one was heard by all who have to hear it."""
 
 
 class Keep(NamedTuple):

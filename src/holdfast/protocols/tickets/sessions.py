@@ -41,7 +41,7 @@ async def refreshed(desk: Desk, session: Session, ttl: float | None) -> bool:
     if not kept.alive[0]:
         desk.lost(session)
         return False
-    session.kept(now)
+    session.kept(now, kept.age)
     return True
 
 
@@ -50,5 +50,5 @@ async def _open(session: Session) -> None:
     opened = await Open(session.seconds, session.generation)
     session.lasts = opened.seconds
     if opened.fresh:
-        session.kept(sent)
+        session.kept(sent, opened.age)
     session.id = opened.id

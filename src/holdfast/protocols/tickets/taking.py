@@ -13,6 +13,7 @@ from ...rules.tickets import (
     Settings,
     Stand,
     Ticket,
+    Watched,
     blockers,
     find,
     holding,
@@ -145,9 +146,18 @@ class Asking:
         if mine.armed == waits_for:
             return _queued(stand, me, present, self.session)
         chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
-        await Arm(ask.nonce, self.name, waits_for, chosen)
-        mine.armed = waits_for
+        await self._arm(waits_for, chosen)
         return None  # look again: it may have gone before anybody watched
+
+    async def _arm(self, waits_for: Watched, tickets: tuple[Ticket, ...]) -> None:
+        mine = self.mine
+        mine.waited = True
+        mine.armed = waits_for  # before: what is armed may come at once, and then is armed no more
+        try:
+            await Arm(mine.nonce, self.name, waits_for, tickets)
+        except BaseException:
+            mine.armed = None
+            raise
 
     async def _not_there(self, stand: Stand, looked: bool) -> Reply | None:
         """It was not put, or is gone."""
@@ -246,7 +256,7 @@ async def _told(mine: Mine, stand: Stand, session: Session) -> bool:
     """Who had to wait for a permit tells the next one, which waits for any of the holders from now on. False:
     look again."""
     ticket = mine.ticket
-    if ticket is None or ticket.kind != "semaphore" or mine.armed is None:
+    if ticket is None or ticket.kind != "semaphore" or not mine.waited:
         return True
     if stand.tickets[-1].place == ticket.place:
         return True  # nobody is behind us; who comes now sees that we hold

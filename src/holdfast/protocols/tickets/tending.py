@@ -33,7 +33,7 @@ async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply
         if isinstance(request, Renew) and mine.ticket is not None:
             renewed.append(mine)
     missing = await _keep(desk, list(due.values()), _chosen(desk, renewed), now) if due else set()
-    return [await _answer(desk, name, request, known, missing) for name, request in steps]
+    return [await _answer(desk, name, request, known, missing, now) for name, request in steps]
 
 
 async def _keep(desk: Desk, sessions: list[Session], chosen: list[Mine], sent: float) -> set[str]:
@@ -42,7 +42,7 @@ async def _keep(desk: Desk, sessions: list[Session], chosen: list[Mine], sent: f
     kept = await Keep(tuple([session.id for session in sessions]), tickets)
     for session, alive in zip(sessions, kept.alive, strict=True):
         if alive:
-            session.kept(sent)
+            session.kept(sent, kept.age)
         else:
             desk.lost(session)
     missing = set()
@@ -64,7 +64,7 @@ def _chosen(desk: Desk, renewed: list[Mine]) -> list[Mine]:
 
 
 async def _answer(
-    desk: Desk, name: str, request: Request, known: dict[str, Mine], missing: set[str]
+    desk: Desk, name: str, request: Request, known: dict[str, Mine], missing: set[str], sent: float
 ) -> Reply:
     """``known``: our attempts before the sign of life. One that is gone since then we have given back
     ourselves; to ask what became of it would keep the next sign of life waiting."""
@@ -77,7 +77,7 @@ async def _answer(
         return Absent()
     if mine is not None and mine.session is not None and request.nonce not in missing:
         if not mine.session.dead:
-            return Done()
+            return Done(mine.session.age(sent, request.ttl))
         if request.nonce not in desk.suspects:
             desk.forget(request.nonce)
             return Gone("expired")  # with its session, as all the others of it
