@@ -22,6 +22,7 @@ from support.servers import (
     shared_redis_tls,
     shared_redlock,
     shared_sentinel,
+    shared_zookeeper,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
     ),
     "redis+cluster": lambda folder: f"redis+cluster://{shared_redis_cluster().addresses}",
     "redlock": lambda folder: f"redlock://{shared_redlock().addresses}?node_timeout=1s",
+    "zookeeper": lambda folder: f"zookeeper://{shared_zookeeper().address}?session_timeout=3600",
     "etcd": lambda folder: f"etcd://{shared_etcd().address}",
     "postgresql": lambda folder: shared_postgresql().url,
 }

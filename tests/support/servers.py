@@ -80,7 +80,8 @@ def shared_etcd_cluster() -> EtcdCluster:
 
 @functools.cache
 def shared_zookeeper() -> ZooKeeper:
-    return ZooKeeper().start()
+    """It gives sessions of any length, so that tests may ask for any ttl."""
+    return ZooKeeper(settings={"maxSessionTimeout": "86400000"}).start()
 
 
 @functools.cache

@@ -21,11 +21,13 @@ SCHEMES: Final[Mapping[str, str]] = {
     "redis+cluster": "redis",
     "redlock": "redlock",
     "etcd": "etcd",
+    "zookeeper": "zookeeper",
     "postgresql": "postgres",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
 
 CLIENTS: Final[Mapping[str, str]] = {
+    "kazoo": "zookeeper",
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
     "redis": "redis",

@@ -1,0 +1,171 @@
+"""kazoo's connection and session, without its threads, its retries and its log.
+
+kazoo brings a thread for each connection, and two more that pass on what came. Nothing here needs those: an
+answer wakes its caller where it is read. Its log would repeat every request, credentials among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.retry import KazooRetry
+
+from ...drivers.clock import boottime
+from .options import Options
+
+__all__ = ["Client"]
+
+RECONNECT_SECONDS: Final = 0.05
+RECONNECT_SECONDS_MAX: Final = 1.0
+
+SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - below nobody
+SILENT.disabled = True
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no type hints
+    """What kazoo asks of threads and sockets. Knows the sockets, so that they can be let go of."""
+
+    running = False
+    """For kazoo: callbacks are called where they come up. Ours never wait."""
+
+    def __init__(self, patience: float) -> None:
+        super().__init__()
+        self._patience = patience
+        """How long to wait for a server that does not say a word."""
+        self._connection: Any = None
+        self._bells: tuple[Any, ...] = ()
+
+    def start(self) -> None:
+        """There are no threads to start."""
+
+    def stop(self) -> None: ...
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(
+            target=func, args=args, kwargs=kwargs, name="holdfast-zookeeper", daemon=True
+        )
+        thread.start()
+        return thread
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs["timeout"], self._patience)
+        self._connection = super().create_connection(*args, **kwargs)
+        return self._connection
+
+    def create_socket_pair(self) -> Any:
+        self._bells = super().create_socket_pair()
+        return self._bells
+
+    def select(self, readers: Any, writers: Any, _: Any, timeout: float | None = None) -> Any:
+        """For one socket or two this is quicker than making a selector each time."""
+        if len(readers) + len(writers) == 1:
+            timeout = self._patience if timeout is None else min(timeout, self._patience)
+        poll = select.poll()
+        for each in readers:
+            poll.register(each, select.POLLIN)
+        for each in writers:
+            poll.register(each, select.POLLOUT)
+        ready = [descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)]
+        return (
+            [each for each in readers if each.fileno() in ready],
+            [each for each in writers if each.fileno() in ready],
+            [],
+        )
+
+    def hang_up(self) -> None:
+        """End the connection, whatever it is doing: kazoo makes another."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self) -> None:
+        """In the child of a fork: these sockets are the parent's, which still uses them."""
+        for each in (self._connection, *self._bells):
+            if each is not None:
+                each.close()
+
+
+class Owner(Protocol):
+    """Whose session it is. Called in kazoo's thread; must not wait."""
+
+    def taken_on(self, session: int, seconds: float, sent: float) -> None:
+        """A server has taken on the session for so long, as it was asked to at this moment."""
+        ...
+
+    def may_ping(self) -> bool:
+        """Whether the session is to live on though nothing is asked through it."""
+        ...
+
+
+class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type hints
+    """kazoo's connection, which also tells what servers say of sessions, and asks before it pings."""
+
+    def __init__(self, owner: Owner, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._owner = owner
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        sent = boottime()
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            self._owner.taken_on(answer[0].session_id, answer[0].time_out / 1000, sent)
+        return answer
+
+    def _send_ping(self, timeout: float) -> None:
+        if self._owner.may_ping():
+            super()._send_ping(timeout)
+
+
+class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
+    """kazoo's client, as far as it is used here."""
+
+    def __init__(self, options: Options, seconds: float, patience: float, owner: Owner) -> None:
+        self.sockets = Handler(patience)
+        again = KazooRetry(
+            max_tries=-1,
+            delay=RECONNECT_SECONDS,
+            max_delay=RECONNECT_SECONDS_MAX,
+            sleep_func=self.sockets.sleep_func,
+        )
+        super().__init__(
+            hosts=",".join(options.hosts),
+            timeout=seconds,
+            handler=self.sockets,
+            auth_data=list(options.auth),
+            connection_retry=again,
+            logger=SILENT,
+            **options.more,
+        )
+        sasl = options.more.get("sasl_options")
+        self._connection = Connection(owner, self, self._conn_retry.copy(), self.logger, sasl)
+
+    def submit(self, request: Any, answer: Any) -> None:
+        """Queue a request. ``answer`` gets ``set`` or ``set_exception``, here or in kazoo's thread."""
+        self._call(request, answer)
+
+    def go_silent(self) -> None:
+        """End without a word to the server: the session lives on for its time."""
+        self._stopped.set()
+        self.sockets.hang_up()
+
+    def end(self) -> None:
+        """End, and the session with it. May take as long as an attempt to connect."""
+        try:
+            self.stop()
+            self._connection.stop()
+        finally:
+            self.close()

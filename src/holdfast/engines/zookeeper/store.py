@@ -1,0 +1,349 @@
+"""The operations of the tickets family as requests of ZooKeeper. No I/O here: a transport sends them.
+
+Requests of one session are carried out in the order in which they were sent, or not at all, over however
+many connections. So when an answer was lost, a look tells what became of the request: no copy comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from kazoo.exceptions import NoNodeError
+
+from ...core.ops import Refused, Unknown
+from ...drivers.adapter import Hooks
+from ...drivers.clock import boottime
+from ...protocols.tickets import Desk
+from ...protocols.tickets.ops import (
+    Arm,
+    Enter,
+    Evict,
+    Exchange,
+    Fill,
+    Keep,
+    Kept,
+    Lend,
+    Look,
+    Names,
+    NoSession,
+    Open,
+    Opened,
+    ReadNote,
+    Remove,
+    Removed,
+    SetLimit,
+    SetValue,
+    Take,
+)
+from ...protocols.tickets.payload import encode_ticket
+from ...rules.record import Ended
+from ...rules.tickets import Stand, Ticket, find
+from .asking import failing
+from .entering import Entering
+from .entries import Entry
+from .link import Link
+from .names import TURN, Handle, Paths, listed, ticket_node
+from .options import Options
+from .reading import Reading, stand_of
+from .sessions import Sessions, letters_with
+from .upkeep import Upkeep
+from .wire import (
+    EPHEMERAL,
+    Create,
+    Delete,
+    Exists,
+    GetChildren2,
+    GetData,
+    Multi,
+    SetData,
+)
+
+__all__ = ["ZooKeeperStore"]
+
+PATIENCE: Final = 1 / 6
+"""A sign of life that is not answered within this part of the session is tried over another connection."""
+
+PATIENCE_SECONDS_MIN: Final = 0.5
+
+TOO_OLD: Final = 0.8
+"""What is left of a session that is older than this part of itself is not worth much."""
+
+LEANING: Final = (Open, Keep, Enter, Remove, Exchange, Take)
+"""These know what it means that the session is gone."""
+
+ATTEMPTS: Final = 20
+"""So often something is tried again that others changed in between."""
+
+Work = Coroutine[Any, Any, Any]
+
+
+class ZooKeeperStore:
+    """What one client asks of ZooKeeper. Each operation is a script."""
+
+    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+        self.sessions = Sessions(options, paths, hooks, desk)
+        self._paths = paths
+        self._send = self.sessions.send
+        self._entries = entries = self.sessions.entries
+        self._reading = reading = Reading(self.sessions, paths)
+        self._upkeep = upkeep = Upkeep(self.sessions, paths)
+        self._entering = Entering(self.sessions, paths, entries, reading, upkeep)
+        self._scripts: dict[type, Callable[[Any], Work]] = {
+            Open: self._open,
+            Keep: self._keep,
+            Enter: self._enter,
+            Look: self._look,
+            Fill: self._fill,
+            Remove: self._remove,
+            Evict: self._evict,
+            ReadNote: self._read_note,
+            Exchange: self._exchange,
+            Lend: self._lend,
+            Take: self._take,
+            SetValue: self._set_value,
+            SetLimit: self._set_limit,
+            Names: self._names,
+            Arm: self._arm,
+        }
+
+    @property
+    def source(self) -> str:
+        """By when the prefix was made: numbers of another ensemble do not compare."""
+        return f"zookeeper/{self.sessions.origin}{self._paths.base}"
+
+    def script(self, op: Any) -> Work:
+        work = self._scripts[op.__class__](op)
+        return work if op.__class__ in LEANING else self._apart(work)
+
+    @staticmethod
+    async def _apart(work: Work) -> Any:
+        """What leans on no session can be asked again through the next one."""
+        try:
+            return await work
+        except NoSession:
+            raise Refused("the session ended meanwhile") from None
+
+    # --- sessions -------------------------------------------------------------------------------
+
+    async def _open(self, op: Open) -> Opened:
+        link = await self.sessions.opened(op.generation)
+        self._not_too_old(link)
+        return Opened(link, link.seconds, fresh=True, age=link.dating.age(boottime()))
+
+    async def _keep(self, op: Keep) -> Kept:
+        """A change that changes nothing: the leader and a majority agree on it, and no one is told."""
+        (link,) = op.sessions  # there is one length of session here
+        looks = [Exists(ticket.handle.path, None) for _, ticket in op.tickets]
+        patience = min(self.sessions.timeout, max(link.seconds * PATIENCE, PATIENCE_SECONDS_MIN))
+        now = boottime()
+        try:
+            heard, *seen = await self._send(link, [self.sessions.surely(link), *looks], patience)
+        except NoSession:
+            return self._not_kept(op)
+        if failing(heard) is not None:
+            self.sessions.link_over(link)
+            return self._not_kept(op)
+        for (_, ticket), stat in zip(op.tickets, seen, strict=True):
+            if stat is None:
+                self._entries.forget(ticket.nonce)
+        self._not_too_old(link)
+        there = tuple([stat is not None for stat in seen])
+        return Kept((True,), there, age=link.dating.age(now))
+
+    @staticmethod
+    def _not_too_old(link: Link) -> None:
+        """Where nothing was heard for nearly as long as the session lasts, and it lives all the same: a new
+        connection counts at once."""
+        if link.dating.age(boottime()) > link.seconds * TOO_OLD:
+            link.doubt()
+            raise Refused("nothing was sent for too long: another connection is made")
+
+    @staticmethod
+    def _not_kept(op: Keep) -> Kept:
+        return Kept((False,), (False,) * len(op.tickets))
+
+    # --- tickets --------------------------------------------------------------------------------
+
+    async def _enter(self, op: Enter) -> Stand:
+        if self._entries.get(op.ticket.nonce) is not None:
+            # It may be there already: then an answer was lost.
+            stand = await self._look(Look(op.name, op.ticket.nonce, op.ticket.kind), surely=True)
+            if stand.note is not None or find(stand.tickets, op.ticket.nonce) is not None:
+                return stand
+        return await self._entering.enter(op)
+
+    async def _look(self, op: Look, surely: bool = False) -> Stand:
+        link = await self.sessions.opened()
+        stand = await self._looked(link, op, [self.sessions.surely(link)] if surely else [])
+        mine = find(stand.tickets, op.nonce) if op.nonce else None
+        entry = self._entries.get(op.nonce)
+        if mine is not None or entry is None:
+            return stand
+        return stand._replace(note=await self.sessions.note(entry.link, op.nonce))
+
+    async def _looked(self, link: Link, op: Look, first: list[Any]) -> Stand:
+        entry = self._entries.get(op.nonce)
+        folder = "" if entry is None else entry.folder
+        if not folder and op.kind in ("lock", "rwlock"):
+            folder = self._paths.kind(op.name, op.kind, 0)
+        if folder and op.kind:
+            requests = first + self._reading.requests(op.name, folder, op.kind)
+            read = (await self._send(link, requests))[len(first) :]
+            if not isinstance(read[0], NoNodeError):
+                declared = int(folder.rpartition("-")[2]) if op.kind == "semaphore" else 0
+                stand = stand_of(folder, op.kind, declared, read)
+                return stand._replace(tickets=self._entries.known(stand.tickets))
+        stand = await self._reading.stand(link, op.name)
+        return stand._replace(tickets=self._entries.known(stand.tickets))
+
+    async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
+        link = await self.sessions.opened()
+        return await self._reading.filled(link, op.tickets)
+
+    async def _remove(self, op: Remove) -> Removed:
+        entry = self._entries.get(op.nonce)
+        if entry is None:
+            return Removed(False)
+        try:
+            ticket = entry.ticket or await self._found(entry, op.nonce)
+            if ticket is None or (op.place and (op.place - ticket.place) % TURN):
+                removed = Removed(False, await self.sessions.note(entry.link, op.nonce))
+            else:
+                removed = await self._delete(entry.link, ticket)
+        except NoSession:
+            removed = Removed(False, entry.link.mail.get(op.nonce))
+        self._entries.leave(op.nonce)
+        return removed
+
+    async def _found(self, entry: Entry, nonce: str) -> Ticket | None:
+        """A ticket that we may have put."""
+        requests = [self.sessions.surely(entry.link), GetChildren2(entry.folder, None)]
+        _, read = await self._send(entry.link, requests)
+        return None if isinstance(read, NoNodeError) else find(listed(entry.folder, "", read[0]), nonce)
+
+    async def _delete(self, link: Link, ticket: Ticket) -> Removed:
+        (result,) = await self._send(link, [Delete(ticket.handle.path, -1)])
+        if isinstance(result, NoNodeError):
+            return Removed(False, await self.sessions.note(link, ticket.nonce))
+        return Removed(True)
+
+    async def _evict(self, op: Evict) -> tuple[str, ...]:
+        """One by one: whoever has gone meanwhile is not among them."""
+        link = await self.sessions.opened()
+        evicted: list[str] = []
+        for ticket in op.tickets:
+            try:
+                if await self._evict_one(link, ticket, op.reason):
+                    evicted.append(ticket.nonce)
+            except (Refused, NoSession) as refusal:
+                raise Unknown(f"some of them: {refusal}") if evicted else Refused(str(refusal)) from None
+        return tuple(evicted)
+
+    async def _evict_one(self, link: Link, ticket: Ticket, reason: str) -> bool:
+        """The ticket goes and its client has a letter, in one step."""
+        mailbox = self._paths.session(ticket.handle.session)
+        said = Ended(ticket.nonce, "broken", reason, 0.0)
+        for _ in range(ATTEMPTS):
+            (read,) = await self._send(link, [GetData(mailbox, None)])
+            acts = [Delete(ticket.handle.path, -1)]
+            if not isinstance(read, NoNodeError):
+                data, stat = read
+                acts.append(SetData(mailbox, letters_with(data, said), stat.version))
+            (results,) = await self._send(link, [Multi(tuple(acts))])
+            wrong = failing(results)
+            if wrong is None or wrong[0] == 0:
+                return wrong is None
+        raise Unknown("a session is told too many things at once")
+
+    async def _read_note(self, op: ReadNote) -> Ended | None:
+        entry = self._entries.get(op.nonce)
+        self._entries.forget(op.nonce)
+        return await self.sessions.note(self.sessions.link() if entry is None else entry.link, op.nonce)
+
+    async def _exchange(self, op: Exchange) -> None:
+        old, new, link = op.old, op.new, op.session
+        folder = old.handle.path.rpartition("/")[0]
+        entry = self._entries.begin(new.nonce, folder, link)
+        entry.ticket = await self._moved(link, old, new)
+
+    async def _moved(self, link: Link, old: Ticket, new: Ticket) -> Ticket | None:
+        """In one step: the old node goes, another stands in its place, with the token that ``new`` has."""
+        folder = old.handle.path.rpartition("/")[0]
+        path = f"{folder}/{ticket_node(new.mode, new.nonce, link.session, new.place)}"
+        acts = (
+            self.sessions.alive(link),
+            Delete(old.handle.path, old.handle.version),
+            Create(path, encode_ticket(new, new.token), self.sessions.acl, EPHEMERAL),
+        )
+        (results,) = await self._send(link, [Multi(acts)])
+        wrong = failing(results)
+        if wrong is not None:
+            if wrong[0] == 0:
+                raise self.sessions.no_session(link)
+            return None
+        return new._replace(handle=Handle(path, link.session))
+
+    async def _lend(self, op: Lend) -> bool:
+        """A session of its own carries it, of which nobody gives a sign of life."""
+        link = self.sessions.another(op.seconds)
+        try:
+            await self.sessions.connected(link)
+            folder, old = op.ticket.handle.path.rpartition("/")[0], op.ticket.handle
+            node = ticket_node(op.ticket.mode, op.ticket.nonce, link.session, op.ticket.place)
+            put = Create(
+                f"{folder}/{node}", encode_ticket(op.ticket, op.ticket.token), self.sessions.acl, EPHEMERAL
+            )
+            (results,) = await self._send(link, [Multi((Delete(old.path, old.version), put))])
+        except NoSession:
+            raise Refused("the session that was to carry it ended at once") from None
+        finally:
+            link.go_silent()
+            self.sessions.done_with(link)
+        lent = failing(results) is None
+        if lent:
+            self._entries.forget(op.ticket.nonce)
+        return lent
+
+    async def _take(self, op: Take) -> Ticket | None:
+        ticket, link = op.ticket, op.session
+        handle: Handle = ticket.handle
+        taken: Ticket | None
+        if handle.session == link.session:
+            taken = await self._rewritten(link, ticket)
+        else:
+            taken = await self._moved(link, ticket, ticket)
+        if taken is not None:
+            self._entries.begin(ticket.nonce, handle.path.rpartition("/")[0], link, taken)
+        return taken
+
+    async def _rewritten(self, link: Link, ticket: Ticket) -> Ticket | None:
+        handle: Handle = ticket.handle
+        payload = encode_ticket(ticket, ticket.token)
+        (results,) = await self._send(
+            link, [Multi((self.sessions.alive(link), SetData(handle.path, payload, handle.version)))]
+        )
+        wrong = failing(results)
+        if wrong is not None:
+            if wrong[0] == 0:
+                raise self.sessions.no_session(link)
+            return None
+        return ticket._replace(handle=handle._replace(version=results[1].version))
+
+    # --- beside the tickets ---------------------------------------------------------------------
+
+    async def _set_value(self, op: SetValue) -> bool:
+        link = await self.sessions.opened()
+        return await self._upkeep.set_value(link, op)
+
+    async def _set_limit(self, op: SetLimit) -> Stand | None:
+        link = await self.sessions.opened()
+        return await self._upkeep.set_limit(link, op)
+
+    async def _names(self, op: Names) -> list[tuple[str, Stand]]:
+        link = await self.sessions.opened()
+        return await self._reading.names(link, op.prefix)
+
+    async def _arm(self, op: Arm) -> None:
+        link = await self.sessions.opened()
+        await self._reading.armed(link, op)

@@ -1,0 +1,117 @@
+"""ZooKeeper for asyncio; a file apart, so that threads never import asyncio.
+
+kazoo's thread reads the answers and hands them to the loop: no call needs a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ...drivers.adapter import Hooks
+from ...protocols.tickets import Desk
+from ...protocols.tickets.ops import StoreOp
+from .asking import Ready, Send, TimedOut
+from .link import Answer
+from .names import Paths
+from .options import Options
+from .store import ZooKeeperStore
+from .transport import CLOSE_SECONDS
+
+__all__ = ["ZooKeeperAsyncio"]
+
+log = logging.getLogger("holdfast")
+
+
+def _bell() -> tuple[asyncio.Future[Any], Callable[..., None]]:
+    """A future, and what fulfils it from another thread; perhaps twice."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def fulfil(answers: list[Answer] | None) -> None:
+        if not future.done():
+            future.set_result(answers)
+
+    def ring(answers: list[Answer] | None = None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(fulfil, answers)
+
+    return future, ring
+
+
+class ZooKeeperAsyncio:
+    """The store of one client in one loop."""
+
+    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+        self._store = ZooKeeperStore(options, paths, hooks, desk)
+        self._closed = False
+        self.disarm = self._store.sessions.watches.disarm
+
+    @property
+    def source(self) -> str:
+        return self._store.source
+
+    async def perform(self, op: StoreOp) -> Any:
+        script = self._store.script(op)
+        reply: Any = None
+        trouble: BaseException | None = None
+        try:
+            while True:
+                if trouble is None:
+                    step = script.send(reply)
+                else:
+                    error, trouble = trouble, None
+                    step = script.throw(error)
+                try:
+                    reply = await (self._send(step) if step.__class__ is Send else self._wait(step))
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+        except StopIteration as end:
+            return end.value
+        finally:
+            script.close()
+
+    @staticmethod
+    async def _send(step: Send) -> list[Answer]:
+        answered, ring = _bell()
+        step.link.send(step.requests, ring)
+        try:
+            async with asyncio.timeout(step.timeout):
+                answers: list[Answer] = await answered
+        except TimeoutError:
+            raise TimedOut from None
+        return answers
+
+    @staticmethod
+    async def _wait(step: Ready) -> None:
+        ready, ring = _bell()
+        step.link.when_ready(ring)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(step.timeout):
+                await ready
+
+    async def listen(self) -> None:
+        """Whoever has a session hears what becomes of it."""
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        ended = []
+        for link in self._store.sessions.all():
+            future, ring = _bell()
+            ended.append(future)
+            link.end(ring)
+        if ended:
+            _, pending = await asyncio.wait(ended, timeout=CLOSE_SECONDS)
+            if pending:
+                log.debug("holdfast: a session of ZooKeeper was left to expire")
+
+    def forked(self) -> None:
+        """The parent's connections are not ours: let go of them without a word."""
+        self._closed = True
+        for link in self._store.sessions.all():
+            link.let_go()
