@@ -1,0 +1,59 @@
+"""Looking at a ZooKeeper from outside, and meddling with it, by a client of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from holdfast.lab.servers import ZooKeeper
+
+__all__ = ["Admin"]
+
+PREFIX = "/holdfast"
+
+
+class Admin:
+    """A plain client of kazoo. Close it."""
+
+    def __init__(self, server: ZooKeeper, **options: Any) -> None:
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        self.server = server
+        self.client = KazooClient(server.address, **options)
+        self.client.start(timeout=20)
+
+    def close(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+    def nodes(self, path: str = PREFIX) -> Iterator[str]:
+        """All below a path."""
+        try:
+            children = self.client.get_children(path)
+        except NoNodeError:
+            return
+        for child in sorted(children):
+            yield f"{path}/{child}"
+            yield from self.nodes(f"{path}/{child}")
+
+    def tickets(self, namespace: str) -> list[str]:
+        """Their paths, below whatever kind of name."""
+        parts = [(path, path.rpartition("/")[2]) for path in self.nodes(f"{PREFIX}/{namespace}/n")]
+        return [path for path, node in parts if node.count("_") == 3]
+
+    def sessions(self, namespace: str) -> list[str]:
+        """The ids of those that registered."""
+        return [path.rpartition("/")[2] for path in self.nodes(f"{PREFIX}/{namespace}/s")]
+
+    def expire(self, session: str, password: bytes) -> None:
+        """End somebody's session, as one who knows its secret can: connect with it, and close."""
+        number = int(session, 16)
+        client = KazooClient(
+            self.server.address, client_id=(number - (1 << 64) if number >> 63 else number, password)
+        )
+        client.start(timeout=20)
+        client.stop()
+        client.close()

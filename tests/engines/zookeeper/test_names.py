@@ -1,0 +1,77 @@
+"""Names of nodes: any text becomes one, and tickets are in order by theirs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.engines.zookeeper.names import (
+    TURN,
+    decode,
+    encode,
+    in_order,
+    kind_node,
+    listed,
+    place_of,
+    settings_from,
+    ticket_node,
+)
+from holdfast.rules.tickets import Settings
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+
+
+@given(NAMES)
+def test_any_name_comes_back(name: str) -> None:
+    node = encode(name)
+    assert decode(node) == name
+    assert node.isascii()
+    assert node.isprintable()
+    assert "/" not in node
+    assert node not in (".", "..", "zookeeper")
+
+
+@given(NAMES, NAMES)
+def test_different_names_are_different_nodes(one: str, other: str) -> None:
+    assert (encode(one) == encode(other)) == (one == other)
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "zookeeper", "a/b", "/", "%2E", "é" * 256, "\0", " "])
+def test_names_that_would_not_do(name: str) -> None:
+    assert decode(encode(name)) == name
+
+
+@given(st.integers(min_value=1, max_value=TURN))
+def test_a_place_is_part_of_the_nodes_name(place: int) -> None:
+    node = ticket_node("exclusive", "c-1", "ab", place)
+    assert place_of(node) == place
+    (ticket,) = listed("/f", "lock", [node])
+    assert (ticket.place, ticket.nonce, ticket.mode, ticket.kind) == (place, "c-1", "exclusive", "lock")
+    assert (ticket.handle.path, ticket.handle.session, ticket.client) == (f"/f/{node}", "ab", "c")
+
+
+def test_other_nodes_are_passed_over() -> None:
+    nodes = ["m_0000000004", "x_c-1_ab_0000000003", "readme", "z_c-1_ab_0000000001"]
+    assert [ticket.nonce for ticket in listed("/f", "lock", nodes)] == ["c-1"]
+
+
+@given(st.integers(min_value=0, max_value=TURN - 1), st.integers(min_value=1, max_value=6))
+def test_the_order_survives_the_end_of_the_numbers(first: int, count: int) -> None:
+    """The server counts with 32 bits, and a sign."""
+    numbers = [(first + step) % TURN for step in range(count)]
+    signed = [number - TURN if number >= TURN // 2 else number for number in numbers]
+    nodes = [f"x_c-{step}_ab_{number:010d}" for step, number in enumerate(signed)]
+    assert [ticket.nonce for ticket in listed("/f", "lock", reversed(nodes))] == [
+        f"c-{n}" for n in range(count)
+    ]
+    assert in_order(listed("/f", "lock", nodes)) == listed("/f", "lock", nodes)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Settings("lock"), Settings("rwlock"), Settings("semaphore", 5, 5), Settings("semaphore", 12, 12)],
+)
+def test_what_a_name_is_is_a_node(settings: Settings) -> None:
+    assert settings_from(["limit", kind_node(settings.kind, settings.declared), "value"]) == settings
+    assert settings_from(["limit", "value"]) is None

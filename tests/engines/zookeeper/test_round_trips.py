@@ -1,0 +1,144 @@
+"""What is sent, and how often one waits for it: each batch is one wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import holdfast.aio
+from engines.zookeeper.conftest import Connect, Hold
+from engines.zookeeper.spy import Spy
+from holdfast import Client, Lease
+from support import wait_until
+
+
+def until_waiting(client: Client, count: int) -> None:
+    wait_until(lambda: len(client.inspect("x").waiters) == count)
+
+
+def test_an_uncontended_pair_is_one_change_and_one_delete(connect: Connect, spy: Spy) -> None:
+    client = connect(session_timeout=60)
+    lock = client.lock("x")
+    with lock:
+        pass
+    spy.batches()
+    for _ in range(3):
+        with lock:
+            assert spy.batches() == [["Multi"]]
+        assert spy.batches() == [["Delete"]]
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "semaphore"])
+def test_so_it_is_for_every_kind(connect: Connect, spy: Spy, kind: str) -> None:
+    client = connect(session_timeout=60)
+    lock = {
+        "read": client.rwlock("x").read(),
+        "write": client.rwlock("x").write(),
+        "semaphore": client.semaphore("x", 3),
+    }[kind]
+    with lock:
+        pass
+    spy.batches()
+    with lock:
+        assert spy.batches() == [["Multi"]]
+    assert spy.batches() == [["Delete"]]
+
+
+def test_a_name_that_others_use_too_is_looked_at_first(connect: Connect, spy: Spy) -> None:
+    """Two waits; and a guess that goes wrong is made once."""
+    ann, bob = connect(session_timeout=60), connect(session_timeout=60)
+    for client in (ann, bob):
+        with client.lock("x"):
+            pass
+    spy.batches()
+    with ann.lock("x"):
+        assert spy.batches() == [["Multi"], ["Sync", "GetChildren2"], ["Multi"]], "it was left empty by us"
+    for client in (bob, ann, bob, ann):
+        with client.lock("x"):
+            looked = spy.batches()[-2:]
+            assert looked == [["Sync", "GetChildren2"], ["Multi"]]
+        spy.batches()
+    with ann.lock("x"):
+        assert spy.batches() == [["Sync", "GetChildren2"], ["Multi"]]
+    spy.batches()
+    with ann.lock("x"):
+        assert spy.batches() == [["Multi"]], "nobody else has been there"
+
+
+def test_a_try_that_fails_puts_nothing(connect: Connect, hold: Hold, spy: Spy) -> None:
+    client, other = connect(session_timeout=60), connect(session_timeout=60)
+    hold(other.lock("x"))
+    hold(client.lock("y"))
+    spy.batches()
+    assert client.lock("x").acquire(blocking=False) is None
+    sent = spy.batches()
+    assert sent == [["Sync", "GetChildren2"], ["GetData"]], "a look, and who holds it"
+
+
+def test_a_waiter_is_told_once_and_looks_once(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """Of many who wait only the next one hears of a release."""
+    client, other = connect(session_timeout=60), connect(session_timeout=60)
+    first = hold(other.lock("x"))
+    granted: list[Lease] = []
+    threads = []
+    for number in range(3):
+        thread = threading.Thread(target=lambda: granted.append(hold(client.lock("x"))))
+        threads.append(thread)
+        thread.start()
+        until_waiting(other, number + 1)
+    spy.batches()
+    first.release()
+    wait_until(lambda: len(granted) == 1)
+    assert sorted(spy.batches()) == [["Delete"], ["GetChildren2"]]
+    for number in (1, 2):
+        granted[number - 1].release()
+        wait_until(lambda number=number: len(granted) > number)  # type: ignore[misc]  # bound here
+        assert sorted(spy.batches()) == [["Delete"], ["GetChildren2"]]
+    for thread in threads:
+        thread.join(20)
+
+
+def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """And a look at some of them."""
+    client = connect(session_timeout=60)
+    for number in range(150):
+        hold(client.lock(f"x{number}", ttl=6))
+    spy.batches()
+    sent: list[list[str]] = []
+
+    def renewed() -> bool:
+        sent.extend(spy.batches())
+        return len(sent) >= 2
+
+    wait_until(renewed, timeout=20)
+    for batch in sent:
+        assert batch.count("Multi") == 1
+        assert batch.count("Exists") <= 100
+        assert len(batch) == 1 + batch.count("Exists")
+
+
+def test_an_idle_client_sends_nothing(connect: Connect, spy: Spy) -> None:
+    client = connect(session_timeout=2)
+    with client.lock("x"):
+        pass
+    spy.batches()
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > 2.5, timeout=20)
+    assert spy.batches() == []
+    with client.lock("x"):
+        assert spy.batches() == [["Multi"], ["Multi"]], "a sign of life; its session is there still"
+
+
+def test_asyncio_needs_no_thread_for_each_call(url: str, namespace: str) -> None:
+    async def main() -> None:
+        async with holdfast.aio.connect(url, namespace=namespace) as client:
+            async with client.lock("x"):
+                before = threading.active_count()
+            for _ in range(20):
+                async with client.lock("x"):
+                    assert threading.active_count() == before
+
+    asyncio.run(main())
