@@ -19,7 +19,7 @@ def test_everything_has_a_default() -> None:
     assert (options.hosts, options.prefix, options.session_timeout, options.auth) == (
         ("localhost:2181",),
         "/holdfast",
-        10.0,
+        30.0,
         (),
     )
 

@@ -178,9 +178,7 @@ class Link:
 
     def send(self, requests: Sequence[Any], notify: Notify) -> None:
         """Send them back to back, without waiting."""
-        submit = self._client.submit
-        for request, answer in zip(requests, Batch(len(requests), notify).answers, strict=True):
-            submit(request, answer)
+        self._client.submit(requests, Batch(len(requests), notify).answers)
 
     def doubt(self) -> None:
         """It did not answer in time: the connection may be silently dead."""
