@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
@@ -126,6 +126,11 @@ class Owner(Protocol):
         """Whether the session is to live on though nothing is asked through it."""
         ...
 
+    def is_past(self) -> bool:
+        """A server was asked to take on the session and does not answer. It may have heard, and keep it alive
+        as often as it is asked. Whether there was time enough for the session to be over."""
+        ...
+
 
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type hints
     """kazoo's connection, which also tells what servers say of sessions, and asks before it pings."""
@@ -141,9 +146,16 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         return super()._connect(*args)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
         sent = boottime()
-        answer = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and answer[0].time_out > 0:
+        try:
+            answer = super()._invoke(timeout, request, xid)
+        except self.handler.timeout_exception:
+            if self._owner.is_past():
+                raise SessionExpiredError from None
+            raise
+        if answer[0].time_out > 0:
             self._owner.taken_on(answer[0].session_id, answer[0].time_out / 1000, sent)
         return answer
 

@@ -131,6 +131,9 @@ class Link:
         self.dating.sent(boottime())
         return True
 
+    def is_past(self) -> bool:
+        return bool(self.session) and self.dating.age(boottime()) > self.seconds
+
     def _changed(self, state: Any) -> None:
         if self.dead:
             return
