@@ -69,6 +69,7 @@ EXAMPLES = {
     "redis+cluster": "redis+cluster://localhost:6379",
     "redlock": "redlock://a:6379,b:6379,c:6379",
     "etcd": "etcd://localhost:2379",
+    "zookeeper": "zookeeper://localhost:2181",
     "postgresql": "postgresql://db.example.org/app",
 }
 

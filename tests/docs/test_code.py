@@ -23,7 +23,13 @@ print("every block ran")
 
 TIMEOUT_SECONDS = 100.0
 
-ENGINES_OF = {"lab.md": ("redis",), "redis.md": ("redis",), "redlock.md": ("redlock",), "etcd.md": ("etcd",)}
+ENGINES_OF = {
+    "lab.md": ("redis",),
+    "redis.md": ("redis",),
+    "redlock.md": ("redlock",),
+    "etcd.md": ("etcd",),
+    "zookeeper.md": ("zookeeper",),
+}
 
 
 def python_blocks(path: Path) -> list[Block]:
