@@ -61,7 +61,7 @@ def connect(ensemble: ZooKeeperEnsemble) -> Iterator[Connect]:
         def make(first: ZooKeeper | None = None, **options: Any) -> Client:
             members = sorted(ensemble.members, key=lambda member: member is not first)
             url = f"zookeeper://{','.join([member.address for member in members])}"
-            given = {"namespace": namespace, "session_timeout": SECONDS, "io_timeout": 3.0, **options}
+            given = {"namespace": namespace, "session_timeout": SECONDS, "io_timeout": 6.0, **options}
             return clients.enter_context(holdfast.connect(url, **given))
 
         yield make

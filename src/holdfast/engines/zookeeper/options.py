@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...core.urls import URL
-from ...errors import InvalidArgument
+from ...errors import EngineUnavailable, InvalidArgument
 
 __all__ = ["Options", "parse_client", "parse_options"]
 
 PORT: Final = 2181
 PREFIX: Final = "/holdfast"
-KNOWN: Final = ("session_timeout",)
+KNOWN: Final = ("session_timeout", "tls", "ca", "cert", "key")
+FILES: Final = ("ca", "cert", "key")
+TRUE: Final = ("1", "true", "yes", "on")
+FALSE: Final = ("0", "false", "no", "off")
 SESSION_SECONDS: Final = 30.0
 """As long as a lock lasts that does not say anything else. Servers give 40 s at most, as they come."""
 SESSION_SECONDS_MAX: Final = 86_400.0 * 24
@@ -36,7 +40,14 @@ class Options:
     auth: tuple[Credential, ...] = field(default=(), repr=False)
     """Scheme and credential, as a client of ZooKeeper adds them."""
     more: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Of a live client that was given to us: how its connections are protected."""
+    """How connections are protected, in kazoo's words."""
+
+    def check_files(self) -> None:
+        """Raise if one that TLS needs is not there: kazoo would take that for a network that fails."""
+        for name in ("ca", "certfile", "keyfile"):
+            path = self.more.get(name)
+            if path and not os.access(path, os.R_OK):
+                raise EngineUnavailable(f"{path!r} cannot be read: it is needed for TLS")
 
 
 def parse_options(url: URL, given: Mapping[str, Any]) -> Options:
@@ -53,6 +64,7 @@ def parse_options(url: URL, given: Mapping[str, Any]) -> Options:
         prefix=_prefix(url.path or PREFIX),
         session_timeout=_session(options.get("session_timeout", SESSION_SECONDS)),
         auth=_auth(url.username, url.password),
+        more=_protection(options),
     )
 
 
@@ -119,6 +131,38 @@ def _session(value: Any) -> float:
     if isinstance(value, bool) or not 0.001 <= seconds <= SESSION_SECONDS_MAX:
         raise InvalidArgument(f"session_timeout is a number of seconds, for example 10; it is {value!r}")
     return seconds
+
+
+def _protection(options: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: options[name] for name in FILES if options.get(name)}
+    tls = _switch(options.get("tls"), default=bool(given))
+    if not tls:
+        if given:
+            raise InvalidArgument("tls is off, but certificates are given: leave out one of them")
+        return {}
+    for name, path in given.items():
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"{name} is the path of a file; it is {path!r}")
+    if ("cert" in given) != ("key" in given):
+        raise InvalidArgument("a certificate of our own needs both: cert=… and key=…")
+    files = {name: os.fspath(given[name]) if name in given else None for name in FILES}
+    return {
+        "use_ssl": True,
+        "ca": files["ca"],
+        "certfile": files["cert"],
+        "keyfile": files["key"],
+        "verify_certs": True,
+        "check_hostname": True,
+    }
+
+
+def _switch(value: Any, default: bool) -> bool:
+    if value is None:
+        return default
+    text = str(value).lower()
+    if text not in TRUE + FALSE:
+        raise InvalidArgument(f"tls is true or false; it is {value!r}")
+    return text in TRUE
 
 
 def _auth(user: str | None, password: str | None) -> tuple[Credential, ...]:

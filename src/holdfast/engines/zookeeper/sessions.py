@@ -66,6 +66,7 @@ class Sessions:
             if link is not None and generation and link.generation not in (0, generation):
                 link.end(_nobody)
             if link is None or link.dead:
+                self.options.check_files()
                 link = Link(self.options, self.options.session_timeout, self.timeout, self)
                 self._links.insert(0, link)
                 link.start()
