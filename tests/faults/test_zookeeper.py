@@ -62,7 +62,7 @@ def connect(server: ZooKeeper, namespace: str) -> Iterator[Connect]:
     with ExitStack() as clients:
 
         def make(address: str = "", **options: Any) -> Client:
-            given = {"namespace": namespace, "session_timeout": SECONDS, "io_timeout": 1.0, **options}
+            given = {"namespace": namespace, "session_timeout": SECONDS, **options}
             return clients.enter_context(
                 holdfast.connect(f"zookeeper://{address or server.address}", **given)
             )
@@ -232,7 +232,7 @@ def test_a_restart_is_survived(server: ZooKeeper, connect: Connect) -> None:
 def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(
     server: ZooKeeper, connect: Connect
 ) -> None:
-    client = connect()
+    client = connect(io_timeout=1)
     lease = taken(client)
     server.pause()
     try:
@@ -289,7 +289,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, proxy: Proxy) -> None:
 def test_a_silent_connection_is_told_at_the_deadline_and_revived_by_nothing(
     connect: Connect, proxy: Proxy, namespace: str, admin: Admin
 ) -> None:
-    client, other = connect(proxy.address), connect()
+    client, other = connect(proxy.address, io_timeout=1), connect()
     lease = taken(client)
     told: list[Lease] = []
     lease.on_lost(told.append)
@@ -321,7 +321,7 @@ def test_a_silent_connection_is_told_at_the_deadline_and_revived_by_nothing(
 
 def test_a_server_that_hears_us_but_is_not_heard(connect: Connect, proxy: Proxy) -> None:
     """Pings would keep the session for ever, though its client cannot do anything with it."""
-    client, other = connect(proxy.address), connect()
+    client, other = connect(proxy.address, io_timeout=1), connect()
     lease = taken(client)
     proxy.drop("to_client")
     assert lease.wait_lost(timeout=20)
@@ -351,7 +351,7 @@ def test_who_waits_behind_a_silent_connection_is_served_once_it_goes_on(
 def test_giving_up_without_a_network_does_not_hang_and_leaves_nothing_beyond_the_session(
     connect: Connect, proxy: Proxy
 ) -> None:
-    client, other = connect(proxy.address), connect()
+    client, other = connect(proxy.address, io_timeout=1), connect()
     theirs = taken(other)
     ended: list[float] = []
 
@@ -436,7 +436,7 @@ def test_a_release_that_was_lost_is_done(
 
 
 def test_a_release_without_a_connection_can_be_called_again(connect: Connect, proxy: Proxy) -> None:
-    client = connect(proxy.address, session_timeout=30)
+    client = connect(proxy.address, session_timeout=30, io_timeout=2)
     lock = client.lock("x")
     lock.acquire()
     proxy.refuse()

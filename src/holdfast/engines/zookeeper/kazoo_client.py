@@ -33,7 +33,7 @@ from .options import Options
 __all__ = ["Client"]
 
 RECONNECT_SECONDS: Final = 0.05
-RECONNECT_SECONDS_MAX: Final = 1.0
+RECONNECT_SECONDS_MAX: Final = 0.5
 
 CHUNK_BYTES: Final = 1 << 16
 RINGS: Final = 1 << 12
