@@ -21,6 +21,7 @@ from faults.children import holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import ZooKeeper
+from holdfast.lab.servers.ports import free_port
 from support import async_wait_until, run_python, wait_until
 
 pytestmark = pytest.mark.engine("zookeeper")
@@ -70,8 +71,8 @@ def connect(server: ZooKeeper, namespace: str) -> Iterator[Connect]:
         yield make
 
 
-def taken(client: Client, name: str = "x", **options: Any) -> Lease:
-    lease = client.lock(name, **options).acquire(timeout=20)
+def taken(client: Client, name: str = "x") -> Lease:
+    lease = client.lock(name).acquire(timeout=20)
     assert lease is not None
     return lease
 
@@ -229,6 +230,24 @@ def test_a_restart_is_survived(server: ZooKeeper, connect: Connect) -> None:
     granted[0].release()
 
 
+def test_what_was_lost_while_the_server_was_away_is_free_when_it_is_back(
+    server: ZooKeeper, connect: Connect
+) -> None:
+    """The server would go on with the session, and the client needs one: but nobody gives back the ticket."""
+    client, other = connect(session_timeout=1, io_timeout=1), connect(session_timeout=1)
+    lease = taken(client)
+    server.kill()
+    assert lease.wait_lost(timeout=20)
+    wait_until(lambda: not client._driver.book.jobs, timeout=20, message="it goes on giving back")
+    server.start()
+    kept = taken(client, "y")
+    newer = taken(other)
+    assert newer.token > lease.token
+    kept.check()
+    for held in (kept, newer):
+        held.release()
+
+
 def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(
     server: ZooKeeper, connect: Connect
 ) -> None:
@@ -252,9 +271,7 @@ def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(
 
 
 def test_an_engine_that_is_not_there(connect: Connect) -> None:
-    with ZooKeeper() as gone:
-        address = gone.address
-    client = connect(address, io_timeout=0.5)
+    client = connect(f"127.0.0.1:{free_port()}", io_timeout=0.5)
     began = time.monotonic()
     with pytest.raises(EngineUnavailable, match="'x'"):
         client.lock("x").acquire()
@@ -279,8 +296,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, proxy: Proxy) -> None:
     theirs.release()
     thread.join(20)
     assert granted
-    until_renewed(lease)
-    lease.check()
+    lease.extend()
     assert link_of(client).session == session
     for held in (lease, *granted):
         held.release()

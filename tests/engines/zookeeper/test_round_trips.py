@@ -105,7 +105,7 @@ def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Sp
     """And a look at some of them."""
     client = connect(session_timeout=60)
     for number in range(150):
-        hold(client.lock(f"x{number}", ttl=6))
+        hold(client.lock(f"x{number}", ttl=3))
     spy.batches()
     sent: list[list[str]] = []
 
@@ -121,12 +121,12 @@ def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Sp
 
 
 def test_an_idle_client_sends_nothing(connect: Connect, spy: Spy) -> None:
-    client = connect(session_timeout=2)
+    client = connect(session_timeout=1)
     with client.lock("x"):
         pass
     spy.batches()
     began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > 2.5, timeout=20)
+    wait_until(lambda: time.monotonic() - began > 1.2, timeout=20)
     assert spy.batches() == []
     with client.lock("x"):
         assert spy.batches() == [["Multi"], ["Multi"]], "a sign of life; its session is there still"

@@ -50,11 +50,11 @@ def test_a_ttl_beyond_the_session_is_unsupported(connect: Connect, hold: Hold) -
 def test_a_shorter_ttl_is_kept_by_us(connect: Connect, hold: Hold) -> None:
     """Its holder is told by it; whoever comes after one that died waits for the session."""
     client = connect(session_timeout=20)
-    lease = hold(client.lock("x", ttl=1, renew=False))
-    assert lease.ttl == 1
+    lease = hold(client.lock("x", ttl=0.5, renew=False))
+    assert lease.ttl == 0.5
     assert lease.wait_lost(timeout=20)
     hold(client.lock("x")).check()
-    hold(client.lock("y", ttl=1, max_hold=1)).wait_lost(timeout=20)
+    hold(client.lock("y", ttl=0.5, max_hold=0.5)).wait_lost(timeout=20)
     hold(client.lock("y")).check()
 
 
@@ -196,7 +196,7 @@ def test_waiting_longer_than_the_session_lasts_keeps_ones_place(connect: Connect
     threads[0].start()
     until_waiting(other, 1)
     (waiter,) = other.inspect("x").waiters
-    wait_until(lambda: other.inspect("x").waiters[0].age > 2.5, timeout=20)
+    wait_until(lambda: other.inspect("x").waiters[0].age > 1.5, timeout=20)
     threads.append(threading.Thread(target=take, args=(late, "second")))
     threads[1].start()
     until_waiting(other, 2)

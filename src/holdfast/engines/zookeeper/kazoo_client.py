@@ -126,9 +126,9 @@ class Owner(Protocol):
         """Whether the session is to live on though nothing is asked through it."""
         ...
 
-    def is_past(self) -> bool:
-        """A server was asked to take on the session and does not answer. It may have heard, and keep it alive
-        as often as it is asked. Whether there was time enough for the session to be over."""
+    def is_past(self, now: float) -> bool:
+        """Whether the session can be given up: there was no sign of life for as long as it lasts. A server
+        that is asked to take it on and does not answer may hear all the same, and keep it alive for ever."""
         ...
 
 
@@ -152,7 +152,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         try:
             answer = super()._invoke(timeout, request, xid)
         except self.handler.timeout_exception:
-            if self._owner.is_past():
+            if self._owner.is_past(boottime()):
                 raise SessionExpiredError from None
             raise
         if answer[0].time_out > 0:

@@ -95,6 +95,8 @@ class Link:
         """What others did to its tickets, by attempt, as far as it was read."""
         self.dead = False
         self._up = False
+        self._past = False
+        """It was taken on again, but too late."""
         self._refused: Exception | None = None
         self._listener = listener
         self._waiting: list[Callable[[], object]] = []
@@ -119,6 +121,11 @@ class Link:
         name = f"{session & ((1 << 64) - 1):x}"
         if self.session and name != self.session:
             return  # kazoo began another session by itself: that is not this one
+        if self.is_past(sent):
+            # Whoever leaned on it has given up, and may have ceased to clean up. So it ends here, though the
+            # servers, which were away themselves perhaps, would go on with it.
+            self._past = True
+            return
         self.session = name
         self.dating.connected(sent, seconds)
 
@@ -131,13 +138,13 @@ class Link:
         self.dating.sent(boottime())
         return True
 
-    def is_past(self) -> bool:
-        return bool(self.session) and self.dating.age(boottime()) > self.seconds
+    def is_past(self, now: float) -> bool:
+        return bool(self.session) and self.dating.age(now) > self.seconds
 
     def _changed(self, state: Any) -> None:
         if self.dead:
             return
-        if state == KazooState.CONNECTED:
+        if state == KazooState.CONNECTED and not self._past:
             self._up = True
             self._tell_waiting()
             self._listener.link_up(self)
