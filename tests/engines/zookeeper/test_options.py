@@ -10,6 +10,7 @@ import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
 from holdfast.engines.zookeeper.options import parse_options
+from support import run_python
 
 SECRET = "s3cret"
 
@@ -82,3 +83,17 @@ def test_secrets_are_not_shown() -> None:
     for shown in (repr(client), str(client), repr(parse_options(url, {})), client._engine.url):
         assert SECRET not in shown
     client.close()
+
+
+def test_without_kazoo_it_is_said_what_to_install() -> None:
+    code = """
+        import sys
+        sys.modules["kazoo"] = None
+        import holdfast
+        try:
+            holdfast.connect("zookeeper://localhost")
+        except holdfast.EngineUnavailable as error:
+            print("told", error)
+    """
+    with run_python(code) as child:
+        assert "pip install 'holdfast[zookeeper]'" in child.expect("told")

@@ -1,0 +1,88 @@
+"""What the asyncio transport does of its own: cancellation at every moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast.aio
+from engines.zookeeper.admin import Admin
+from holdfast.engines.zookeeper.link import Link
+from support import async_wait_until
+
+
+class Canceller:
+    """Cancels a task at its n-th request: while that is under way, or when it was just answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self.left = 0
+        self.answered = False
+        shipped = Link.send
+
+        def send(link: Link, requests: Any, notify: Any) -> None:
+            task = self.task
+            self.left -= task is not None
+            if self.left or task is None:
+                shipped(link, requests, notify)
+                return
+            loop = task.get_loop()
+
+            def answered(answers: Any) -> None:
+                notify(answers)
+                loop.call_soon_threadsafe(task.cancel)
+
+            shipped(link, requests, answered if self.answered else notify)
+            if not self.answered:
+                task.cancel()
+
+        monkeypatch.setattr(Link, "send", send)
+
+
+@pytest.fixture
+def canceller(monkeypatch: pytest.MonkeyPatch) -> Canceller:
+    return Canceller(monkeypatch)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["under way", "answered"])
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+def test_cancelled_at_every_moment_nothing_stays_behind(
+    url: str, namespace: str, admin: Admin, canceller: Canceller, held: bool, answered: bool
+) -> None:
+    async def run() -> int:
+        async with (
+            holdfast.aio.connect(url, namespace=namespace) as client,
+            holdfast.aio.connect(url, namespace=namespace) as other,
+        ):
+            async with client.lock("x"):
+                pass  # the session is open
+            lease = await other.lock("x").acquire() if held else None
+            at = 0
+            cancelled = True
+            while cancelled:
+                at += 1
+                cancelled = await cancelled_at(client, at)
+                await async_wait_until(lambda: len(admin.tickets(namespace)) == (1 if held else 0))
+            if lease is not None:
+                await lease.release()
+            async with client.lock("x", timeout=10):
+                pass
+            return at - 1
+
+    async def cancelled_at(client: holdfast.aio.AsyncClient, at: int) -> bool:
+        canceller.answered, canceller.left = answered, at
+        canceller.task = task = asyncio.create_task(client.lock("x").acquire())
+        await asyncio.wait({task}, timeout=0.5)  # who waits in vain sends no more requests
+        canceller.task = None
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            taken = task.result()
+            assert taken is not None
+            await taken.release()
+        return canceller.left <= 0
+
+    moments = asyncio.run(run())
+    assert moments >= (3 if held else 1)
