@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine("zookeeper")
 
 Connect = Callable[..., Client]
 
-SECONDS = 12.0
+SECONDS = 9.0
 """Enough for an election, also where other things keep the machine busy."""
 
 SETTINGS = {
