@@ -32,9 +32,9 @@ from support import interrupted_after, wait_until
 RESUME = dis.opmap["RESUME"]
 
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
-STRIDES = {"redlock": 17}
-"""Where several nodes are asked at once there are hundreds of points, much alike: an ordinary run takes every
-so many-th of them."""
+STRIDES = {"redlock": 17, "zookeeper": 5}
+"""Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
+takes every so many-th of them."""
 
 
 class Interrupter:
