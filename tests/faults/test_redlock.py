@@ -149,9 +149,9 @@ def test_an_acquire_that_arrives_after_its_release_is_refused(five: Nodes) -> No
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
 def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(five: Nodes, how: str) -> None:
-    url = five.url(node_timeout="100ms")
+    url = five.url(node_timeout="200ms")
     with holdfast.connect(url, io_timeout=HURRY) as client, holdfast.connect(url, io_timeout=HURRY) as other:
-        lease = taken(client, ttl=2.0)
+        lease = taken(client, timeout=5, ttl=2.0)
         told: list[float] = []
         lease.on_lost(lambda lost: told.append(lost.remaining))
         harm(five, how, 3)
@@ -214,9 +214,9 @@ def _is_extended(lease: Lease) -> bool:
 
 
 def test_a_node_that_forgot_is_refused_until_it_has_rejoined(three: Nodes) -> None:
-    url = three.url(node_timeout="200ms")
+    url = three.url(node_timeout="500ms")
     with holdfast.connect(url, io_timeout=HURRY) as client:
-        first = taken(client, ttl=2.0)
+        first = taken(client, timeout=5, ttl=2.0)
         tokens = [first.token]
         first.release()
         three.servers[0].restart(keep_data=False, kill=True)
@@ -240,7 +240,7 @@ def test_a_node_that_forgot_is_refused_until_it_has_rejoined(three: Nodes) -> No
 
 def test_tokens_never_repeat_whoever_forgets_in_turn(three: Nodes) -> None:
     """Each node forgets once, rejoins, and is then needed for the majority."""
-    url = three.url(node_timeout="200ms")
+    url = three.url(node_timeout="500ms")
     tokens = []
     with holdfast.connect(url, io_timeout=HURRY) as client:
         for number in range(3):
@@ -260,7 +260,7 @@ def test_tokens_never_repeat_whoever_forgets_in_turn(three: Nodes) -> None:
 def test_a_node_that_may_have_forgotten_is_not_trusted(tmp_path: Path) -> None:
     """Its mark is there, but its settings do not say that everything else is."""
     with nodes(3) as three:
-        url = three.url(node_timeout="200ms")
+        url = three.url()
         with holdfast.connect(url, io_timeout=HURRY) as client:
             taken(client).release()
             server = three.servers[0]
@@ -276,7 +276,7 @@ def test_a_node_that_may_have_forgotten_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_emptied_while_it_runs(three: Nodes) -> None:
-    url = three.url(node_timeout="200ms")
+    url = three.url()
     with holdfast.connect(url, io_timeout=HURRY) as client, holdfast.connect(url, io_timeout=HURRY) as other:
         lease = taken(client, ttl=60)
         three.servers[0].command("FLUSHALL")

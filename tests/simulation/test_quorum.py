@@ -18,7 +18,7 @@ from simulation.quorum_schedules import (
     run_quorum_schedule,
 )
 
-BATCHES = 6
+BATCHES = 4
 BATCH = 14
 
 SCHEDULES_AT_MOST = 60

@@ -129,13 +129,14 @@ class RedlockAsyncio:
 
     async def _tell(self) -> None:
         """Tell nodes what they have not heard, as long as there is something."""
+        pause = TELL_AGAIN_SECONDS
         while True:
-            await asyncio.sleep(TELL_AGAIN_SECONDS)
+            await asyncio.sleep(pause)
             due = self._debts.due(self._node_seconds)
             if due is None:
                 return
             try:
-                self._debts.settle(await self._fan(due[0]), due[1])
+                pause = self._debts.settle(await self._fan(due[0]), due[1], pause)
             except (Troubled, EngineUnavailable) as trouble:
                 log.debug("holdfast: nodes could not be told what they missed: %s", trouble)
 

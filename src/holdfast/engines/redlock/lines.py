@@ -305,9 +305,16 @@ class NodeLine:
         pause = min(AGAIN_SECONDS * 2 ** min(self._failures - 1, 10), AGAIN_SECONDS_MAX)
         # One that was in order is made anew at once; one that was not even made must wait.
         self._again_at = monotonic() + (0.0 if self.run else pause)
+        self.close(why)
+
+    def close(self, why: str = "the connection was closed") -> None:
+        """Hard: what the kernel still has of ours is not sent any more."""
         owed, self._owed = self._owed, deque()
         asking, self._next = self._next, None
-        self.close()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+        self._let_go()
         for each in owed:
             if each.result is None:
                 each.result = Unknown(why)
@@ -319,13 +326,6 @@ class NodeLine:
     def _tell_unheard(self, asking: Asking) -> None:
         if asking.behind_until is not None:
             self._unheard(asking)
-
-    def close(self) -> None:
-        """Hard: what the kernel still has of ours is not sent any more."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
-        self._let_go()
 
     def forget(self) -> None:
         """This is the child of a fork: let go of our copy, without a word on the parent's connection."""

@@ -15,13 +15,22 @@ from ...protocols.quorum import Answers, Chance, Fan, Quorum, Wall
 from ...protocols.quorum.ops import Batch
 from .settings import RedlockSettings
 
-__all__ = ["LINGER_SECONDS", "TELL_AGAIN_SECONDS", "Debts", "at_once", "quorum_of", "source_of"]
+__all__ = [
+    "LINGER_SECONDS",
+    "TELL_AGAIN_SECONDS",
+    "TELL_AGAIN_SECONDS_MAX",
+    "Debts",
+    "at_once",
+    "quorum_of",
+    "source_of",
+]
 
 LINGER_SECONDS: Final = 60.0
 """A request can sit in the buffers of a stopped server and be carried out when nobody waits for it."""
 
-TELL_AGAIN_SECONDS: Final = 0.3
-"""How often nodes are told again what they have not heard."""
+TELL_AGAIN_SECONDS: Final = 0.01
+TELL_AGAIN_SECONDS_MAX: Final = 0.3
+"""How soon nodes are told again what they have not heard: ever later while none of them hears it."""
 
 
 class Debt(NamedTuple):
@@ -65,11 +74,13 @@ class Debts:
         told = tuple([(node, tuple(batch)) for node, batch in asks.items()])
         return Fan(told, lambda answers: False, seconds, member), settles
 
-    def settle(self, answers: Answers, settles: dict[int, list[int]]) -> None:
-        for node, answer in answers.items():
-            if isinstance(answer, tuple):
-                for number in settles[node]:
-                    self._owed.pop(number, None)
+    def settle(self, answers: Answers, settles: dict[int, list[int]], pause: float) -> float:
+        """Forget what was heard; how long to pause before the next round, after a pause so long."""
+        heard = [node for node, answer in answers.items() if isinstance(answer, tuple)]
+        for node in heard:
+            for number in settles[node]:
+                self._owed.pop(number, None)
+        return TELL_AGAIN_SECONDS if heard else min(pause * 2, TELL_AGAIN_SECONDS_MAX)
 
 
 def quorum_of(settings: RedlockSettings, hooks: Hooks) -> Quorum:

@@ -231,15 +231,15 @@ class _Teller:
     def owe(self, asking: Asking, until: float) -> None:
         self._debts.add(asking.node, asking.batch, asking.member, until)
         with self._mutex:
-            if self._thread is not None:
-                return
-            thread = self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)
-        thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)
+                self._thread.start()  # should an interrupt come before it, the next one starts another
 
     def _work(self) -> None:
         bundle: Bundle | None = None
+        pause = TELL_AGAIN_SECONDS
         try:
-            while not self._stopped.acquire(timeout=TELL_AGAIN_SECONDS):
+            while not self._stopped.acquire(timeout=pause):
                 with self._mutex:
                     due = self._debts.due(self._seconds)
                     if due is None:
@@ -247,7 +247,7 @@ class _Teller:
                         return
                 if bundle is None:
                     bundle = self._new_bundle()
-                self._debts.settle(bundle.fan(due[0]), due[1])
+                pause = self._debts.settle(bundle.fan(due[0]), due[1], pause)
         except Refused:
             return  # closed
         except Exception:

@@ -103,7 +103,6 @@ def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
     assert isinstance(taking.verdict, Counted)  # noqa: S101 - the callers have looked
     attempt = taking.attempt
     attempt.token = taking.verdict.token
-    attempt.ttl = ask.ttl
     quorum.no_longer_waits(attempt)
     return Granted(attempt.token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata)
 
@@ -130,6 +129,7 @@ def _taking_part(taking: Taking) -> list[Any]:
 
 def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
     metadata = json.dumps(dict(ask.metadata), separators=(",", ":")) if ask.metadata else ""
+    attempt.ttl = ask.ttl
     request = node.Acquire(
         attempt.begin(quorum.next_try()),
         0,

@@ -130,18 +130,19 @@ async def release(quorum: Quorum, name: str, ask: Release) -> Reply:
 
 
 async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
-    """Nothing of the attempt stays behind, wherever it had come to."""
+    """Nothing of the attempt stays behind, wherever it had come to: every node is heard, if it answers in the
+    time of one round."""
     attempt = quorum.attempts.get(ask.nonce)
     if attempt is None:
         return Withdrawn((), 0.0)
     if attempt.owner:
-        await _release_everywhere(quorum, attempt)
+        await _release_everywhere(quorum, attempt, hears_all=True)
     quorum.forget(attempt)
     await _wake_next(quorum, name)
     return Withdrawn(attempt.holders, 0.0)
 
 
-async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any]:
+async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool = False) -> dict[int, Any]:
     await join(quorum)
     asks: dict[int, Batch] = {
         each: ((attempt.name, release),) for each, release in enumerate(quorum.releases(attempt))
@@ -149,7 +150,7 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt) -> dict[int, Any
     size, needed = quorum.size, quorum.majority
 
     def enough(answers: Answers) -> bool:
-        if len(answers) < needed:
+        if len(answers) < (size if hears_all else needed):
             return False
         told = column(answers, 0).values()
         kept = sum(1 for reply in told if reply.__class__ is Kept)
