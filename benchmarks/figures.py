@@ -11,6 +11,7 @@ __all__ = ["FIGURES"]
 
 SQLITE: Final = "holdfast-sqlite"
 REDIS: Final = "holdfast-redis"
+REDLOCK: Final = "holdfast-redlock"
 
 EMBEDDED_FIGURES: Final = (
     *floor_and_ambition(
@@ -177,8 +178,31 @@ REDIS_FIGURES: Final = (
     ),
 )
 
+REDLOCK_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of a bare scatter and gather",
+        "pairs",
+        ratio("rate", REDLOCK, "redlock-scatter"),
+        0.5,
+        "at least",
+    ),
+    *(
+        Target(f"Rate of pairs over {peer}'s", "pairs", ratio("rate", REDLOCK, peer), 3.0, "at least")
+        for peer in ("redlock-py", "pottery")
+    ),
+    Target("Grants in one round", "pairs", value("one_round", REDLOCK), 0.95, "over", "share"),
+    Target(
+        "One node stopped: time of a pair over that with all nodes",
+        "stopped",
+        ratio("time", f"{REDLOCK}/stopped", f"{REDLOCK}/all"),
+        2.0,
+        "at most",
+    ),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
     "redis": REDIS_FIGURES,
+    "redlock": REDLOCK_FIGURES,
 }

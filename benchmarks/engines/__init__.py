@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import memory, redis, sqlite
+from . import memory, redis, redlock, sqlite
 from .group import Group
 
 __all__ = ["BY_SCHEME", "GROUPS", "Group"]
@@ -16,6 +16,7 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
     "memory": memory.GROUP,
     "redis": redis.GROUP,
+    "redlock": redlock.GROUP,
 }
 """All of them, in the order of the report."""
 
