@@ -12,6 +12,9 @@ __all__ = ["FIGURES"]
 SQLITE: Final = "holdfast-sqlite"
 REDIS: Final = "holdfast-redis"
 REDLOCK: Final = "holdfast-redlock"
+ETCD: Final = "holdfast-etcd"
+
+SITUATIONS: Final = (("busy", "2 ms between"), ("hot", "nothing between"))
 
 EMBEDDED_FIGURES: Final = (
     *floor_and_ambition(
@@ -138,7 +141,7 @@ REDIS_FIGURES: Final = (
             1.2,
             "at most",
         )
-        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+        for key, label in SITUATIONS
     ),
     *(
         Target(
@@ -149,7 +152,7 @@ REDIS_FIGURES: Final = (
             "at most",
             "count",
         )
-        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+        for key, label in SITUATIONS
     ),
     Target(
         "10,000 leases held, ttl 30: CPU",
@@ -200,9 +203,40 @@ REDLOCK_FIGURES: Final = (
     ),
 )
 
+ETCD_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of two bare grpcio transactions",
+        "pairs",
+        ratio("rate", ETCD, "etcd-transactions"),
+        0.8,
+        "at least",
+    ),
+    Target("Rate of pairs over python-etcd3's", "pairs", ratio("rate", ETCD, "etcd3"), 2.0, "at least"),
+    Target(
+        "Rate of pairs over that of tooz over etcd3gw",
+        "pairs",
+        ratio("rate", ETCD, "tooz-etcd"),
+        4.0,
+        "at least",
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over those of {name}",
+            "contention",
+            ratio("rate", f"{ETCD}/{key}", f"{peer}/{key}"),
+            2.0,
+            "at least",
+        )
+        for key, label in SITUATIONS
+        for peer, name in (("etcd3", "python-etcd3"), ("tooz-etcd", "tooz"))
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", ETCD), 5e-3, "under", "seconds"),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
     "redis": REDIS_FIGURES,
     "redlock": REDLOCK_FIGURES,
+    "etcd": ETCD_FIGURES,
 }

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import memory, redis, redlock, sqlite
+from . import etcd, memory, redis, redlock, sqlite
 from .group import Group
 
 __all__ = ["BY_SCHEME", "GROUPS", "Group"]
@@ -17,6 +17,7 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "memory": memory.GROUP,
     "redis": redis.GROUP,
     "redlock": redlock.GROUP,
+    "etcd": etcd.GROUP,
 }
 """All of them, in the order of the report."""
 
