@@ -13,6 +13,7 @@ SQLITE: Final = "holdfast-sqlite"
 REDIS: Final = "holdfast-redis"
 REDLOCK: Final = "holdfast-redlock"
 ETCD: Final = "holdfast-etcd"
+ZOOKEEPER: Final = "holdfast-zookeeper"
 
 SITUATIONS: Final = (("busy", "2 ms between"), ("hot", "nothing between"))
 
@@ -233,10 +234,26 @@ ETCD_FIGURES: Final = (
     Target("Release → granted elsewhere, p50", "handoff", value("p50", ETCD), 5e-3, "under", "seconds"),
 )
 
+ZOOKEEPER_FIGURES: Final = (
+    *floor_and_ambition("Rate of pairs over kazoo's", "pairs", ratio("rate", ZOOKEEPER, "kazoo"), 1.25, 2.5),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over kazoo's",
+            "contention",
+            ratio("rate", f"{ZOOKEEPER}/{key}", f"kazoo/{key}"),
+            1.0,
+            "at least",
+        )
+        for key, label in SITUATIONS
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", ZOOKEEPER), 5e-3, "under", "seconds"),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
     "redis": REDIS_FIGURES,
     "redlock": REDLOCK_FIGURES,
     "etcd": ETCD_FIGURES,
+    "zookeeper": ZOOKEEPER_FIGURES,
 }

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import etcd, memory, redis, redlock, sqlite
+from . import etcd, memory, redis, redlock, sqlite, zookeeper
 from .group import Group
 
 __all__ = ["BY_SCHEME", "GROUPS", "Group"]
@@ -18,6 +18,7 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "redis": redis.GROUP,
     "redlock": redlock.GROUP,
     "etcd": etcd.GROUP,
+    "zookeeper": zookeeper.GROUP,
 }
 """All of them, in the order of the report."""
 
