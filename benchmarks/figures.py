@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from .targets import Target, floor_and_ambition, ratio, value
@@ -14,8 +14,26 @@ REDIS: Final = "holdfast-redis"
 REDLOCK: Final = "holdfast-redlock"
 ETCD: Final = "holdfast-etcd"
 ZOOKEEPER: Final = "holdfast-zookeeper"
+LEASE_TABLE: Final = "holdfast-postgresql"
+ADVISORY: Final = "holdfast-advisory"
 
 SITUATIONS: Final = (("busy", "2 ms between"), ("hot", "nothing between"))
+
+
+def fair_within_two(subject: str) -> Iterator[Target]:
+    """What both engines of PostgreSQL have to reach when many want the same."""
+    for key, label in SITUATIONS:
+        yield Target(
+            f"8 processes, {label}: largest share ÷ smallest",
+            "contention",
+            value("shares", f"{subject}/{key}"),
+            2.0,
+            "at most",
+        )
+    yield Target(
+        "Release → granted elsewhere, p50", "handoff", value("p50", subject), 3e-3, "under", "seconds"
+    )
+
 
 EMBEDDED_FIGURES: Final = (
     *floor_and_ambition(
@@ -249,6 +267,42 @@ ZOOKEEPER_FIGURES: Final = (
     Target("Release → granted elsewhere, p50", "handoff", value("p50", ZOOKEEPER), 5e-3, "under", "seconds"),
 )
 
+LEASE_TABLE_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of a bare row inserted and deleted",
+        "pairs",
+        ratio("rate", LEASE_TABLE, "row-bare"),
+        0.7,
+        "at least",
+    ),
+    *fair_within_two(LEASE_TABLE),
+)
+
+ADVISORY_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of bare pg_advisory_lock and unlock",
+        "pairs",
+        ratio("rate", ADVISORY, "advisory-bare"),
+        0.4,
+        "at least",
+    ),
+    *(
+        Target(f"Rate of pairs over {label}", "pairs", ratio("rate", ADVISORY, peer), 1.0, "over")
+        for peer, label in (("sqlalchemy-dlock", "sqlalchemy-dlock's"), ("tooz-postgresql", "tooz's"))
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over those of bare pg_advisory_lock",
+            "contention",
+            ratio("rate", f"{ADVISORY}/{key}", f"advisory-bare/{key}"),
+            0.8,
+            "at least",
+        )
+        for key, label in SITUATIONS
+    ),
+    *fair_within_two(ADVISORY),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -256,4 +310,6 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "redlock": REDLOCK_FIGURES,
     "etcd": ETCD_FIGURES,
     "zookeeper": ZOOKEEPER_FIGURES,
+    "postgresql": LEASE_TABLE_FIGURES,
+    "postgresql+advisory": ADVISORY_FIGURES,
 }

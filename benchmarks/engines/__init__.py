@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import etcd, memory, redis, redlock, sqlite, zookeeper
+from . import etcd, memory, postgresql, redis, redlock, sqlite, zookeeper
 from .group import Group
 
 __all__ = ["BY_SCHEME", "GROUPS", "Group"]
@@ -19,6 +19,8 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "redlock": redlock.GROUP,
     "etcd": etcd.GROUP,
     "zookeeper": zookeeper.GROUP,
+    "postgresql": postgresql.LEASES,
+    "postgresql+advisory": postgresql.ADVISORY,
 }
 """All of them, in the order of the report."""
 
