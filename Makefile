@@ -86,9 +86,12 @@ MEASURES ?=
 SECONDS ?=
 RESULTS ?= $(if $(MEASURES)$(SECONDS),build/bench,benchmarks/results)
 
-.venv-bench/.stamp: $(SETUP) benchmarks/requirements.txt
+.venv-bench/.stamp: $(SETUP) benchmarks/requirements.txt benchmarks/requirements-etcd3.txt
 	@tools/setup-venv "$(PYTHON)" .venv-bench
 	@.venv-bench/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/requirements.txt
+	@rm -rf .venv-bench/etcd3
+	@.venv-bench/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
+	    --target .venv-bench/etcd3 -r benchmarks/requirements-etcd3.txt
 	@touch $@
 
 .PHONY: bench

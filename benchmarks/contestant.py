@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +25,11 @@ __all__ = [
 
 Role = Literal["subject", "peer", "raw"]
 
-Ability = Literal["processes", "transactions", "many", "renews", "tasks", "crowd"]
+Ability = Literal["processes", "transactions", "many", "renews", "tasks", "crowd", "quorum"]
 """processes: excludes other processes and waits for them. transactions: works from several processes, but
 does not wait for a lock that is taken. many: holds thousands at once. renews: has leases to keep alive.
-tasks: many tasks of one event loop at once. crowd: many waiters in one process."""
+tasks: many tasks of one event loop at once. crowd: many waiters in one process. quorum: goes on while a
+majority of the servers answers."""
 
 Moments = Sequence[tuple[float, Callable[[], None]]]
 
@@ -166,6 +168,8 @@ class Contestant:
     abilities: frozenset[Ability] = frozenset()
     distribution: str | None = None
     """The package that must be installed; None: the standard library is enough."""
+    apart: str | None = None
+    """The folder in the environment where it is installed, if not with all others."""
     phase_seconds: float = 0.05
     """The longest interval between two looks of a waiter that polls. Waits in the hand-off measurement
     vary by this much, so that a release falls anywhere between two looks."""
@@ -175,10 +179,9 @@ class Contestant:
         """The installed version; None: not installed, or part of Python."""
         if self.distribution is None:
             return None
-        try:
-            return metadata.version(self.distribution)
-        except metadata.PackageNotFoundError:
-            return None
+        where = sys.path if self.apart is None else [f"{sys.prefix}/{self.apart}"]
+        found = metadata.distributions(name=self.distribution, path=where)
+        return next((each.version for each in found), None)
 
     @property
     def present(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from .targets import Target, floor_and_ambition, ratio, value
@@ -11,6 +11,29 @@ __all__ = ["FIGURES"]
 
 SQLITE: Final = "holdfast-sqlite"
 REDIS: Final = "holdfast-redis"
+REDLOCK: Final = "holdfast-redlock"
+ETCD: Final = "holdfast-etcd"
+ZOOKEEPER: Final = "holdfast-zookeeper"
+LEASE_TABLE: Final = "holdfast-postgresql"
+ADVISORY: Final = "holdfast-advisory"
+
+SITUATIONS: Final = (("busy", "2 ms between"), ("hot", "nothing between"))
+
+
+def fair_within_two(subject: str) -> Iterator[Target]:
+    """What both engines of PostgreSQL have to reach when many want the same."""
+    for key, label in SITUATIONS:
+        yield Target(
+            f"8 processes, {label}: largest share ÷ smallest",
+            "contention",
+            value("shares", f"{subject}/{key}"),
+            2.0,
+            "at most",
+        )
+    yield Target(
+        "Release → granted elsewhere, p50", "handoff", value("p50", subject), 3e-3, "under", "seconds"
+    )
+
 
 EMBEDDED_FIGURES: Final = (
     *floor_and_ambition(
@@ -137,7 +160,7 @@ REDIS_FIGURES: Final = (
             1.2,
             "at most",
         )
-        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+        for key, label in SITUATIONS
     ),
     *(
         Target(
@@ -148,7 +171,7 @@ REDIS_FIGURES: Final = (
             "at most",
             "count",
         )
-        for key, label in (("busy", "2 ms between"), ("hot", "nothing between"))
+        for key, label in SITUATIONS
     ),
     Target(
         "10,000 leases held, ttl 30: CPU",
@@ -177,8 +200,116 @@ REDIS_FIGURES: Final = (
     ),
 )
 
+REDLOCK_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of a bare scatter and gather",
+        "pairs",
+        ratio("rate", REDLOCK, "redlock-scatter"),
+        0.5,
+        "at least",
+    ),
+    *(
+        Target(f"Rate of pairs over {peer}'s", "pairs", ratio("rate", REDLOCK, peer), 3.0, "at least")
+        for peer in ("redlock-py", "pottery")
+    ),
+    Target("Grants in one round", "pairs", value("one_round", REDLOCK), 0.95, "over", "share"),
+    Target(
+        "One node stopped: time of a pair over that with all nodes",
+        "stopped",
+        ratio("time", f"{REDLOCK}/stopped", f"{REDLOCK}/all"),
+        2.0,
+        "at most",
+    ),
+)
+
+ETCD_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of two bare grpcio transactions",
+        "pairs",
+        ratio("rate", ETCD, "etcd-transactions"),
+        0.8,
+        "at least",
+    ),
+    Target("Rate of pairs over python-etcd3's", "pairs", ratio("rate", ETCD, "etcd3"), 2.0, "at least"),
+    Target(
+        "Rate of pairs over that of tooz over etcd3gw",
+        "pairs",
+        ratio("rate", ETCD, "tooz-etcd"),
+        4.0,
+        "at least",
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over those of {name}",
+            "contention",
+            ratio("rate", f"{ETCD}/{key}", f"{peer}/{key}"),
+            2.0,
+            "at least",
+        )
+        for key, label in SITUATIONS
+        for peer, name in (("etcd3", "python-etcd3"), ("tooz-etcd", "tooz"))
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", ETCD), 5e-3, "under", "seconds"),
+)
+
+ZOOKEEPER_FIGURES: Final = (
+    *floor_and_ambition("Rate of pairs over kazoo's", "pairs", ratio("rate", ZOOKEEPER, "kazoo"), 1.25, 2.5),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over kazoo's",
+            "contention",
+            ratio("rate", f"{ZOOKEEPER}/{key}", f"kazoo/{key}"),
+            1.0,
+            "at least",
+        )
+        for key, label in SITUATIONS
+    ),
+    Target("Release → granted elsewhere, p50", "handoff", value("p50", ZOOKEEPER), 5e-3, "under", "seconds"),
+)
+
+LEASE_TABLE_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of a bare row inserted and deleted",
+        "pairs",
+        ratio("rate", LEASE_TABLE, "row-bare"),
+        0.7,
+        "at least",
+    ),
+    *fair_within_two(LEASE_TABLE),
+)
+
+ADVISORY_FIGURES: Final = (
+    Target(
+        "A pair, as a part of the rate of bare pg_advisory_lock and unlock",
+        "pairs",
+        ratio("rate", ADVISORY, "advisory-bare"),
+        0.4,
+        "at least",
+    ),
+    *(
+        Target(f"Rate of pairs over {label}", "pairs", ratio("rate", ADVISORY, peer), 1.0, "over")
+        for peer, label in (("sqlalchemy-dlock", "sqlalchemy-dlock's"), ("tooz-postgresql", "tooz's"))
+    ),
+    *(
+        Target(
+            f"8 processes, {label}: acquisitions over those of bare pg_advisory_lock",
+            "contention",
+            ratio("rate", f"{ADVISORY}/{key}", f"advisory-bare/{key}"),
+            0.8,
+            "at least",
+        )
+        for key, label in SITUATIONS
+    ),
+    *fair_within_two(ADVISORY),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
     "redis": REDIS_FIGURES,
+    "redlock": REDLOCK_FIGURES,
+    "etcd": ETCD_FIGURES,
+    "zookeeper": ZOOKEEPER_FIGURES,
+    "postgresql": LEASE_TABLE_FIGURES,
+    "postgresql+advisory": ADVISORY_FIGURES,
 }

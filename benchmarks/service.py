@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 __all__ = ["Service"]
 
@@ -20,3 +21,11 @@ class Service:
         """How many requests the clients have sent so far, ours for this number not counted; None: they do
         not tell."""
         return None
+
+    def scripts(self) -> int | None:
+        """How many scripts they were asked to run so far; None: they do not tell."""
+        return None
+
+    def one_stopped(self) -> AbstractContextManager[None]:
+        """One of several stands still meanwhile."""
+        raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import memory, redis, sqlite
+from . import etcd, memory, postgresql, redis, redlock, sqlite, zookeeper
 from .group import Group
 
 __all__ = ["BY_SCHEME", "GROUPS", "Group"]
@@ -16,6 +16,11 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
     "memory": memory.GROUP,
     "redis": redis.GROUP,
+    "redlock": redlock.GROUP,
+    "etcd": etcd.GROUP,
+    "zookeeper": zookeeper.GROUP,
+    "postgresql": postgresql.LEASES,
+    "postgresql+advisory": postgresql.ADVISORY,
 }
 """All of them, in the order of the report."""
 

@@ -30,6 +30,8 @@ class Group:
     """Measurement → what has to be said about it in this group."""
     serve: Callable[[], AbstractContextManager[Service]] = no_servers
     """Starts the servers; they are gone with the context."""
+    least_scripts: int | None = None
+    """How many scripts a pair of the subject runs, where more of them show grants that took longer."""
 
     def limited_to(self, keys: Collection[str] | None) -> Group:
         """Without the peers that are not installed; with ``keys``, only those."""

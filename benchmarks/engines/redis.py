@@ -24,7 +24,7 @@ from .group import Group
 from .looping import AsyncioHandle
 from .subject import open_asyncio, open_threads
 
-__all__ = ["GROUP", "RedisService", "Wire", "host_and_port", "packed"]
+__all__ = ["GROUP", "NotGranted", "RedisService", "Wire", "packed"]
 
 URL: Final = "redis://{addresses}"
 READ_BYTES: Final = 16_384
@@ -41,10 +41,17 @@ class RedisService(Service):
         self._own = 0
 
     def requests(self) -> int:
+        return int(self._info("stats")["total_reads_processed"]) - self._own
+
+    def scripts(self) -> int:
+        told = self._info("commandstats")
+        calls = [told[name] for name in ("cmdstat_eval", "cmdstat_evalsha") if name in told]
+        return sum(int(each.removeprefix("calls=").partition(",")[0]) for each in calls)
+
+    def _info(self, section: str) -> dict[str, str]:
         self._own += 1
-        (text,) = ask(self._watching, ("INFO", "stats"))
-        facts = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
-        return int(facts["total_reads_processed"]) - self._own
+        (text,) = ask(self._watching, ("INFO", section))
+        return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
 
 
 @contextlib.contextmanager
@@ -89,10 +96,10 @@ def script_loads(place: Place) -> list[bytes]:
 class Wire:
     """A blocking socket, and hiredis for what comes in."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, number: int = 0) -> None:
         import hiredis
 
-        self.socket = socket.create_connection(host_and_port(place))
+        self.socket = socket.create_connection(host_and_port(place, number))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = hiredis.Reader()
         self._send, self._receive = self.socket.send, self.socket.recv

@@ -7,10 +7,12 @@ opened: what is not installed is left out.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from ..contestant import Ability, Contestant, Handle, Place
 from .looping import AsyncioHandle
+from .tooz import open_tooz
 
 __all__ = ["CONTESTANTS"]
 
@@ -101,25 +103,6 @@ class Sherlock(Handle):
         self._client.close()
 
 
-class Tooz(Handle):
-    """A lock of a tooz coordinator; its own is redis-py's."""
-
-    def __init__(self, place: Place, name: str) -> None:
-        from tooz import coordination
-
-        self._coordinator: Any = coordination.get_coordinator(f"redis://{place.addresses[0]}", b"member")
-        self._coordinator.start()
-        self._lock: Any = self._coordinator.get_lock(key_of(place, name).encode())
-        self.acquire = self._lock.acquire
-        self.release = self._lock.release
-
-    def try_acquire(self) -> bool:
-        return bool(self._lock.acquire(blocking=False))
-
-    def close(self) -> None:
-        self._coordinator.stop()
-
-
 class Portalocker(Handle):
     """``portalocker.RedisLock``: a subscription is the lock; looks every 250 ms."""
 
@@ -162,7 +145,15 @@ CONTESTANTS = (
         "python-redis-lock", "python-redis-lock", "peer", PythonRedisLock, PROCESSES, "python-redis-lock"
     ),
     Contestant("sherlock", "sherlock", "peer", Sherlock, PROCESSES, "sherlock", phase_seconds=0.1),
-    Contestant("tooz-redis", "tooz", "peer", Tooz, PROCESSES, "tooz", phase_seconds=0.1),
+    Contestant(
+        "tooz-redis",
+        "tooz",
+        "peer",
+        partial(open_tooz, "redis://{address}"),
+        PROCESSES,
+        "tooz",
+        phase_seconds=0.1,
+    ),
     Contestant(
         "portalocker-redis",
         "portalocker, Redis",

@@ -12,7 +12,7 @@ from typing import Final
 from ..contestant import Ability, Contestant
 from ..interleaving import Bench
 from ..results import Result
-from . import contention, crowd, handoff, held, neighbour, pairs, renewal, tasks, waiters, waiting
+from . import contention, crowd, handoff, held, neighbour, pairs, renewal, stopped, tasks, waiters, waiting
 
 __all__ = ["MEASURES", "Measure"]
 
@@ -58,6 +58,7 @@ class Measure:
 MEASURES: Final[Mapping[str, Measure]] = {
     "pairs": Measure(pairs.measure, 2.5),
     "tasks": Measure(tasks.measure, 6, able("tasks")),
+    "stopped": Measure(stopped.measure, 8, able("quorum")),
     "handoff": Measure(handoff.measure, 6, able("processes")),
     "waiting": Measure(waiting.measure, 15, able("processes"), at_once=True),
     "contention": Measure(contention.measure, 12, able("processes")),

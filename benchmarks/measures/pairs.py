@@ -15,6 +15,7 @@ METRICS = (
     Metric("rate", "pairs per second", "per second"),
     Metric("time", "time per pair", "seconds", compared=False),
     Metric("cpu", "CPU time per pair", "seconds"),
+    Metric("one_round", "grants in one round, at least", "share", compared=False),
 )
 
 HOW = """
@@ -34,6 +35,13 @@ def new_token(desk: Desk) -> int | None:
     return desk.handle.token()
 
 
+def add_rounds(row: Row, scripts: float, least: int) -> None:
+    """How many grants of the subject took one round at least: one that took two ran one script more, or
+    several. What the nodes have not answered when the slice ends makes no difference worth a thought."""
+    if row.role == "subject":
+        row.add(one_round=max(0.0, 1 - max(0.0, scripts - least)))
+
+
 def measure(bench: Bench) -> Result:
     slice_seconds = bench.pick(0.1, 0.02)
     rows = {
@@ -48,8 +56,11 @@ def measure(bench: Bench) -> Result:
 
         def one_slice(contestant: Contestant) -> None:
             worker, row = workers[contestant.key], rows[contestant.key]
+            before = bench.service.scripts()
             pairs, seconds, cpu_seconds = worker.call(run_pairs, slice_seconds)
             row.add(rate=pairs / seconds, time=seconds / pairs, cpu=cpu_seconds / pairs)
+            if before is not None and bench.group.least_scripts is not None:
+                add_rounds(row, ((bench.service.scripts() or 0) - before) / pairs, bench.group.least_scripts)
             token = worker.call(new_token)
             if token is not None:
                 check(token > tokens.get(contestant.key, 0), "gave a token that is not larger", contestant)
