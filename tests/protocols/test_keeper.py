@@ -9,7 +9,7 @@ from holdfast.protocols import records
 from holdfast.protocols.book import Job
 from holdfast.protocols.records.acquiring import lease_of
 from holdfast.rules.record import REFRESH_SECONDS
-from holdfast.rules.requests import Granted, Refresh, Release, Renew, Withdraw
+from holdfast.rules.requests import Granted, Refresh, Release, Renew, Stop, Withdraw
 from protocols.driver import (
     DOWN,
     HANGS,
@@ -127,6 +127,40 @@ def test_without_renewal_it_ends_with_its_ttl() -> None:
     assert tend_times(a) == 0
     assert (state.reason, len(a.signals)) == ("expired", 1)
     assert world.is_free()
+
+
+def test_looking_at_one_that_does_not_renew_gives_it_no_time() -> None:
+    """Something may have happened to it: that is asked, and nothing else."""
+    world = World()
+    a = world.client("a")
+    state = a.acquire(a_spec(renew=False))
+    (before,) = world.records["x"].holders
+    world.pass_time(TTL / 2)
+    a.post(state.nonce)
+    world.pass_time(0.1)
+    (after,) = world.records["x"].holders
+    assert (after.expires_at, after.ttl) == (before.expires_at, before.ttl)
+    assert state.loss(world.now) is None
+    del world.records["x"]
+    a.post(state.nonce)
+    world.pass_time(0.1)
+    assert (state.reason, len(a.signals)) == ("expired", 1)
+
+
+def test_many_that_do_not_renew_are_looked_at_while_others_are_renewed() -> None:
+    world = World()
+    a = world.client("a")
+    kept = a.acquire(a_spec("kept"))
+    looked_at = [a.acquire(a_spec(f"name {number}", renew=False)) for number in range(100)]
+    world.pass_time(TTL / 3 - 0.05)
+    for state in looked_at:
+        a.post(state.nonce)
+    world.pass_time(1.0)
+    assert a.tended()[0] == (("kept", Renew(kept.nonce, TTL)),)
+    asked = [op for op in a.services["keeper"].ops if isinstance(op, Apply | Tend)]
+    stops = [isinstance(op, Apply) and isinstance(op.request, Stop) for op in asked]
+    assert sum(stops) == 100
+    assert not all(stops[:100]), "it is renewed in between"
 
 
 def test_max_hold_as_long_as_the_ttl_is_the_reason_however_it_is_rounded() -> None:

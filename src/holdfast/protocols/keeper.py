@@ -10,7 +10,7 @@ from math import inf
 from ..core.deadlines import RENEW_AFTER, pause_seconds, relied_until
 from ..core.ops import Apply, Doze, Now, Post, Tend, Troubled
 from ..errors import EngineUnavailable, LossReason
-from ..rules.requests import Absent, Done, Gone, Queued, Refresh, Release, Renew, Reply, Request
+from ..rules.requests import Absent, Done, Gone, Queued, Refresh, Release, Renew, Reply, Request, Stop
 from .book import Book, Job, LeaseState
 from .records import tell_of_loss
 
@@ -21,12 +21,16 @@ BATCH_AHEAD = 0.1
 
 RETRY_SECONDS_MAX = 1.0
 
+LOOKS = 20
+"""So many leases that are not renewed are looked at between two rounds of renewing."""
+
 
 async def keep(book: Book) -> None:
     """Until the client closes: renew, refresh, clean up, sleep until the next duty."""
     while not book.closing:
         book.keeper_wakes_at = inf
         await _tend(book)
+        await _look(book)
         await _clean_up(book)
         until = _next_duty(book)
         book.keeper_wakes_at = inf if until is None else until
@@ -35,7 +39,7 @@ async def keep(book: Book) -> None:
 
 async def _tend(book: Book) -> None:
     sent = await Now()
-    leases = [s for s in list(book.leases.values()) if _is_due(s, sent)]
+    leases = [s for s in list(book.leases.values()) if s.renews and _is_due(s, sent)]
     refreshes = [(n, w) for n, w in list(book.waiting.items()) if w.refresh_at <= sent]
     if not leases and not refreshes:
         return
@@ -60,10 +64,30 @@ async def _tend(book: Book) -> None:
             await Post(nonce)
 
 
+def _is_held(state: LeaseState) -> bool:
+    return state.reason is None and state.ended is None and not state.leaving
+
+
 def _is_due(state: LeaseState, now: float) -> bool:
-    if state.reason is not None or state.ended is not None or state.leaving:
+    if not _is_held(state):
         return False
     return state.renew_at == 0.0 or (state.renews and state.renew_at <= now + state.ttl * BATCH_AHEAD)
+
+
+async def _look(book: Book) -> None:
+    """Something may have happened to leases that are not renewed: ask, but give them no time by asking.
+
+    A few at a time: others are to be renewed meanwhile.
+    """
+    now = await Now()
+    suspects = [s for s in list(book.leases.values()) if not s.renews and _is_due(s, now)]
+    for state in suspects[:LOOKS]:
+        state.renew_at = inf  # before we ask: a nudge meanwhile asks once more
+        try:
+            reply = await Apply(state.name, Stop(state.nonce))
+        except (Troubled, EngineUnavailable):
+            continue
+        await _renewed(book, state, state.ttl, reply, now, await Now())
 
 
 async def _renewed(book: Book, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float) -> None:
@@ -114,7 +138,7 @@ def _next_duty(book: Book) -> float | None:
     due = book.keeper_horizon
     book.keeper_horizon = inf
     for state in list(book.leases.values()):
-        if state.renews and state.reason is None and not state.leaving and state.renew_at < due:
+        if (state.renews or state.renew_at == 0.0) and _is_held(state) and state.renew_at < due:
             due = state.renew_at
     for waiting in list(book.waiting.values()):
         due = min(due, waiting.refresh_at)

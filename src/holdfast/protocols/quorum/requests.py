@@ -13,6 +13,7 @@ from ...rules.requests import (
     Done,
     Downgrade,
     Export,
+    Gone,
     Inspect,
     Refresh,
     Release,
@@ -71,11 +72,8 @@ async def apply_in_order(
 
 
 async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:
-    """Nobody renews it any more; that is all it takes."""
-    attempt = quorum.attempts.get(ask.nonce)
-    if attempt is not None:
-        quorum.forget(attempt)
-    return Done()
+    """Nobody renews it any more; that is all it takes. Its release comes when its time is over."""
+    return Done() if ask.nonce in quorum.attempts else Gone("expired")
 
 
 async def _watch(quorum: Quorum, name: str, ask: Watch) -> Reply:

@@ -79,8 +79,9 @@ async def _seen(name: str, nonce: str) -> Ticket | None:
 
 
 async def stop(desk: Desk, name: str, ask: Stop) -> Reply:
-    """Nothing here extends a ticket by itself: it is released when its time is over."""
-    return Done()
+    """Nothing here extends a ticket by itself: it is released when its time is over. Is it still there?"""
+    mine = desk.mine.get(ask.nonce)
+    return Gone("expired") if mine is None else await renew(desk, name, Renew(ask.nonce, mine.ttl))
 
 
 async def export(desk: Desk, name: str, ask: Export) -> Reply:
