@@ -39,7 +39,7 @@ def rule() -> Iterator[Rule]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_is_the_same(rule: Rule, kind: str) -> None:
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(moves(kind))
     def check(sequence: list[Move]) -> None:
         Twin(rule).play(sequence)
@@ -49,7 +49,7 @@ def test_every_step_is_the_same(rule: Rule, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_of_long_sequences_is_the_same(rule: Rule, kind: str) -> None:
-    @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         Twin(rule).play(quiet_moves(kind, seed))
@@ -60,7 +60,7 @@ def test_every_step_of_long_sequences_is_the_same(rule: Rule, kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(
         st.integers(0, 2**32),
         st.lists(
@@ -80,7 +80,7 @@ def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None
     check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("xyz"), acquires("lock")), min_size=1, max_size=5),
     st.booleans(),
@@ -150,7 +150,7 @@ def test_a_name_of_an_attempt_that_is_not_ours_is_just_not_there(rule: Rule, non
         twin.step(request, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.floats(0.01, 3e7),
     st.none() | st.floats(0.01, 3e7),
