@@ -56,12 +56,16 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
     "zookeeper": lambda folder: f"zookeeper://{shared_zookeeper().address}?session_timeout=3600",
     "etcd": lambda folder: f"etcd://{shared_etcd().address}",
     "postgresql": lambda folder: shared_postgresql().url,
+    "postgresql+advisory": lambda folder: shared_postgresql().url.replace(
+        "postgresql", "postgresql+advisory", 1
+    ),
 }
 """Scheme → a URL; ``folder`` is the test's own."""
 
 LACKS: Final[Mapping[str, frozenset[str]]] = {
     # Independent nodes: no one place for a queue, a value or a count, and nobody who could wake a stranger.
     "redlock": frozenset({"rwlock", "semaphore", "value", "queue", "wake-ups"}),
+    "postgresql+advisory": frozenset({"semaphore", "handing over"}),
 }
 """What an engine cannot do, of all that a test may need (``@needs("queue")``)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from contract.engines import lacks
 from contract.harness import World, held
 from holdfast import InvalidArgument, NotHeld
 
@@ -31,7 +32,8 @@ async def test_a_closed_client_says_so(world: World) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x")
     lease = held(await ann(lock.acquire))
-    text = await ann(held(await ann(client.lock("y").acquire)).export)
+    exporting = held(await ann(client.lock("y").acquire)).export
+    text = "" if "handing over" in lacks(world.url) else await ann(exporting)
     await ann(client.close)
     with pytest.raises(InvalidArgument, match="closed"):
         await ann(lock.acquire)
@@ -46,8 +48,9 @@ async def test_a_closed_client_says_so(world: World) -> None:
         await ann(client.list)
     with pytest.raises(InvalidArgument, match="closed"):
         await ann(client.break_lock, "x", reason="test")
-    with pytest.raises(InvalidArgument, match="closed"):
-        await ann(client.adopt, text)
+    if text:
+        with pytest.raises(InvalidArgument, match="closed"):
+            await ann(client.adopt, text)
     with pytest.raises(InvalidArgument, match="closed"):
         await ann(lease.set_value, b"")
 

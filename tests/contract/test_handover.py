@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld
+
+pytestmark = needs("handing over")
 
 
 async def test_the_adopter_has_the_same_grant(world: World) -> None:

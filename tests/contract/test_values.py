@@ -30,7 +30,7 @@ async def test_a_value_is_set_seen_and_kept(world: World) -> None:
     assert world.look("x").value == b"three"
 
 
-@pytest.mark.parametrize("kind", ["rwlock", "semaphore", "rlock"])
+@pytest.mark.parametrize("kind", ["rwlock", pytest.param("semaphore", marks=needs("semaphore")), "rlock"])
 async def test_every_kind_carries_one(world: World, kind: str) -> None:
     ann, client = world.actor(), world.client()
     made: dict[str, Lock] = {

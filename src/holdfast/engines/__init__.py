@@ -23,6 +23,7 @@ SCHEMES: Final[Mapping[str, str]] = {
     "etcd": "etcd",
     "zookeeper": "zookeeper",
     "postgresql": "postgres",
+    "postgresql+advisory": "postgres",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
 

@@ -1,4 +1,7 @@
-"""``postgresql://…``: leases in a table of PostgreSQL. Works behind a transaction-pooling proxy."""
+"""``postgresql://…``: leases in a table of PostgreSQL. Works behind a transaction-pooling proxy.
+
+``postgresql+advisory://…`` are the server's own locks: ``advisory``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...drivers.adapter import AsyncioAdapter, Engine, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from .ground import Ground
@@ -80,8 +83,13 @@ class PostgresEngine:
         return script_for_an_administrator(self._ground.target.schema)
 
 
-def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> PostgresEngine:
-    return PostgresEngine(target_of_url(url, options), namespace, str(url))
+def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> Engine:
+    target = target_of_url(url, options)
+    if url.scheme == "postgresql":
+        return PostgresEngine(target, namespace, str(url))
+    from .advisory import AdvisoryEngine  # loaded when it is asked for
+
+    return AdvisoryEngine(target, namespace, str(url))
 
 
 def open_client(client: object, namespace: str, options: Mapping[str, Any]) -> PostgresEngine:

@@ -6,21 +6,16 @@ import asyncio
 import logging
 from typing import Any
 
-from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime
-from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .ears import Ears
-from .failures import cannot_begin
-from .greeting import greet
 from .ground import COMMAND_LINKS, Ground
-from .link import READABLE, Link, LinkLost, ServerError
+from .link import READABLE, Link
 from .listening import Need, Open, Perform, Rest, Run, listening
 from .loop import LoopPool, Readiness, run
-from .resolving import resolved
+from .opening import Opener
 from .statements import PAGE, Statements, answer_of, batches, listed, replies_of, reply_of
-from .target import Conninfo
 
 __all__ = ["PostgresAsyncio"]
 
@@ -34,8 +29,9 @@ class PostgresAsyncio:
         self._ground = ground
         self._io_timeout = hooks.io_timeout
         self._statements = Statements(ground.target.schema, ground.namespace)
-        self._commands = LoopPool(self._open_link, COMMAND_LINKS, hooks.io_timeout)
-        self._keeping = LoopPool(self._open_link, 1, hooks.io_timeout)
+        self._opener = Opener(ground, hooks.io_timeout)
+        self._commands = LoopPool(self._opener.open_link, COMMAND_LINKS, hooks.io_timeout)
+        self._keeping = LoopPool(self._opener.open_link, 1, hooks.io_timeout)
         """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
         self._ears = Ears(hooks.post)
         self._script = listening(self._ears, self._statements, hooks.client)
@@ -134,49 +130,5 @@ class PostgresAsyncio:
             case Perform(call):
                 return await self._commands.perform(call)
             case Open():
-                self._link = await self._open_link(ends_at)
+                self._link = await self._opener.open_link(ends_at)
                 return self._link
-
-    # --- connecting
-
-    async def _open_link(self, ends_at: float) -> Link:
-        """Connected, greeted, with our functions in place. Nothing has been asked of it yet."""
-        failure: Exception = Refused("there is no server to connect to")
-        hosts = self._ground.target.attempts(self._io_timeout)
-        for number, host in enumerate(hosts):
-            now = boottime()
-            share = now + max(ends_at - now, 0.0) / (len(hosts) - number)
-            try:
-                return await self._open_host(host, share)
-            except (Troubled, EngineUnavailable) as error:
-                failure = error
-        raise failure
-
-    async def _open_host(self, host: Conninfo, ends_at: float) -> Link:
-        try:
-            async with asyncio.timeout(max(ends_at - boottime(), 0.0)):
-                addresses = await resolved(host)
-        except TimeoutError:
-            raise Refused("the name of the server was not found in time") from None
-        failure: Exception = Refused("the server has no address")
-        for number, conninfo in enumerate(addresses):
-            now = boottime()
-            share = now + max(ends_at - now, 0.0) / (len(addresses) - number)
-            try:
-                return await self._open_one(conninfo, share)
-            except (Troubled, EngineUnavailable) as error:
-                failure = error
-        raise failure
-
-    async def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
-        link = Link(conninfo)
-        try:
-            await run(link, link.connect(), ends_at)
-            self._ground.learn(await run(link, greet(link, self._ground.target, self._io_timeout), ends_at))
-        except (ServerError, LinkLost, TimeoutError) as error:
-            link.close()
-            raise cannot_begin(error, self._io_timeout) from error
-        except BaseException:
-            link.close()
-            raise
-        return link

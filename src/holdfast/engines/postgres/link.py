@@ -22,7 +22,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from .statements import Call
 from .target import Conninfo
 
-__all__ = ["READABLE", "WRITABLE", "Link", "LinkLost", "ServerError", "Waits"]
+__all__ = ["INTERRUPTED", "READABLE", "WRITABLE", "Link", "LinkLost", "ServerError", "Waits"]
 
 T = TypeVar("T")
 
@@ -31,6 +31,9 @@ WRITABLE: Final = select.POLLOUT
 
 Waits = Generator[int, None, T]
 """Yields what it waits for; returns T."""
+
+INTERRUPTED: Final = "57014"
+PREPARED_BEFORE: Final = "42P05"
 
 FAILED: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
 
@@ -48,15 +51,21 @@ class ServerError(Exception):
         self.message = message
 
 
+class PreparedBefore(ServerError):
+    """The statement is prepared already."""
+
+
 class Link:
     """A connection, from its beginning."""
 
-    __slots__ = ("__weakref__", "_inherited", "_pg", "_prepared", "pooled", "readable")
+    __slots__ = ("__weakref__", "_inherited", "_interrupted", "_pg", "_prepared", "pooled", "readable")
 
     def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
         self._prepared: set[bytes] = set()
         self._inherited = False
+        self._interrupted = False
+        """What was noted down of it may not be all."""
         self.pooled = True
         """A proxy may run each statement on another connection: nothing is prepared, nothing set."""
         self.readable: select.poll | None = None
@@ -114,6 +123,10 @@ class Link:
         except psycopg.Error:
             return False
 
+    def last_words(self) -> str:
+        """What the server said as it ended the connection, if it said anything."""
+        return self._message() or "the connection was closed"
+
     def close(self) -> None:
         """With a word to the server."""
         if not self._inherited:
@@ -135,12 +148,16 @@ class Link:
         (name, text, formats), parameters = call
         pg = self._pg
         try:
-            if self.pooled:
+            if self.pooled or not name:
                 pg.send_query_params(text, parameters, None, formats, 1)
             else:
                 if name not in self._prepared:
                     pg.send_prepare(name, text)
-                    yield from self._results()
+                    try:
+                        yield from self._results()
+                    except PreparedBefore:
+                        if not self._interrupted:
+                            raise  # somebody lends us another's connection
                     self._prepared.add(name)
                 pg.send_query_prepared(name, parameters, formats, 1)
             return (yield from self._results())
@@ -179,19 +196,37 @@ class Link:
             raise _server_error(failed)
         return last
 
+    def resume(self) -> Waits[PGresult]:
+        """After an interrupt came in the middle of a statement: see it to its end, if it was sent at all."""
+        self._interrupted = True
+        result: PGresult | None = None
+        if self._pg.transaction_status == pq.TransactionStatus.ACTIVE:
+            try:
+                result = yield from self._results()
+            except psycopg.Error as error:
+                raise LinkLost(_plain(str(error))) from error
+        if result is None or not result.ntuples:
+            raise ServerError(INTERRUPTED, "a signal came in the middle of it")
+        return result
+
     # --- notifications
 
     def hear(self) -> list[str]:
         """The wake-ups that have come. Raises LinkLost where no more will come."""
         try:
             self._pg.consume_input()
-            heard = []
-            while (notification := self._pg.notifies()) is not None:
-                heard.append(notification.extra.decode("ascii", "replace"))
+            heard = self.heard()
         except psycopg.Error as error:
             raise LinkLost(_plain(str(error))) from error
         if self._pg.status != pq.ConnStatus.OK:
             raise LinkLost(self._message())
+        return heard
+
+    def heard(self) -> list[str]:
+        """Those that came along with something else."""
+        heard = []
+        while (notification := self._pg.notifies()) is not None:
+            heard.append(notification.extra.decode("ascii", "replace"))
         return heard
 
 
@@ -203,4 +238,6 @@ def _plain(message: str) -> str:
 def _server_error(result: PGresult) -> ServerError:
     sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    return ServerError(sqlstate.decode("ascii", "replace"), message.decode("utf-8", "replace").strip())
+    code = sqlstate.decode("ascii", "replace")
+    kind = PreparedBefore if code == PREPARED_BEFORE else ServerError
+    return kind(code, message.decode("utf-8", "replace").strip())

@@ -11,7 +11,7 @@ from ...drivers.clock import boottime
 from .. import pool
 from .link import READABLE, Link, Waits
 
-__all__ = ["Pool", "run"]
+__all__ = ["Pool", "run", "wait_for"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,15 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
         return end.value  # type: ignore[no-any-return]  # the value that the generator returns is its T
     finally:
         waits.close()
+
+
+def wait_for(link: Link, want: int, ends_at: float) -> bool:
+    """Wait in this thread until the connection is ready; False: it was not in time."""
+    poll = link.readable if want == READABLE else None
+    if poll is None:
+        poll = select.poll()
+        poll.register(link.fileno, want)
+    return bool(poll.poll(max(ends_at - boottime(), 0.0) * 1000.0))
 
 
 class Pool(pool.Pool[Link]):

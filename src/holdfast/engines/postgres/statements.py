@@ -49,13 +49,21 @@ from ...rules.requests import (
 )
 
 __all__ = [
+    "BINARY",
+    "INT4_OID",
     "PAGE",
+    "TEXT",
     "Call",
     "Statement",
     "Statements",
     "answer_of",
+    "array_of",
+    "ascii_of",
     "batches",
     "channel_of",
+    "escaped",
+    "function",
+    "holders_of",
     "listed",
     "nonces_of",
     "notify",
@@ -76,6 +84,7 @@ BATCH: Final = 500
 PAGE: Final = 1000
 
 BYTEA_OID: Final = 17
+INT4_OID: Final = 23
 TEXT_OID: Final = 25
 JSON_OID: Final = 114
 FLOAT8_OID: Final = 701
@@ -108,20 +117,22 @@ class Statements:
 
     def __init__(self, schema: str, namespace: str) -> None:
         self._namespace = namespace.encode()
-        self._acquire = _function(schema, "acquire_1", (*NAMED, *[TEXT] * 12))
-        self._release = _function(schema, "release_1", (*NAMED, TEXT, TEXT))
-        self._apply = _function(schema, "apply_1", (*NAMED, TEXT, BINARY))
-        self._apply_in_order = _function(schema, "apply_in_order_1", (*NAMED, BINARY, TEXT))
-        self._tend = _function(schema, "tend_1", (*NAMED, BINARY, BINARY))
-        self._missing = _function(schema, "missing_1", (*NAMED, BINARY))
-        self._list = _function(schema, "list_1", (*NAMED, BINARY, TEXT), "SELECT * FROM")
+        self._acquire = function(schema, "acquire_1", (*NAMED, *[TEXT] * 12))
+        self._release = function(schema, "release_1", (*NAMED, TEXT, TEXT))
+        self._apply = function(schema, "apply_1", (*NAMED, TEXT, BINARY))
+        self._apply_in_order = function(schema, "apply_in_order_1", (*NAMED, BINARY, TEXT))
+        self._tend = function(schema, "tend_1", (*NAMED, BINARY, BINARY))
+        self._missing = function(schema, "missing_1", (*NAMED, BINARY))
+        self._list = function(schema, "list_1", (*NAMED, BINARY, TEXT), "SELECT * FROM")
 
     def apply(self, name: str, request: Request) -> Call:
         if request.__class__ is Acquire:
             return Call(self._acquire, self._acquiring(name, request))
         if request.__class__ is Release:
             nonce, linger = request
-            return Call(self._release, (self._namespace, name.encode(), _ascii(nonce), repr(linger).encode()))
+            return Call(
+                self._release, (self._namespace, name.encode(), ascii_of(nonce), repr(linger).encode())
+            )
         data = request.data if isinstance(request, SetValue) else None
         return Call(self._apply, (self._namespace, name.encode(), _told(request), data))
 
@@ -130,9 +141,9 @@ class Statements:
         return (
             self._namespace,
             name.encode(),
-            _ascii(nonce),
-            _ascii(client),
-            _escaped(owner).encode(),
+            ascii_of(nonce),
+            ascii_of(client),
+            escaped(owner).encode(),
             kind.encode(),
             mode.encode(),
             repr(ttl).encode(),
@@ -145,15 +156,15 @@ class Statements:
         )
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> Call:
-        names = _array(BYTEA_OID, [name.encode() for name, _ in steps])
-        asks = _array(JSON_OID, [_told(request) for _, request in steps])
+        names = array_of(BYTEA_OID, [name.encode() for name, _ in steps])
+        asks = array_of(JSON_OID, [_told(request) for _, request in steps])
         return Call(self._apply_in_order, (self._namespace, names, asks, _FLAGS[stop_when_refused]))
 
     def tend(self, steps: Sequence[tuple[str, Renew | Refresh]]) -> Call:
         """Sorted by name, so that two batches lock rows in one order."""
-        names = _array(BYTEA_OID, [name.encode() for name, _ in steps])
-        nonces = _array(TEXT_OID, [_ascii(request.nonce) for _, request in steps])
-        ttls = _array(
+        names = array_of(BYTEA_OID, [name.encode() for name, _ in steps])
+        nonces = array_of(TEXT_OID, [ascii_of(request.nonce) for _, request in steps])
+        ttls = array_of(
             FLOAT8_OID,
             [struct.pack(">d", request.ttl) if isinstance(request, Renew) else None for _, request in steps],
         )
@@ -166,12 +177,12 @@ class Statements:
         """Of these names and nonces, which are not there any more?"""
         for first in range(0, len(held), BATCH):
             batch = held[first : first + BATCH]
-            names = _array(BYTEA_OID, [name.encode() for name, _ in batch])
-            nonces = _array(TEXT_OID, [_ascii(nonce) for _, nonce in batch])
+            names = array_of(BYTEA_OID, [name.encode() for name, _ in batch])
+            nonces = array_of(TEXT_OID, [ascii_of(nonce) for _, nonce in batch])
             yield Call(self._missing, (self._namespace, names, nonces))
 
 
-def _function(schema: str, name: str, formats: Sequence[int], verb: str = "SELECT") -> Statement:
+def function(schema: str, name: str, formats: Sequence[int], verb: str = "SELECT") -> Statement:
     """The schema's name was checked when it was given; no other text becomes part of a statement."""
     places = ", ".join(f"${number}" for number in range(1, len(formats) + 1))
     text = f"{verb} {schema}.{name}({places})"
@@ -205,12 +216,12 @@ def batches(steps: Steps) -> Iterator[list[tuple[int, tuple[str, Renew | Refresh
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _ascii(text: str) -> bytes:
+def ascii_of(text: str) -> bytes:
     """Ids are ours, and plain. One that is not matches nothing, whatever it is sent as."""
     return text.encode("ascii", "backslashreplace").replace(b"\0", b"?")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return encode_basestring_ascii(text)[1:-1]
 
 
@@ -218,7 +229,7 @@ def _unescaped(text: str) -> str:
     return text if "\\" not in text else str(_loads(f'"{text}"'))
 
 
-def _array(oid: int, items: Sequence[bytes | None]) -> bytes:
+def array_of(oid: int, items: Sequence[bytes | None]) -> bytes:
     """A list in the server's binary format."""
     if not items:
         return struct.pack(">iiI", 0, 0, oid)
@@ -256,9 +267,9 @@ def _told(request: Request) -> bytes:
     value: Any
     for field, value in zip(request._fields, request, strict=True):
         if field in _IDS:
-            fields[field] = _ascii(value).decode()
+            fields[field] = ascii_of(value).decode()
         elif field in _WRITTEN:
-            fields[field] = _escaped(value)
+            fields[field] = escaped(value)
         elif field == "limit":
             fields["permits"] = value
         elif field == "metadata":
@@ -311,7 +322,7 @@ def snapshot_of(answer: bytes) -> Snapshot:
     return _snapshot(_loads(answer[1:].decode()))
 
 
-def _holders(told: list[dict[str, Any]] | None) -> tuple[Holder, ...]:
+def holders_of(told: list[dict[str, Any]] | None) -> tuple[Holder, ...]:
     return tuple([_holder(**each) for each in told]) if told else ()
 
 
@@ -390,7 +401,7 @@ def _snapshot(told: list[Any]) -> Snapshot:
     record = Record(
         kind,
         token,
-        _holders(holders),
+        holders_of(holders),
         tuple([_waiter(**each) for each in queue or ()]),
         limit,
         declared,
@@ -406,12 +417,12 @@ _DONE_LETTER: Final = ord("D")
 
 _READERS: Final[Mapping[int, Callable[[Any], Reply]]] = {
     ord("g"): _granted,
-    ord("B"): lambda told: Busy(_holders(told[0]), float(told[1])),
+    ord("B"): lambda told: Busy(holders_of(told[0]), float(told[1])),
     ord("Q"): _queued,
-    ord("W"): lambda told: Withdrawn(_holders(told[0]), float(told[1])),
+    ord("W"): lambda told: Withdrawn(holders_of(told[0]), float(told[1])),
     ord("X"): _gone,
     ord("A"): lambda told: Absent(),
-    ord("K"): lambda told: Broken(told[0], _holders(told[1])),
+    ord("K"): lambda told: Broken(told[0], holders_of(told[1])),
     ord("M"): lambda told: Mismatch(told[0], told[1]),
     ord("E"): lambda told: Exhausted(),
     ord("S"): _snapshot,

@@ -1,0 +1,241 @@
+"""The session engine for the threads driver.
+
+Whoever asks for something drives the connection itself. What nobody waits for at the moment, a wait in the
+server's queue or word that a session ended, is heard by one thread for all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, TypeVar
+
+from ....core.ops import Now
+from ....drivers.adapter import Hooks, Steps
+from ....drivers.clock import boottime
+from ....rules.requests import Reply, Request, Snapshot, Watch
+from ..commands import Commands
+from ..failures import cannot_begin
+from ..ground import Ground
+from ..link import Link, LinkLost, ServerError
+from ..pool import run, wait_for
+from . import holding, requests
+from .beginning import begin
+from .calls import Calls
+from .desk import Ask, Close, Desk, Ended, Finish, Op, Open, Rest, Script, Session, Start, Task
+from .hearing import Listener
+
+__all__ = ["AdvisoryThreads"]
+
+T = TypeVar("T")
+
+LOOKING_LINKS = 2
+
+
+class Line:
+    """A connection, and who may use it: taken by ``with`` alone, which no interrupt comes in between of."""
+
+    __slots__ = ("link", "mutex")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.mutex = threading.RLock()
+
+
+class AdvisoryThreads:
+    """One client's view of the server's locks."""
+
+    hearing = None
+
+    def __init__(self, ground: Ground, hooks: Hooks) -> None:
+        self._ground = ground
+        self._client = hooks.client
+        self._io_timeout = hooks.io_timeout
+        calls = Calls(ground.target.schema, ground.namespace)
+        self._desk = Desk(calls, hooks.post, self._hang_up, hooks.io_timeout)
+        self._commands = Commands(ground, hooks.io_timeout, LOOKING_LINKS)
+        self._listener = Listener(self._desk, self.look_up)
+
+    @property
+    def source(self) -> str:
+        return self._ground.source
+
+    # --- what the driver asks for
+
+    def apply(self, name: str, request: Request) -> Reply:
+        if isinstance(request, Watch):
+            self._listener.ring()
+        return self._run(requests.apply(self._desk, name, request))
+
+    def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        return self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))
+
+    def tend(self, steps: Steps) -> list[Reply]:
+        return self._run(holding.tend(self._desk, steps))
+
+    def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
+        return self._run(holding.list_names(self._desk, prefix))
+
+    def listen(self, name: str | None) -> None:
+        """Of any name: what is heard are the sessions."""
+        self._listener.start()
+
+    def unlisten(self, name: str) -> None:
+        """A session is heard as long as somebody waits or holds there."""
+
+    def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
+        """Who dies loses its session, and the server its lock."""
+
+    def unwatch_clients(self, nonce: str) -> None:
+        self._desk.watching.discard(nonce)
+
+    def close(self) -> None:
+        self._listener.close()
+        for session in list(self._desk.sessions):
+            self._desk.lost(session, "the client was closed")
+        self._commands.close()
+
+    def forked(self) -> None:
+        self._listener.forked()
+        for session in self._desk.sessions:
+            session.line.link.forked()
+        self._commands.forked()
+
+    # --- scripts
+
+    def _run(self, script: Script[T]) -> T:
+        send, throw = script.send, script.throw
+        reply: Any = None
+        trouble: BaseException | None = None
+        try:
+            while True:
+                if trouble is None:
+                    op = send(reply)
+                else:
+                    error, trouble = trouble, None
+                    op = throw(error)
+                try:
+                    reply = boottime() if op.__class__ is Now else self._perform(op)
+                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    trouble = failure
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+        finally:
+            script.close()
+
+    def _perform(self, op: Op) -> Any:
+        match op:
+            case Start(session, task):
+                return self._start(session, task)
+            case Finish(session, task, seconds):
+                return self._finish(session, task, seconds)
+            case Ask(call):
+                return self._commands.perform(call)
+            case Open():
+                return self._open()
+            case Rest(seconds):
+                return time.sleep(seconds)
+            case Close(session):
+                return self._hang_up(session)
+        raise AssertionError(op)
+
+    # --- sessions
+
+    def _open(self) -> Session:
+        ends_at = boottime() + self._io_timeout
+        link = self._commands.open_link(ends_at)
+        try:
+            backend = run(link, begin(link, self._client), ends_at)
+        except (ServerError, LinkLost, TimeoutError) as error:
+            link.close()
+            raise cannot_begin(error, self._io_timeout) from error
+        except BaseException:
+            link.close()
+            raise
+        self._listener.ring()
+        return Session(Line(link), backend)
+
+    def _hang_up(self, session: Session) -> None:
+        session.line.link.close()
+
+    def _start(self, session: Session, task: Task) -> None:
+        line: Line = session.line
+        ends_at = boottime() + self._io_timeout
+        with line.mutex:
+            before = session.current
+            if before is not None and not before.done:
+                self._drive(session, before, ends_at)
+                if not before.done:
+                    raise TimeoutError
+            if session.dead or not line.link.is_quiet():
+                raise Ended(session.why or line.link.last_words())
+            task.waits = line.link.call(task.call)
+            session.current = task
+            self._step(session, task)
+
+    def _finish(self, session: Session, task: Task, seconds: float) -> bool:
+        line: Line = session.line
+        ends_at = boottime() + seconds
+        session.see_unsent(task)
+        while not task.done:
+            with line.mutex:
+                if not task.done:
+                    self._drive(session, task, ends_at)
+            if boottime() >= ends_at:
+                break
+        if not task.done and task.nonce:
+            self._listener.ring()
+        return task.done
+
+    def _drive(self, session: Session, task: Task, ends_at: float) -> None:
+        """Until it is done, or the time is over. The mutex is ours."""
+        link: Link = session.line.link
+        try:
+            while not task.done:
+                if task.wants and not wait_for(link, task.wants, ends_at):
+                    return
+                self._step(session, task)
+        except LinkLost as lost:
+            task.end(None, lost)
+
+    def _step(self, session: Session, task: Task) -> None:
+        link: Link = session.line.link
+        try:
+            try:
+                task.wants = task.waits.send(None)
+            except StopIteration as end:
+                task.end(end.value, None)
+            except (ServerError, LinkLost) as error:
+                task.end(None, error)
+        except BaseException:
+            if not task.done:
+                task.waits, task.wants = link.resume(), 0
+            raise
+        if task.done:
+            self._told(link.heard())
+
+    def look_up(self, session: Session) -> bool:
+        """Something came on a session: see what. False: somebody else is at it."""
+        line: Line = session.line
+        if not line.mutex.acquire(blocking=False):
+            return False
+        try:
+            task = session.current
+            if task is not None and not task.done:
+                self._drive(session, task, boottime())
+                if task.done and task.nonce:
+                    self._desk.post(task.nonce)
+            else:
+                self._told(line.link.hear())
+        except LinkLost as lost:
+            self._desk.lost(session, str(lost))
+        finally:
+            line.mutex.release()
+        return True
+
+    def _told(self, nonces: list[str]) -> None:
+        """Of what was broken."""
+        for nonce in nonces:
+            if nonce in self._desk.mine and nonce not in self._desk.told:
+                self._desk.told.add(nonce)
+                self._desk.post(nonce)

@@ -1,0 +1,69 @@
+"""Connections opened in an event loop; a file of asyncio's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...core.ops import Refused, Troubled
+from ...drivers.clock import boottime
+from ...errors import EngineUnavailable
+from .failures import cannot_begin
+from .greeting import greet
+from .ground import Ground
+from .link import Link, LinkLost, ServerError
+from .loop import run
+from .resolving import resolved
+from .target import Conninfo
+
+__all__ = ["Opener"]
+
+
+class Opener:
+    """Opens connections to one database: host by host, address by address."""
+
+    def __init__(self, ground: Ground, io_timeout: float) -> None:
+        self._ground = ground
+        self._io_timeout = io_timeout
+
+    async def open_link(self, ends_at: float) -> Link:
+        """Connected, greeted, with our functions in place. Nothing has been asked of it yet."""
+        failure: Exception = Refused("there is no server to connect to")
+        hosts = self._ground.target.attempts(self._io_timeout)
+        for number, host in enumerate(hosts):
+            now = boottime()
+            share = now + max(ends_at - now, 0.0) / (len(hosts) - number)
+            try:
+                return await self._open_host(host, share)
+            except (Troubled, EngineUnavailable) as error:
+                failure = error
+        raise failure
+
+    async def _open_host(self, host: Conninfo, ends_at: float) -> Link:
+        try:
+            async with asyncio.timeout(max(ends_at - boottime(), 0.0)):
+                addresses = await resolved(host)
+        except TimeoutError:
+            raise Refused("the name of the server was not found in time") from None
+        failure: Exception = Refused("the server has no address")
+        for number, conninfo in enumerate(addresses):
+            now = boottime()
+            share = now + max(ends_at - now, 0.0) / (len(addresses) - number)
+            try:
+                return await self._open_one(conninfo, share)
+            except (Troubled, EngineUnavailable) as error:
+                failure = error
+        raise failure
+
+    async def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
+        link = Link(conninfo)
+        try:
+            await run(link, link.connect(), ends_at)
+            source = await run(link, greet(link, self._ground.target, self._io_timeout), ends_at)
+            self._ground.learn(source, link.pooled)
+        except (ServerError, LinkLost, TimeoutError) as error:
+            link.close()
+            raise cannot_begin(error, self._io_timeout) from error
+        except BaseException:
+            link.close()
+            raise
+        return link

@@ -1,0 +1,379 @@
+"""Session locks: what is on which connection, what is said to the server, and what is left there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import holdfast
+from contract.harness import Actor, World, held
+from holdfast import Client, EngineUnavailable, InvalidArgument, LockLost, provision
+from holdfast.engines.postgres.advisory.desk import Session, Task
+from holdfast.engines.postgres.advisory.keys import key_of
+from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
+from holdfast.lab.servers import PgBouncer
+from support import wait_until
+from support.servers import shared_pgbouncer, shared_postgresql
+
+pytestmark = pytest.mark.engine("postgresql+advisory")
+
+
+@pytest.fixture
+def url(schema: str) -> str:
+    """A schema of its own, and a name by which the server tells the connections of this test."""
+    return _url(shared_postgresql().url, schema)
+
+
+def _url(url: str, schema: str, **options: str) -> str:
+    told = "".join(f"&{name}={value}" for name, value in options.items())
+    advisory = url.replace("postgresql", "postgresql+advisory", 1)
+    return f"{advisory}?schema={schema}&application_name={schema}{told}"
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def connection() -> Iterator[psycopg.Connection]:
+    with psycopg.connect(shared_postgresql().url, autocommit=True) as connection:
+        yield connection
+
+
+def backends(schema: str) -> int:
+    told = shared_postgresql().sql(
+        f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'"
+    )
+    return int(told)
+
+
+def advisory_locks(schema: str) -> int:
+    """How many are held or wanted on the connections of this test."""
+    told = shared_postgresql().sql(
+        "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}'"
+    )
+    return int(told)
+
+
+def taken(client: Client, name: str = "x", ttl: float = 30.0) -> holdfast.Lease:
+    lease = client.lock(name, ttl=ttl).acquire(timeout=0)
+    assert lease is not None
+    return lease
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_keys_are_the_same_everywhere() -> None:
+    """Written down: another number would be another lock to those who run an older version."""
+    assert key_of("holdfast", "x") == -5745131493836048243
+    assert key_of("shop", "invoices/ä🔒") == 6870675075780230273
+
+
+def test_a_hundred_thousand_names_have_as_many_keys() -> None:
+    keys = {key_of("holdfast", f"order/{number}") for number in range(100_000)}
+    assert len(keys) == 100_000
+    assert min(keys) < -(2**62)
+    assert max(keys) > 2**62, "all 64 bits are used"
+
+
+def test_a_namespace_and_a_name_do_not_run_together() -> None:
+    assert key_of("a", "bc") != key_of("ab", "c")
+
+
+def test_the_server_has_that_key(locks: Client, schema: str) -> None:
+    lease = taken(locks)
+    high, low = (
+        shared_postgresql()
+        .sql(
+            "SELECT l.classid, l.objid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}'"
+        )
+        .split("|")
+    )
+    key = key_of("holdfast", "x")
+    assert (int(high), int(low)) == ((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
+    lease.release()
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+def test_what_is_held_shares_a_connection(locks: Client, schema: str) -> None:
+    leases = [taken(locks, f"name {number}") for number in range(300)]
+    assert backends(schema) <= 3
+    assert advisory_locks(schema) == 300
+    for lease in leases:
+        lease.release()
+    assert advisory_locks(schema) == 0
+
+
+def test_another_ttl_is_another_connection(locks: Client, schema: str) -> None:
+    """The server ends a session that is silent for its ttl: a short one must not end a long one."""
+    long, short = taken(locks, "long", ttl=30), taken(locks, "short", ttl=1.0)
+    wait_until(lambda: locks.inspect("short").holders[0].age > 1.5)
+    long.check()
+    short.check()
+    long.release()
+    short.release()
+
+
+async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world: World, schema: str) -> None:
+    ann, client = world.actor(), world.client()
+    lock = client.lock("x")
+    lease = held(await ann(lock.acquire))
+    other = held(await ann(client.lock("y").acquire))
+    tokens: list[int] = []
+
+    async def take_a_turn(actor: Actor) -> None:
+        async with actor.inside(client.lock("x")) as got:
+            tokens.append(got.token)
+
+    turns = [asyncio.create_task(take_a_turn(world.actor())) for _ in range(25)]
+    await world.until_waiting("x", 8)
+    assert backends(schema) <= 8 + 2 + 3 + 2, "those who wait, look and hold, and the one who looks for us"
+    await ann(other.release)
+    await ann(lock.release)
+    await asyncio.gather(*turns)
+    assert len(set(tokens)) == 25
+    assert tokens == sorted(tokens)
+    assert min(tokens) > lease.token
+    await world.until(lambda: advisory_locks(schema) == 0)
+
+
+async def test_what_is_free_can_be_had_although_many_wait_for_something_else(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    await ann(client.lock("x").acquire)
+    y = held(await ann(client.lock("y").acquire))
+    crowd = [world.actor()(client.lock("x").acquire, timeout=60) for _ in range(12)]
+    await world.until_waiting("x", 8)
+    waiting = world.actor()(client.lock("y").acquire, timeout=20)
+    await ann(y.release)
+    assert await waiting is not None
+    await ann(client.close)
+    for each in crowd:
+        with pytest.raises(InvalidArgument, match="closed"):
+            await each
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The names of all statements that are sent on sessions from now on."""
+    sent: list[bytes] = []
+    start = AdvisoryThreads._start
+
+    def noting(self: AdvisoryThreads, session: Session, task: Task) -> None:
+        sent.append(task.call.statement.name)
+        start(self, session, task)
+
+    monkeypatch.setattr(AdvisoryThreads, "_start", noting)
+    return sent
+
+
+def test_a_lock_and_its_release_are_a_statement_each(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locks.lock("x"):
+        pass  # connected, prepared
+    sent = _noted(monkeypatch)
+    with locks.lock("x"):
+        pass
+    assert sent == [b"holdfast_session_try_1", b"holdfast_session_release_1"]
+
+
+def test_a_thousand_leases_are_renewed_by_one_statement(
+    locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = _noted(monkeypatch)
+    leases = [taken(locks, f"name {number}", ttl=4.0) for number in range(1000)]
+    wait_until(lambda: locks.inspect("name 999").holders[0].age > 4.5)
+    for lease in leases:
+        lease.check()
+    assert 0 < sent.count(b"holdfast_session_beat_1") <= 40, "for each session, not for each lease"
+    for lease in leases:
+        lease.release()
+
+
+# --- what is left -------------------------------------------------------------------------------
+
+
+async def test_a_time_out_that_races_the_grant_leaves_nothing(world: World, schema: str) -> None:
+    """Whoever was first: either it is held, or nothing of it is."""
+    ann, bob = world.actor(), world.actor()
+    mine, theirs = world.client().lock("x"), world.client().lock("x")
+    chance = random.Random(7)
+    granted = 0
+    for _ in range(25):
+        lease = held(await ann(mine.acquire, timeout=20))
+        waiting = bob(theirs.acquire, timeout=0.03)
+        await asyncio.sleep(0.02 + chance.random() * 0.02)
+        await ann(lease.release)
+        got = await waiting
+        if got is not None:
+            granted += 1
+            assert got.token > lease.token
+            await bob(got.release)
+    await world.until(lambda: advisory_locks(schema) == 0)
+    assert held(await ann(mine.acquire, timeout=5)).token > lease.token
+
+
+async def test_a_time_out_in_the_moment_after_the_grant_is_looked_at(
+    world: World, schema: str, connection: psycopg.Connection
+) -> None:
+    """The server has given the lock and is about to mint: a lock that nobody knows of must not stay."""
+    ann, bob = world.actor(), world.actor()
+    mine, theirs = world.client().lock("x"), world.client().lock("x")
+    lease = held(await ann(mine.acquire))
+    waiting = bob(theirs.acquire, timeout=1.0)
+    await world.until_waiting("x", 1)
+    with connection.transaction():
+        connection.execute(f"SELECT FROM {schema}.session_names FOR UPDATE".encode())
+        await ann(lease.release)
+        assert await waiting is None
+    await world.until(lambda: advisory_locks(schema) == 0, "it is held by nobody's grant", timeout=5)
+    assert held(await ann(mine.acquire, timeout=0)).token > lease.token
+
+
+async def test_an_error_after_the_grant_leaves_no_lock(
+    world: World, schema: str, connection: psycopg.Connection
+) -> None:
+    ann, client = world.actor(), world.client()
+    await ann(held(await ann(client.lock("x").acquire)).release)
+    connection.execute(
+        f"ALTER TABLE {schema}.session_names ADD CONSTRAINT no CHECK (token < 0) NOT VALID".encode()
+    )
+    with pytest.raises(EngineUnavailable, match="23514"):
+        await ann(client.lock("x").acquire, timeout=0)
+    assert advisory_locks(schema) == 0
+    connection.execute(f"ALTER TABLE {schema}.session_names DROP CONSTRAINT no".encode())
+    assert await ann(client.lock("x").acquire, timeout=0) is not None
+
+
+async def test_no_connection_is_kept_with_a_lock_on_it(world: World, schema: str) -> None:
+    ann, client = world.actor(), world.client()
+    for ttl in (0.3, 5.0, 30.0):
+        await ann(held(await ann(client.lock("x", ttl=ttl).acquire)).release)
+        write = client.rwlock("rw", ttl=ttl).write()
+        read = await ann(held(await ann(write.acquire)).downgrade)
+        await ann(read.release)
+        held(await ann(write.acquire))
+        await ann(client.break_lock, "rw", reason="test")
+    await world.until(lambda: advisory_locks(schema) == 0)
+
+
+def test_the_row_of_a_name_may_go(locks: Client, schema: str, connection: psycopg.Connection) -> None:
+    """It decides nothing: the lock is held on, and the next token is larger by the clock."""
+    lease = taken(locks)
+    connection.execute(f"DELETE FROM {schema}.session_names".encode())
+    assert locks.lock("x").acquire(timeout=0) is None
+    lease.check()
+    lease.release()
+    again = taken(locks)
+    assert again.token > lease.token
+    again.release()
+
+
+def test_names_that_nobody_uses_are_forgotten(
+    locks: Client, schema: str, connection: psycopg.Connection
+) -> None:
+    kept, idle = taken(locks, "kept"), taken(locks, "idle")
+    idle.release()
+    connection.execute(f"UPDATE {schema}.session_names SET changed_at = changed_at - 100000".encode())
+    row = connection.execute(f"SELECT {schema}.session_sweep_1(1000, {schema}.clock_1())".encode()).fetchone()
+    assert row == (1,)
+    kept.check()
+    kept.release()
+    again = taken(locks, "idle")
+    assert again.token > idle.token
+    again.release()
+
+
+def test_both_engines_of_one_database_keep_out_of_each_others_way(locks: Client, schema: str) -> None:
+    with holdfast.connect(f"{shared_postgresql().url}?schema={schema}") as table:
+        leases = taken(table), taken(locks)
+        leases[0].set_value(b"table")
+        leases[1].set_value(b"session")
+        assert (table.inspect("x").value, locks.inspect("x").value) == (b"table", b"session")
+        assert [info.name for info in table.list()] == [info.name for info in locks.list()] == ["x"]
+        assert leases[0].fence.source != leases[1].fence.source
+        for lease in leases:
+            lease.release()
+
+
+def test_it_is_prepared_beforehand_too(url: str) -> None:
+    assert provision.install(url) is True
+    assert provision.install(url) is False
+    assert "session_names" in provision.script(url)
+
+
+# --- proxies ------------------------------------------------------------------------------------
+
+
+async def _refused(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable, match=r"postgresql://.*works behind") as refusal:
+        await ann(client.lock("x").acquire)
+    assert "pooler=no" in str(refusal.value)
+    assert time.monotonic() - began < 10
+    with pytest.raises(EngineUnavailable):
+        await ann(client.inspect, "x")
+
+
+async def test_a_transaction_pooling_proxy_is_refused(world: World, schema: str) -> None:
+    provision.install(world.url)
+    world.url = _url(shared_pgbouncer().url, schema)
+    await _refused(world)
+
+
+async def test_one_that_is_denied_is_noticed_all_the_same(world: World, schema: str) -> None:
+    """Whoever says pooler=no is believed, until another process answers than the one that was asked."""
+    provision.install(world.url)
+    with PgBouncer(shared_postgresql(), settings={"default_pool_size": "2"}) as bouncer:
+        world.url = _url(bouncer.url, schema, pooler="no")
+        ann, client = world.actor(), world.client()
+        crowd = [world.actor() for _ in range(6)]
+        results = [actor(client.lock(f"name {i}").acquire, timeout=5) for i, actor in enumerate(crowd)]
+        done = await asyncio.gather(*results, return_exceptions=True)
+        refused = [each for each in done if isinstance(each, EngineUnavailable)]
+        assert refused, done
+        assert all("connection" in str(each) or "one of their own" in str(each) for each in refused)
+        await ann(client.close)
+
+
+async def test_one_that_pools_by_the_session_is_fine_when_told(world: World, schema: str) -> None:
+    provision.install(world.url)
+    with PgBouncer(shared_postgresql(), pool_mode="session") as bouncer:
+        world.url = _url(bouncer.url, schema)
+        await _refused(world)
+        world.url = _url(bouncer.url, schema, pooler="no")
+        ann, bob, client = world.actor(), world.actor(), world.client()
+        lease = held(await ann(client.lock("x").acquire))
+        assert await bob(client.lock("x").acquire, timeout=0) is None
+        waiting = bob(client.lock("x").acquire)
+        await ann(lease.release)
+        assert held(await waiting).token > lease.token
+        await ann(client.close)
+
+
+def test_pooler_yes_makes_no_sense(schema: str) -> None:
+    with pytest.raises(InvalidArgument, match="postgresql://"):
+        holdfast.connect(_url(shared_postgresql().url, schema, pooler="yes"))
+
+
+def test_a_broken_lock_costs_the_others_on_its_connection_nothing(locks: Client, url: str) -> None:
+    one, two = taken(locks, "one"), taken(locks, "two")
+    with holdfast.connect(url) as other:
+        assert other.break_lock("one", reason="test") is not None
+    wait_until(lambda: one.lost)
+    two.check()
+    with pytest.raises(LockLost) as loss:
+        one.release()
+    assert loss.value.reason == "broken"
+    assert locks.inspect("two").holders[0].token == two.token
+    two.release()

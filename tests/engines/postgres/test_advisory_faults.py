@@ -1,0 +1,401 @@
+"""Session locks when things go wrong: sessions that end, servers that stop, networks that go silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from contract.harness import World, held
+from faults.children import acting, holding, waiting
+from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
+from holdfast.lab.proxy import Proxy
+from holdfast.lab.servers import PostgreSQL
+from support import wait_until
+from support.servers import shared_postgresql
+
+pytestmark = pytest.mark.engine("postgresql+advisory")
+
+
+def _advisory(url: str) -> str:
+    return url.replace("postgresql", "postgresql+advisory", 1)
+
+
+@pytest.fixture
+def url(schema: str) -> str:
+    """The schema is made, so that what follows is about locks alone."""
+    url = f"{_advisory(shared_postgresql().url)}?schema={schema}"
+    provision.install(url)
+    return url
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
+def client_at(world: World, url: str, **options: float) -> Client:
+    """One that gets there by another way than the others."""
+    before, world.url = world.url, url
+    try:
+        return world.client(**options)
+    finally:
+        world.url = before
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    server = shared_postgresql()
+    with Proxy(server.host, server.port) as proxy:
+        yield proxy
+
+
+def named(schema: str) -> str:
+    """A way by which the server tells connections from others."""
+    return f"{_advisory(shared_postgresql().url)}?schema={schema}&application_name={schema}"
+
+
+def through(proxy: Proxy, schema: str) -> str:
+    return f"postgresql+advisory://postgres@{proxy.address}/postgres?schema={schema}"
+
+
+def end_backends(schema: str) -> int:
+    told = shared_postgresql().sql(
+        f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{schema}'"
+    )
+    return int(told)
+
+
+def waiting_backends(schema: str) -> set[str]:
+    told = shared_postgresql().sql(
+        f"SELECT w.backend FROM {schema}.session_waiters w"
+        " JOIN pg_locks l ON l.pid = w.backend AND NOT l.granted"
+    )
+    return set(told.split())
+
+
+# --- sessions that end --------------------------------------------------------------------------
+
+
+async def test_a_terminated_backend_is_a_loss_told_at_once(world: World, schema: str) -> None:
+    """However long the ttl is, and whether or not it renews."""
+    ann, bob, client = world.actor(), world.actor(), client_at(world, named(schema))
+    leases = [
+        held(await ann(client.lock("one", ttl=3600).acquire)),
+        held(await ann(client.lock("two", ttl=3600, renew=False).acquire)),
+    ]
+    began = time.monotonic()
+    assert end_backends(schema) >= 1
+    for lease in leases:
+        assert await ann(lease.wait_lost, timeout=20) is True
+    assert time.monotonic() - began < 5
+    with pytest.raises(LockLost, match="its connection ended"):
+        leases[0].check()
+    newer = held(await bob(world.client().lock("one").acquire, timeout=5))
+    assert newer.token > leases[0].token
+    with pytest.raises(LockLost):
+        await ann(leases[1].release)
+    assert held(await ann(client.lock("two").acquire, timeout=5)).token > leases[1].token
+
+
+async def test_one_who_waits_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
+    ann, bob = world.actor(), world.actor()
+    lease = held(await bob(world.client().lock("x").acquire))
+    pending = ann(client_at(world, named(schema)).lock("x").acquire, timeout=30)
+    await world.until_waiting("x", 1)
+    (first,) = waiting_backends(schema)
+    assert end_backends(schema) >= 1
+    await world.until(lambda: waiting_backends(schema) - {first}, "it did not come back")
+    await bob(lease.release)
+    assert held(await pending).token > lease.token
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_cut_connection_is_a_loss_told_at_once(
+    world: World, schema: str, proxy: Proxy, reset: bool
+) -> None:
+    ann, bob = world.actor(), world.actor()
+    lock = client_at(world, through(proxy, schema)).lock("x", ttl=600)
+    lease = held(await ann(lock.acquire))
+    pending = bob(client_at(world, through(proxy, schema)).lock("x").acquire, timeout=30)
+    await world.until_waiting("x", 1)
+    began = time.monotonic()
+    proxy.cut(reset=reset)
+    assert await ann(lease.wait_lost, timeout=20) is True
+    assert time.monotonic() - began < 5
+    assert held(await pending).token > lease.token, "the server gave it up, and who waited came back"
+    with pytest.raises(LockLost):
+        await ann(lock.release)
+
+
+async def test_a_silent_connection_is_lost_at_the_deadline_and_free_after_the_ttl(
+    world: World, schema: str, proxy: Proxy
+) -> None:
+    ann, bob, other = world.actor(), world.actor(), world.client()
+    client = client_at(world, through(proxy, schema), io_timeout=0.5)
+    lease = held(await ann(client.lock("x", ttl=2.0).acquire))
+    began = time.monotonic()
+    proxy.hold()
+    assert await bob(other.lock("x").acquire, timeout=0) is None
+    newer = held(await bob(other.lock("x").acquire, timeout=20))
+    assert lease.lost, "the holder knew before the next had it"
+    assert time.monotonic() - began < 10
+    assert newer.token > lease.token
+    proxy.pass_on()
+
+
+async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Proxy) -> None:
+    """The lock was granted and nobody heard of it: its session ends, and the attempt asks on another."""
+    ann, client = world.actor(), client_at(world, through(proxy, schema))
+    await ann(held(await ann(client.lock("warm").acquire)).release)
+    lost = proxy.lose_reply(b"holdfast_session_try_1")
+    lease = held(await ann(client.lock("x").acquire, timeout=20))
+    assert lost.is_set()
+    assert [holder.token for holder in world.look("x").holders] == [lease.token]
+    await ann(lease.release)
+    assert not world.look("x").locked
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQL]:
+    """Of this module's own: it is stopped and killed."""
+    with PostgreSQL() as server:
+        yield server
+
+
+def at(server: PostgreSQL, schema: str) -> str:
+    return f"{_advisory(server.url)}?schema={schema}"
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+async def test_a_restart_loses_every_lock_and_says_so(
+    world: World, schema: str, server: PostgreSQL, kill: bool
+) -> None:
+    world.url = at(server, schema)
+    ann, bob = world.actor(), world.actor()
+    lease = held(await ann(world.client().lock("x", ttl=600).acquire))
+    pending = bob(world.client().lock("x").acquire, timeout=60)
+    await world.until_waiting("x", 1)
+    server.restart(kill=kill)
+    assert await ann(lease.wait_lost, timeout=20) is True
+    newer = held(await pending)
+    assert newer.token > lease.token, "also where the server forgot the last tokens"
+    assert world.look("x").holders[0].token == newer.token
+
+
+async def test_a_server_that_shuts_down_is_not_busy(world: World, schema: str, server: PostgreSQL) -> None:
+    world.url = at(server, schema)
+    ann, client = world.actor(), world.client(io_timeout=0.5)
+    lock = client.lock("x")
+    await ann(held(await ann(lock.acquire)).release)
+    server.stop()
+    try:
+        with pytest.raises(EngineUnavailable):
+            await ann(lock.acquire, timeout=0)
+        with pytest.raises(EngineUnavailable):
+            await ann(lock.acquire, timeout=0.3)
+    finally:
+        server.start()
+    assert await ann(lock.acquire, timeout=20) is not None
+
+
+async def test_a_server_that_stands_still_is_a_loss_at_the_deadline(
+    world: World, schema: str, server: PostgreSQL
+) -> None:
+    """Its kernel answers and nothing else does. If it goes on in time nothing is lost."""
+    world.url = at(server, schema)
+    ann, client = world.actor(), world.client(io_timeout=0.3)
+    short, long = client.lock("short", ttl=1.0), client.lock("long", ttl=60)
+    lost, kept = held(await ann(short.acquire)), held(await ann(long.acquire))
+    server.pause()
+    try:
+        began = time.monotonic()
+        await world.until(lambda: lost.lost)
+        assert time.monotonic() - began < 5
+        with pytest.raises(EngineUnavailable, match="answer"):
+            await ann(client.lock("y").acquire)
+    finally:
+        server.resume()
+    kept.check()
+    await ann(kept.release)
+    await world.until_free("short")
+    await world.until_free("y")
+    assert held(await ann(short.acquire, timeout=20)).token > lost.token
+
+
+async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
+    world: World, schema: str, server: PostgreSQL
+) -> None:
+    world.url = at(server, schema)
+    ann, client = world.actor(), world.client(io_timeout=0.3)
+    kept = held(await ann(client.lock("kept", ttl=3.0).acquire))
+    lease = held(await ann(client.lock("x", ttl=3.0).acquire))
+    server.pause()
+    try:
+        with pytest.raises(EngineUnavailable):
+            await ann(lease.release)
+    finally:
+        server.resume()
+    await world.until_free("x")
+    await world.until(lambda: kept.lost or world.look("kept").holders[0].age > 3.5)
+    kept.check()
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def test_a_holder_that_is_killed_holds_no_more(url: str, locks: Client) -> None:
+    """At once, not after its ttl."""
+    with holding(url, ttl=600) as child:
+        token = int(child.expect("held"))
+        assert locks.lock("x").acquire(blocking=False) is None
+        child.kill()
+        began = time.monotonic()
+        lease = locks.lock("x").acquire(timeout=20)
+        assert time.monotonic() - began < 5
+    assert lease is not None
+    assert lease.token > token
+    lease.release()
+
+
+def test_a_holder_that_is_stopped_loses_it_and_its_write_is_refused(
+    url: str, locks: Client, tmp_path: Path
+) -> None:
+    """Declared dead, it cannot finish what was given to another."""
+    data = tmp_path / "data.db"
+    with closing(sqlite3.connect(data)) as db:
+        db.execute("CREATE TABLE invoice (writer TEXT)")
+        fencing.install(db)
+        db.commit()
+    code = f"""
+import sqlite3
+lease = locks.lock("x", ttl=1.5).acquire()
+print("held", lease.token, flush=True)
+sys.stdin.readline()
+db = sqlite3.connect({str(data)!r})
+try:
+    fencing.enforce(db.cursor(), "invoice", lease)
+except Exception as error:
+    print("refused", type(error).__name__, lease.lost, flush=True)
+"""
+    with acting(url, code) as child:
+        token = int(child.expect("held"))
+        child.signal(signal.SIGSTOP)
+        lease = locks.lock("x").acquire(timeout=20)
+        assert lease is not None
+        assert lease.token > token
+        with closing(sqlite3.connect(data)) as db:
+            fencing.enforce(db.cursor(), "invoice", lease)
+            db.commit()
+        child.signal(signal.SIGCONT)
+        child.send()
+        assert child.expect("refused") == f"{StaleToken.__name__} True"
+    lease.release()
+
+
+def test_a_broken_holder_that_stands_still_loses_its_connection(url: str, locks: Client) -> None:
+    with holding(url, ttl=600) as child:
+        token = int(child.expect("held"))
+        child.signal(signal.SIGSTOP)
+        try:
+            fence = locks.break_lock("x", reason="it stands still")
+            assert fence is not None
+            lease = locks.lock("x").acquire(timeout=5)
+            assert lease is not None
+            assert token < fence < lease.token
+        finally:
+            child.signal(signal.SIGCONT)
+        child.expect("told")
+        child.send("lease.check()")
+        assert child.expect("did") == "LockLost broken"
+        lease.release()
+
+
+def test_a_waiter_that_is_killed_holds_up_nobody(url: str, locks: Client) -> None:
+    mine = locks.lock("x").acquire()
+    assert mine is not None
+    with waiting(url) as first:
+        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        with waiting(url) as second:
+            wait_until(lambda: len(locks.inspect("x").waiters) == 2)
+            first.kill()
+            wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+            mine.release()
+            second.expect("granted")
+            second.send()
+            second.expect("released")
+
+
+def test_ctrl_c_while_waiting(url: str, locks: Client) -> None:
+    with locks.lock("x"), waiting(url) as waiter:
+        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        waiter.interrupt()
+        assert waiter.expect("interrupted") == "None"
+        wait_until(lambda: not locks.inspect("x").waiters)
+        waiter.succeed()
+
+
+def test_a_fork_takes_nothing_along(url: str, locks: Client) -> None:
+    """The child's end says nothing on the parent's connection, and its own client is another."""
+    code = """
+lease = locks.lock("x", ttl=5).acquire()
+pid = os.fork()
+if pid == 0:
+    alone = locks.lock("x").acquire(blocking=False) is None and lease.lost
+    fresh = locks.lock("y").acquire(blocking=False) is not None
+    os._exit(0 if alone and fresh else 1)
+_, status = os.waitpid(pid, 0)
+print("child", status, flush=True)
+lease.check()
+lease.extend(5)
+print("kept", lease.token, flush=True)
+sys.stdin.readline()
+lease.release()
+"""
+    with acting(url, code) as child:
+        assert child.expect("child") == "0"
+        token = int(child.expect("kept"))
+        assert [holder.token for holder in locks.inspect("x").holders] == [token]
+        child.send()
+        child.succeed()
+    assert not locks.inspect("x").locked
+
+
+def test_eight_processes_exclude_each_other_and_take_turns(url: str, locks: Client, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = f"""
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(15):
+    with locks.lock("x", ttl=10) as lease:
+        with open({str(log)!r}, "a") as log:
+            log.write(f"in {{os.getpid()}} {{lease.token}}\\n")
+            log.flush()
+            log.write(f"out {{os.getpid()}}\\n")
+"""
+    with ExitStack() as stack:
+        children = [stack.enter_context(acting(url, code)) for _ in range(8)]
+        for child in children:
+            child.expect("ready")
+        for child in children:
+            child.send()
+        for child in children:
+            child.succeed()
+    lines = log.read_text().splitlines()
+    assert len(lines) == 8 * 15 * 2
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    assert all(entered.split()[1] == left.split()[1] for entered, left in pairs), "two were inside at once"
+    tokens = [int(entered.split()[2]) for entered, _ in pairs]
+    assert tokens == sorted(set(tokens))
+    assert os.getpid() not in {int(entered.split()[1]) for entered, _ in pairs}
