@@ -71,6 +71,7 @@ EXAMPLES = {
     "etcd": "etcd://localhost:2379",
     "zookeeper": "zookeeper://localhost:2181",
     "postgresql": "postgresql://db.example.org/app",
+    "postgresql+advisory": "postgresql+advisory://db.example.org/app",
 }
 
 
