@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from holdfast.rules import node
-from holdfast.rules.node.transitions import BROKEN_KEPT_US, NOT_EXPORTED
+from holdfast.rules.node.transitions import BROKEN_KEPT_US, NOT_EXPORTED, OVER_KEPT
 from holdfast.rules.record import MAX_TOKEN
 from rules.node_moves import EXPECTED, READY, NodeMove, made, moves
 
@@ -332,3 +332,13 @@ def test_whatever_is_asked_numbers_are_issued_once_and_upward(sequence: list[Nod
             assert released or broken
         if after.claim is not None and before.claim is not None and after.claim.owner == before.claim.owner:
             assert after.claim.expires_at >= before.claim.expires_at
+
+
+def test_what_is_over_is_remembered_up_to_a_bound() -> None:
+    """The latest: a node that was asked for much while it hung is not slow for ever."""
+    one = OneNode()
+    for number in range(OVER_KEPT + 20):
+        one.ask(node.Release(f"late-{number}", 60 * SECOND))
+    assert len(one.record.over) == OVER_KEPT
+    assert one.acquire(f"late-{OVER_KEPT + 19}") == node.Lost("withdrawn")
+    assert isinstance(one.acquire("late-0"), node.Issued)

@@ -11,12 +11,22 @@ from hypothesis import strategies as st
 
 from engines.redis.wire import Wire, plain
 from engines.redlock.mutants import MUTANTS, Mutant
-from engines.redlock.twins import DATABASE, Translation, answered, bulk, deeds_of, differs, scripts_with
+from engines.redlock.twins import (
+    BEGINNING,
+    DATABASE,
+    Deed,
+    Translation,
+    answered,
+    bulk,
+    deeds_of,
+    differs,
+    scripts_with,
+)
 from holdfast.engines.redlock.keys import MARK_KEY, Space
 from holdfast.engines.redlock.loading import NAMES, assembled, load
 from holdfast.engines.redlock.translation import pack
 from holdfast.rules import node
-from rules.node_moves import NodeMove, moves, random_moves
+from rules.node_moves import READY, NodeMove, moves, random_moves
 from support.servers import shared_redis
 
 TIMES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1"))
@@ -129,3 +139,8 @@ def test_each_broken_script_is_noticed(mutant: Mutant) -> None:
         assert any(differs(broken, deeds_of(random_moves(seed))) for seed in SEEDS), mutant.what
     finally:
         broken.close()
+
+
+def test_what_is_over_is_remembered_up_to_a_bound(translation: Translation) -> None:
+    asked = [Deed(BEGINNING, node.Release(f"late-{n}", 60_000_000), READY.ready) for n in range(120)]
+    assert not differs(translation, asked)

@@ -29,7 +29,7 @@ SPLIT_TRIES: Final = 2
 
 SPLIT_SECONDS: Final = 0.02
 
-NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent)
+NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, Refused)
 """Answers to Acquire that say: nothing of this attempt is here."""
 
 
@@ -154,7 +154,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     answers = await quorum.ask(batch, _enough_to_judge(quorum, len(takings)))
     for index, taking in enumerate(takings):
         taking.answers = column(answers, index)
-        taking.attempt.answered = _answered(taking.answers)
+        _note(taking.attempt, taking.answers)
         taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
         _remember(quorum, taking)
     if any(taking.verdict.__class__ is ToStamp for taking in takings):
@@ -169,8 +169,10 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     return takings
 
 
-def _answered(replies: dict[int, Any]) -> frozenset[int]:
-    return frozenset([each for each, reply in replies.items() if not isinstance(reply, Unknown)])
+def _note(attempt: Attempt, replies: dict[int, Any]) -> None:
+    """Where something of it may be, and where something of it may have yet to arrive."""
+    attempt.answered = frozenset([each for each, reply in replies.items() if not isinstance(reply, Unknown)])
+    attempt.absent = frozenset([each for each, reply in replies.items() if isinstance(reply, NOTHING_THERE)])
 
 
 def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
@@ -243,9 +245,8 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
     asks: dict[int, list[tuple[str, node.Release]]] = {}
     longest = 0.0
     for taking in takings:
-        for each, release in enumerate(quorum.releases(taking.attempt)):
-            if not isinstance(taking.answers.get(each), (*NOTHING_THERE, Refused)):
-                asks.setdefault(each, []).append((taking.name, release))
+        for each, release in quorum.releases(taking.attempt).items():
+            asks.setdefault(each, []).append((taking.name, release))
         longest = max(longest, taking.request.ttl / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}

@@ -27,7 +27,7 @@ from ...rules.requests import (
 from .membership import join, look_after_in_time
 from .ops import Answers, Batch
 from .state import Attempt, Quorum, column
-from .tally import is_kept, is_over, why_lost
+from .tally import is_kept, is_over, majority, why_lost
 from .views import holders_of, seen_claims
 
 __all__ = ["adopt", "export", "release", "renew", "tend", "withdraw"]
@@ -36,6 +36,8 @@ TEND_AT_ONCE: Final = 200
 """So many names are renewed in one round: each round has the same short time."""
 
 GONE: Final = Gone("expired")
+ABSENT: Final = Lost("expired")
+"""What a node would say that never had it."""
 
 
 # --- renewing -----------------------------------------------------------------------------------
@@ -145,27 +147,32 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
 async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool = False) -> dict[int, Any]:
     await join(quorum)
     asks: dict[int, Batch] = {
-        each: ((attempt.name, release),) for each, release in enumerate(quorum.releases(attempt))
+        each: ((attempt.name, release),) for each, release in quorum.releases(attempt).items()
     }
-    size, needed = quorum.size, quorum.majority
+    size = quorum.size
+
+    absent = dict.fromkeys(attempt.absent, ABSENT)
 
     def enough(answers: Answers) -> bool:
-        if len(answers) < (size if hears_all else needed):
+        if hears_all and len(answers) < len(asks):
             return False
-        told = column(answers, 0).values()
-        kept = sum(1 for reply in told if reply.__class__ is Kept)
-        lost = sum(1 for reply in told if reply.__class__ is Lost)
-        return kept >= needed or lost > size - needed
+        return _is_given_back(column(answers, 0) | absent, size)
 
     behind_until = (await Now()) + max(attempt.ttl, 1.0)
     told_all = quorum.ask_each(asks, enough)
     answers = await told_all._replace(behind_until=behind_until)
-    told = column(answers, 0)
+    told = column(answers, 0) | absent
     if not is_over(told, size):
-        sent = len(answers) < size or any(isinstance(reply, Unknown) for reply in told.values())
+        sent = len(answers) < len(asks) or any(isinstance(reply, Unknown) for reply in told.values())
         trouble = Unknown if sent else Refused
         raise trouble("too few nodes answered to tell whether it was given back")
     return told
+
+
+def _is_given_back(told: dict[int, Any], size: int) -> bool:
+    kept = sum(1 for reply in told.values() if reply.__class__ is Kept)
+    lost = sum(1 for reply in told.values() if reply.__class__ is Lost)
+    return kept >= majority(size) or lost > size - majority(size)
 
 
 async def _wake_next(quorum: Quorum, name: str) -> None:

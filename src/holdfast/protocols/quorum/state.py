@@ -41,6 +41,8 @@ class Attempt:
     """By which it may be known to nodes; empty: nothing of it is left there."""
     answered: frozenset[int] = frozenset()
     """Nodes that have answered what this owner asked for: nothing of it can arrive there any more."""
+    absent: frozenset[int] = frozenset()
+    """Those of them that have nothing of it: they need not be told of its end."""
     token: int = 0
     ttl: float = 0.0
     holders: tuple[Holder, ...] = ()
@@ -49,7 +51,7 @@ class Attempt:
     def begin(self, number: int) -> str:
         """Another try, which nobody has ever used as an owner."""
         self.tries += 1
-        self.answered = frozenset()
+        self.answered = self.absent = frozenset()
         self.owner = f"{self.nonce}.{number:x}"
         return self.owner
 
@@ -156,10 +158,14 @@ class Quorum:
         """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
         return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
 
-    def releases(self, attempt: Attempt) -> list[Release]:
-        """For each node: one that has not answered may yet be asked for it, and is to refuse that."""
+    def releases(self, attempt: Attempt) -> dict[int, Release]:
+        """For each node that may have it. One that has not answered may yet be asked, and is to refuse."""
         settled, late = Release(attempt.owner), Release(attempt.owner, round(self.linger * 1e6))
-        return [settled if node in attempt.answered else late for node in range(len(self.labels))]
+        return {
+            node: settled if node in attempt.answered else late
+            for node in range(len(self.labels))
+            if node not in attempt.absent
+        }
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""

@@ -41,6 +41,10 @@ __all__ = ["NodeStep", "apply", "settle"]
 BROKEN_KEPT_US: Final = 3_600_000_000
 """How long a broken attempt is remembered beyond its ttl, so that its holder learns why it is gone."""
 
+OVER_KEPT: Final = 100
+"""So many attempts that are over are remembered at most, the latest: whoever is forgotten too soon may get a
+claim that nobody knows of, and that runs out."""
+
 NOT_EXPORTED: Final = "it was not exported, or somebody else adopted it"
 
 
@@ -91,7 +95,7 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
         if claim.owner not in ask.instead_of:
             return record, Taken(claim, now)
         broken = Over(claim.owner, "broken", ask.note, now + claim.ttl + BROKEN_KEPT_US)
-        over = (*_remembered(over, now), broken)
+        over = (*_remembered(over, now), broken)[-OVER_KEPT:]
     number = max(record.fence + 1, ask.hint)
     if number >= MAX_TOKEN:
         return record, Spent()
@@ -138,7 +142,7 @@ def _remembering(record: NodeRecord, owner: str, forget_at: int, now: int) -> No
     elif ended.forget_at >= forget_at:
         return record
     others = [each for each in _remembered(record.over, now) if each.owner != owner]
-    return record._replace(over=(*others, ended._replace(forget_at=forget_at)))
+    return record._replace(over=(*others, ended._replace(forget_at=forget_at))[-OVER_KEPT:])
 
 
 def _remembered(over: tuple[Over, ...], now: int) -> list[Over]:

@@ -9,6 +9,7 @@ local IDLE_BYTES = 12
 local MAX_TOKEN = 9007199254740992
 local HINT_SPAN = 60000000
 local BROKEN_KEPT = 3600000000
+local OVER_KEPT = 100
 local RETENTION_MS = 86400000
 local NOT_EXPORTED = 'it was not exported, or somebody else adopted it'
 

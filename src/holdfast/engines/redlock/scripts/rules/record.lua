@@ -60,12 +60,16 @@ local function lost(over, claim, owner, now)
   return { 'lost', claim and 'stolen' or 'expired', '' }
 end
 
+-- Room is left for one more.
 local function remembered(over, now, except)
   local kept = {}
   for _, ended in ipairs(over) do
     if ended[FORGET_AT] > now and ended[OWNER] ~= except then
       kept[#kept + 1] = ended
     end
+  end
+  while #kept >= OVER_KEPT do
+    table.remove(kept, 1)
   end
   return kept
 end
