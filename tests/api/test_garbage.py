@@ -56,20 +56,20 @@ def test_dropping_both_stops_the_renewal(client: Client, kind: str) -> None:
 
 
 def test_a_lock_keeps_its_lease(client: Client) -> None:
-    lock = client.lock("x", ttl=1.0)
+    lock = client.lock("x", ttl=2.0)
     lock.acquire()
     gc.collect()
-    wait_until(lambda: age(client) > 1.3)
+    wait_until(lambda: age(client) > 2.4)
     assert lock.lease is not None
     lock.lease.check()
     lock.release()
 
 
 def test_a_lease_keeps_itself(client: Client) -> None:
-    lease = client.lock("x", ttl=1.0).acquire()
+    lease = client.lock("x", ttl=2.0).acquire()
     assert lease is not None
     gc.collect()
-    wait_until(lambda: age(client) > 1.3)
+    wait_until(lambda: age(client) > 2.4)
     lease.check()
     lease.release()
     assert holders(client) == 0
@@ -141,13 +141,13 @@ def test_the_same_in_asyncio() -> None:
         url = f"memory://{secrets.token_hex(8)}"
         async with holdfast.aio.connect(url) as client:
             with holdfast.connect(url) as observer:
-                leases = [await client.lock("x", ttl=1.0).acquire()]
+                leases = [await client.lock("x", ttl=2.0).acquire()]
                 dropped(leases)
                 await async_wait_until(lambda: holders(observer) == 0)
-                lock = client.lock("x", ttl=1.0)
+                lock = client.lock("x", ttl=2.0)
                 await lock.acquire()
                 gc.collect()
-                await async_wait_until(lambda: age(observer) > 1.3)
+                await async_wait_until(lambda: age(observer) > 2.4)
                 assert lock.lease is not None
                 lock.lease.check()
                 await lock.release()

@@ -60,12 +60,12 @@ async def test_ended_while_nobody_asks(world: World, schema: str) -> None:
 
 
 async def test_ended_again_and_again_while_renewing(world: World, schema: str) -> None:
-    ann, lock = world.actor(), world.client().lock("x", ttl=1.0)
+    ann, lock = world.actor(), world.client().lock("x", ttl=2.0)
     lease = held(await ann(lock.acquire))
 
     def end_until_it_is_old() -> None:
         """Apart from the loop, which is to renew: looking may take its time when its connection is ended."""
-        for tenth in range(2, 25, 2):
+        for tenth in range(2, 35, 3):
             wait_until(lambda at=tenth / 10: world.look("x").holders[0].age > at)  # type: ignore[misc]  # mypy cannot type a lambda with a default
             end_backends(schema)
 
