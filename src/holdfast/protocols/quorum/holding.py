@@ -153,8 +153,10 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
 
     absent = dict.fromkeys(attempt.absent, ABSENT)
 
+    least = len(asks) if hears_all else quorum.majority - len(absent)
+
     def enough(answers: Answers) -> bool:
-        if hears_all and len(answers) < len(asks):
+        if len(answers) < least:
             return False
         return _is_given_back(column(answers, 0) | absent, size)
 
@@ -170,9 +172,8 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
 
 
 def _is_given_back(told: dict[int, Any], size: int) -> bool:
-    kept = sum(1 for reply in told.values() if reply.__class__ is Kept)
-    lost = sum(1 for reply in told.values() if reply.__class__ is Lost)
-    return kept >= majority(size) or lost > size - majority(size)
+    classes = [reply.__class__ for reply in told.values()]
+    return classes.count(Kept) >= majority(size) or classes.count(Lost) > size - majority(size)
 
 
 async def _wake_next(quorum: Quorum, name: str) -> None:
