@@ -101,6 +101,21 @@ def test_a_waiter_is_told_once_and_looks_once(connect: Connect, hold: Hold, spy:
         thread.join(20)
 
 
+def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
+    connect: Connect, hold: Hold, spy: Spy
+) -> None:
+    """Once to put its ticket and see who is before it, once to watch that one and see if it is still so."""
+    client, other = connect(session_timeout=60), connect(session_timeout=60)
+    hold(other.lock("x"))
+    lock = client.lock("x")
+    assert lock.acquire(timeout=0.05) is None
+    spy.batches()
+    assert lock.acquire(timeout=0.3) is None
+    waits = spy.batches()
+    assert waits[:2] == [["Multi", "GetChildren2"], ["GetData", "GetChildren2"]]
+    assert waits[2] == ["GetChildren2"], "the last look, when its time was over"
+
+
 def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:
     """And a look at some of them."""
     client = connect(session_timeout=60)

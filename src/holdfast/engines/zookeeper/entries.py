@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ...rules.tickets import Ticket
+from ...rules.tickets import Stand, Ticket
 from .link import Link
 
 __all__ = ["Entries", "Entry", "Seen"]
@@ -23,13 +23,15 @@ class Seen(NamedTuple):
 class Entry:
     """A ticket that we put, or may have put."""
 
-    __slots__ = ("alone", "folder", "link", "ticket")
+    __slots__ = ("alone", "folder", "foreseen", "link", "ticket")
 
     def __init__(self, folder: str, link: Link, ticket: Ticket | None = None) -> None:
         self.folder = folder
         self.link = link
         self.ticket = ticket
         """None: whether it is there nobody knows."""
+        self.foreseen: Stand | None = None
+        """How it stood when it was armed: the answer to a look, as long as nothing came since."""
         self.alone: Seen | None = None
         """Nobody else was there when it was put."""
 

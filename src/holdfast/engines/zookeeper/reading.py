@@ -123,16 +123,17 @@ class Reading:
 
     # --- being told
 
-    async def armed(self, link: Link, op: Arm) -> None:
+    async def armed(self, link: Link, op: Arm, look: list[Any]) -> list[Any]:
+        """``look``: asked for in the same breath, so that the answers tell how it stands from then on."""
         if op.watched == EVERYTHING:
-            return await self._watch_everything(link, op)
+            await self._watch_everything(link, op)
+            return []
         watcher = self._sessions.watcher
         requests: list[Any] = [GetData(ticket.handle.path, watcher) for ticket in op.tickets]
         if op.watched.limit:
             requests.append(Exists(f"{self._paths.name(op.name)}/limit", watcher))
         self._sessions.watches.arm(op.nonce, [request.path for request in requests])
-        await self._ask(link, requests)
-        return None
+        return (await self._ask(link, requests + look))[len(requests) :]
 
     async def _watch_everything(self, link: Link, op: Arm) -> None:
         """The name, what it is, its limit and its value."""

@@ -184,16 +184,18 @@ class ZooKeeperStore:
 
     async def _looked(self, link: Link, op: Look, first: list[Any]) -> Stand:
         entry = self._entries.get(op.nonce)
+        if entry is not None and entry.foreseen is not None:
+            foreseen, entry.foreseen = entry.foreseen, None
+            if op.kind and not first and self.sessions.watches.is_armed(op.nonce):
+                return foreseen
         folder = "" if entry is None else entry.folder
         if not folder and op.kind in ("lock", "rwlock"):
             folder = self._paths.kind(op.name, op.kind, 0)
         if folder and op.kind:
             requests = first + self._reading.requests(op.name, folder, op.kind)
-            read = (await self._send(link, requests))[len(first) :]
-            if not isinstance(read[0], NoNodeError):
-                declared = int(folder.rpartition("-")[2]) if op.kind == "semaphore" else 0
-                stand = stand_of(folder, op.kind, declared, read)
-                return stand._replace(tickets=self._entries.known(stand.tickets))
+            stood = self._stood(folder, op.kind, (await self._send(link, requests))[len(first) :])
+            if stood is not None:
+                return stood
         stand = await self._reading.stand(link, op.name)
         return stand._replace(tickets=self._entries.known(stand.tickets))
 
@@ -345,5 +347,19 @@ class ZooKeeperStore:
         return await self._reading.names(link, op.prefix)
 
     async def _arm(self, op: Arm) -> None:
+        """Whoever armed looks next, for what it waits for may have gone before: that is asked along."""
         link = await self.sessions.opened()
-        await self._reading.armed(link, op)
+        entry = self._entries.get(op.nonce)
+        if entry is None or entry.link is not link or not op.tickets:
+            await self._reading.armed(link, op, [])
+            return
+        kind = op.tickets[0].kind
+        read = await self._reading.armed(link, op, self._reading.requests(op.name, entry.folder, kind))
+        entry.foreseen = self._stood(entry.folder, kind, read)
+
+    def _stood(self, folder: str, kind: str, read: list[Any]) -> Stand | None:
+        if isinstance(read[0], NoNodeError):
+            return None
+        declared = int(folder.rpartition("-")[2]) if kind == "semaphore" else 0
+        stand = stand_of(folder, kind, declared, read)
+        return stand._replace(tickets=self._entries.known(stand.tickets))

@@ -48,6 +48,10 @@ class Watches:
             if not nonces:
                 del self._nonces[path]
 
+    def is_armed(self, nonce: str) -> bool:
+        """Nothing has come since."""
+        return nonce in self._paths
+
     def came(self, path: str) -> None:
         """Something happened to this node."""
         with self._lock:
