@@ -182,22 +182,26 @@ def test_who_adds_names_clears_old_ones_away(
     locks: Client, connection: psycopg.Connection, schema: str
 ) -> None:
     """No job is needed: a few pages are swept now and then by those who make the table grow."""
-    connection.execute(
-        f"""
-        INSERT INTO {schema}.locks (namespace, name, version, token, permits, declared, changed_at)
-        SELECT 'old', convert_to(i::text, 'UTF8'), 1, i, 0, 0, 0 FROM generate_series(1, 500) i
-    """.encode()
-    )
-    for number in range(2000):
-        with locks.lock(f"new-{number}"):
-            pass
-        left = connection.execute(
-            f"SELECT count(*) FROM {schema}.locks WHERE namespace = 'old'".encode()
-        ).fetchone()
-        if left == (0,):
-            break
-    assert left == (0,)
-    assert number > 5, "not every one of them pays"
+
+    def names_until_it_is_swept() -> int:
+        connection.execute(
+            f"""
+            INSERT INTO {schema}.locks (namespace, name, version, token, permits, declared, changed_at)
+            SELECT 'old', convert_to(i::text, 'UTF8'), 1, i, 0, 0, 0 FROM generate_series(1, 500) i
+        """.encode()
+        )
+        for number in range(2000):
+            with locks.lock(f"new-{secrets.token_hex(8)}"):
+                pass
+            left = connection.execute(
+                f"SELECT count(*) FROM {schema}.locks WHERE namespace = 'old'".encode()
+            ).fetchone()
+            if left == (0,):
+                return number
+        raise AssertionError("they stayed")
+
+    # By chance one of the first may do it; three times over that is as good as impossible.
+    assert sum(names_until_it_is_swept() for _ in range(3)) > 5, "not every one of them pays"
 
 
 def test_forgetting_beside_first_use(
