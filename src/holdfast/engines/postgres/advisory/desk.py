@@ -266,6 +266,8 @@ class Desk:
 
     def spare(self) -> list[Session]:
         """Those that nobody needs, taken out: they are to be closed."""
+        if len(self.sessions) <= SPARE:
+            return []
         with self._mutex:
             for session in self.sessions:
                 session.prune()
@@ -311,6 +313,8 @@ class Desk:
 
     def in_our_own_way(self, mine: Mine) -> bool:
         """Whether another attempt of this client has or wants the key: then the server need not be tried."""
+        if not any(mine.key in session.keys for session in list(self.sessions)):
+            return False
         with self._mutex:
             for session in self.sessions:
                 session.prune()

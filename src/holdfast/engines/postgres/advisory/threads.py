@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ....core.ops import Now
@@ -22,7 +23,7 @@ from ..pool import run, wait_for
 from . import holding, requests
 from .beginning import begin
 from .calls import Calls
-from .desk import Ask, Close, Desk, Ended, Finish, Op, Open, Rest, Script, Session, Start, Task
+from .desk import Ask, Close, Desk, Ended, Finish, Open, Rest, Script, Session, Start, Task
 from .hearing import Listener
 
 __all__ = ["AdvisoryThreads"]
@@ -55,6 +56,14 @@ class AdvisoryThreads:
         self._desk = Desk(calls, hooks.post, self._hang_up, hooks.io_timeout)
         self._commands = Commands(ground, hooks.io_timeout, LOOKING_LINKS)
         self._listener = Listener(self._desk, self.look_up)
+        self._perform: dict[type, Callable[[Any], Any]] = {
+            Start: lambda op: self._start(op.session, op.task),
+            Finish: lambda op: self._finish(op.session, op.task, op.seconds),
+            Ask: lambda op: self._commands.perform(op.call),
+            Open: lambda op: self._open(),
+            Rest: lambda op: time.sleep(op.seconds),
+            Close: lambda op: self._hang_up(op.session),
+        }
 
     @property
     def source(self) -> str:
@@ -104,7 +113,7 @@ class AdvisoryThreads:
     # --- scripts
 
     def _run(self, script: Script[T]) -> T:
-        send, throw = script.send, script.throw
+        perform, send, throw = self._perform, script.send, script.throw
         reply: Any = None
         trouble: BaseException | None = None
         try:
@@ -115,29 +124,13 @@ class AdvisoryThreads:
                     error, trouble = trouble, None
                     op = throw(error)
                 try:
-                    reply = boottime() if op.__class__ is Now else self._perform(op)
+                    reply = boottime() if op.__class__ is Now else perform[op.__class__](op)
                 except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                     trouble = failure
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
         finally:
             script.close()
-
-    def _perform(self, op: Op) -> Any:
-        match op:
-            case Start(session, task):
-                return self._start(session, task)
-            case Finish(session, task, seconds):
-                return self._finish(session, task, seconds)
-            case Ask(call):
-                return self._commands.perform(call)
-            case Open():
-                return self._open()
-            case Rest(seconds):
-                return time.sleep(seconds)
-            case Close(session):
-                return self._hang_up(session)
-        raise AssertionError(op)
 
     # --- sessions
 

@@ -174,10 +174,14 @@ CREATE OR REPLACE FUNCTION @schema@.session_try_1(
 ) RETURNS text
 LANGUAGE plpgsql AS $function$
 DECLARE
-    v_got  boolean;
-    v_kind text;
+    v_got   boolean;
+    v_now   float8;
+    v_wall  bigint;
+    v_token bigint;
 BEGIN
-    PERFORM @schema@.session_own_1(p_backend);
+    IF pg_backend_pid() <> p_backend THEN
+        PERFORM @schema@.session_own_1(p_backend);
+    END IF;
     IF p_idle_ms IS NOT NULL THEN
         PERFORM @schema@.session_idle_1(p_idle_ms);
     END IF;
@@ -185,6 +189,24 @@ BEGIN
         v_got := pg_try_advisory_lock_shared(p_key);
     ELSE
         v_got := pg_try_advisory_lock(p_key);
+        IF v_got THEN
+            -- What session_grant_1 does first, written out: the usual case is one statement and no call.
+            v_now := date_part('epoch', clock_timestamp());
+            v_wall := (v_now * 1000000)::bigint;
+            UPDATE @schema@.session_names n SET
+                token = greatest(n.token + 1, v_wall),
+                holders = ARRAY[ROW (
+                    p_nonce, p_client, p_owner, p_mode, greatest(n.token + 1, v_wall), v_now, p_ttl, p_renews,
+                    v_now + p_max_hold, p_metadata, p_backend
+                )::@schema@.session_holder],
+                changed_at = v_now
+            WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind = p_kind
+                AND n.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
+            RETURNING n.token INTO v_token;
+            IF FOUND THEN
+                RETURN 'G' || v_token || coalesce(' ' || p_max_hold, '');
+            END IF;
+        END IF;
     END IF;
     IF v_got THEN
         RETURN @schema@.session_grant_1(
@@ -261,8 +283,14 @@ DECLARE
     v_held  boolean;
     v_ended boolean;
 BEGIN
-    PERFORM @schema@.session_own_1(p_backend);
-    v_held := @schema@.session_unlock_1(p_key, p_mode);
+    IF pg_backend_pid() <> p_backend THEN
+        PERFORM @schema@.session_own_1(p_backend);
+    END IF;
+    IF p_mode = 'read' THEN
+        v_held := pg_advisory_unlock_shared(p_key);
+    ELSE
+        v_held := pg_advisory_unlock(p_key);
+    END IF;
     SELECT n.ended IS NOT NULL INTO v_ended FROM @schema@.session_names n
     WHERE n.namespace = p_namespace AND n.name = p_name;
     IF v_held AND v_ended IS NOT TRUE THEN
