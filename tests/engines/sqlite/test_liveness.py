@@ -16,7 +16,7 @@ from engines.sqlite.stores import HOLDER, One, query, record_of, side_files, upd
 from holdfast.engines.sqlite import liveness
 from holdfast.engines.sqlite.liveness import Identity, Status, identify, probe
 from holdfast.engines.sqlite.place import Side
-from holdfast.rules.requests import Busy, Gone, Granted, Queued, Renew
+from holdfast.rules.requests import Busy, Done, Gone, Granted, Queued, Renew
 from support import Process, run_python, stays_true, wait_until
 
 AT_ONCE = 2.0
@@ -255,7 +255,7 @@ def test_another_boot_id_does_not_void_a_live_holder(client: Callable[[], One], 
     there = elsewhere()
     assert isinstance(there.ask("x", there.attempt()), Busy)
     assert isinstance(there.ask("x", there.attempt()), Busy)
-    assert here.tend(("x", Renew(attempt.nonce, 1000))) == [()]
+    assert here.tend(("x", Renew(attempt.nonce, 1000))) == [Done()]
     assert [holder.nonce for holder in record_of(there, "x").holders] == [attempt.nonce]
 
 
@@ -278,7 +278,7 @@ def test_renewals_under_another_boot_id_are_seen(client: Callable[[], One], else
     there = elsewhere()
 
     def renewed_and_respected() -> bool:
-        assert here.tend(("x", Renew(attempt.nonce, 0.6))) == [()]
+        assert here.tend(("x", Renew(attempt.nonce, 0.6))) == [Done()]
         return isinstance(there.ask("x", there.attempt()), Busy)
 
     stays_true(renewed_and_respected, 1.5)

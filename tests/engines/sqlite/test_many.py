@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from engines.sqlite.stores import HOLDER, One, query
-from holdfast.rules.requests import Granted, Release
+from holdfast.rules.requests import Done, Granted, Release
 from support import run_python
 
 COUNTER = """
@@ -201,7 +201,7 @@ def test_several_at_once_are_stored_all_or_none(
     assert intruded
     for (name, attempt), reply in zip(steps, replies, strict=True):
         assert isinstance(reply, Granted)
-        assert one.ask(name, Release(attempt.nonce)) == ()
+        assert one.ask(name, Release(attempt.nonce)) == Done()
     assert query(path, "SELECT count(*) FROM locks") == [(5,)]
 
 
