@@ -20,6 +20,7 @@ PAGE = "README.md"
 def write(folder: Path, run: GroupRun) -> list[targets.Outcome]:
     """JSON, tables and plots of one group; whether it reached its figures."""
     outcomes = targets.compare(FIGURES.get(run.name, ()), run.results)
+    failures = {name: _in_short(text) for name, text in run.failures.items()}
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "title": run.group.title,
@@ -28,18 +29,24 @@ def write(folder: Path, run: GroupRun) -> list[targets.Outcome]:
         "seconds": run.seconds,
         "targets": [outcome.as_json() for outcome in outcomes],
         "measures": {name: result.as_json() for name, result in run.results.items()},
-        "failures": run.failures,
+        "failures": failures,
         "left_out": run.left_out,
     }
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / JSON).write_text(text + "\n")
     (folder / PAGE).write_text(
-        tables.report(run.group.title, run.facts, run.results, run.failures, run.left_out, outcomes)
+        tables.report(run.group.title, run.facts, run.results, failures, run.left_out, outcomes)
     )
     if plots.can_draw():
         for result in run.results.values():
             plots.draw(result, folder, run.group.title)
     return outcomes
+
+
+def _in_short(failure: str) -> str:
+    """Whose it was and what it was: where in whose files is for the terminal."""
+    lines = [line for line in failure.splitlines() if line.strip()]
+    return "\n".join(lines[:1] + lines[-1:]) if len(lines) > 1 else failure
 
 
 def write_index(folder: Path) -> None:

@@ -50,6 +50,9 @@ LOOK_AFTER_SECONDS: Final = 0.5
 LOOK_AFTER_SECONDS_MAX: Final = 16.0
 """How long to wait before nodes that are not ready are looked after again: ever longer."""
 
+JOIN_SECONDS: Final = 0.5
+"""Who comes for the first time has connections to make, perhaps on a busy machine: so long at least."""
+
 REJOIN_MARGIN_SECONDS: Final = 1.0
 REJOIN_DRIFT: Final = 0.02
 """How much longer than the longest ttl one who rejoins waits: clocks run at different speeds."""
@@ -102,7 +105,9 @@ def state_of(greeting: Greeting) -> NodeState:
     return NodeState("empty", "", 0, greeting.run)
 
 
-async def greet(quorum: Quorum, nodes: Sequence[int], until_said: int) -> dict[int, Greeting]:
+async def greet(
+    quorum: Quorum, nodes: Sequence[int], until_said: int, at_least: float = 0.0
+) -> dict[int, Greeting]:
     """What nodes say of themselves; goes on when so many have said to which set they belong."""
 
     def enough(answers: Answers) -> bool:
@@ -113,7 +118,7 @@ async def greet(quorum: Quorum, nodes: Sequence[int], until_said: int) -> dict[i
         )
         return bool(sets) and max(sets.values()) >= until_said
 
-    answers = await quorum.ask_each(dict.fromkeys(nodes, HELLO), enough)
+    answers = await quorum.ask_each(dict.fromkeys(nodes, HELLO), enough, at_least)
     greetings = {}
     for node in nodes:
         answer = answers.get(node)
@@ -175,7 +180,7 @@ async def join(quorum: Quorum) -> None:
     """Learn which set this is; initialise it if nobody has. Nothing to do where it is known already."""
     if quorum.set_id:
         return
-    greetings = await greet(quorum, range(quorum.size), quorum.majority)
+    greetings = await greet(quorum, range(quorum.size), quorum.majority, JOIN_SECONDS)
     states = {node: state_of(greeting) for node, greeting in greetings.items()}
     set_id = _set_named(quorum, states)
     if set_id is None:

@@ -110,8 +110,10 @@ class Quorum:
         asks = tuple([(node, batch) for node in range(len(self.labels))])
         return Fan(asks, enough, self.node_seconds, self.member)
 
-    def ask_each(self, asks: dict[int, Batch], enough: Callable[[Answers], bool]) -> Fan:
-        return Fan(tuple(asks.items()), enough, self.node_seconds, self.member)
+    def ask_each(
+        self, asks: dict[int, Batch], enough: Callable[[Answers], bool], at_least: float = 0.0
+    ) -> Fan:
+        return Fan(tuple(asks.items()), enough, max(self.node_seconds, at_least), self.member)
 
     def attempt(self, name: str, nonce: str) -> Attempt:
         known = self.attempts.get(nonce)
