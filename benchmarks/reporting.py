@@ -45,8 +45,8 @@ def write(folder: Path, run: GroupRun) -> list[targets.Outcome]:
 
 def _in_short(failure: str) -> str:
     """Whose it was and what it was: where in whose files is for the terminal."""
-    lines = [line for line in failure.splitlines() if line.strip()]
-    return "\n".join(lines[:1] + lines[-1:]) if len(lines) > 1 else failure
+    lines = [line.rstrip() for line in failure.splitlines() if line.strip()]
+    return "\n".join(lines[:1] + lines[1:][-1:])
 
 
 def write_index(folder: Path) -> None:

@@ -86,6 +86,13 @@ class _Actor:
             await self(leave, None, None, None)
 
 
+def _heard(future: asyncio.Future[Any]) -> None:
+    """A test may not care how something ended. What asyncio would say of that, it says while garbage is
+    collected, and formatting a traceback then breaks whoever is parsing Python at that moment."""
+    if not future.cancelled():
+        future.exception()
+
+
 class ThreadActor(_Actor):
     """A thread."""
 
@@ -103,6 +110,7 @@ class ThreadActor(_Actor):
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         future = self._loop.create_future()
+        future.add_done_callback(_heard)
         self._orders.put((future, lambda: function(*args, **kwargs)))
         return future
 
@@ -146,6 +154,7 @@ class TaskActor(_Actor):
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_heard)
         self._orders.put_nowait((future, lambda: function(*args, **kwargs)))
         return future
 

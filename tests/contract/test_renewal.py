@@ -11,11 +11,11 @@ from holdfast import InvalidArgument, LockLost, NotHeld
 
 async def test_renewal_keeps_it_beyond_its_ttl(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
-    leases = [held(await ann(lock.acquire)) for lock in world.one_of_each(client, ttl=1.0)]
-    await world.until(lambda: world.look(leases[-1].name).holders[0].age > 1.5)
+    leases = [held(await ann(lock.acquire)) for lock in world.one_of_each(client, ttl=2.0)]
+    await world.until(lambda: world.look(leases[-1].name).holders[0].age > 2.5)
     for lease in leases:
         lease.check()
-        assert 0 < lease.remaining <= 1.0
+        assert 0 < lease.remaining <= 2.0
         assert world.look(lease.name).holders[0].token == lease.token
     assert await bob(client.lock("lock").acquire, blocking=False) is None
 

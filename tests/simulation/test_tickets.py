@@ -13,7 +13,7 @@ from simulation.tickets_checkers import TICKETS_CHECKERS, check
 from simulation.tickets_mutants import TICKETS_MUTANTS
 from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets
 
-BATCHES = 12
+BATCHES = 8
 BATCH = 80
 SCHEDULES_AT_MOST = 300
 
