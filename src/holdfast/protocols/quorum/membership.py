@@ -308,7 +308,7 @@ async def rejoin(
     ``remembers``: the operator knows that a restarted node has lost nothing.
     """
     await join(quorum)
-    greetings = await greet(quorum, range(quorum.size), quorum.size + 1)
+    greetings = await greet(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
     intact = {node for node, each in greetings.items() if _is_intact(quorum, each)}
     wanted = {node: each for node, each in greetings.items() if node in nodes and node not in intact}
     told = dict.fromkeys(nodes - greetings.keys(), "did not answer")
@@ -449,7 +449,7 @@ async def _told_all(quorum: Quorum, node: int, steps: Sequence[Raise | Admit]) -
 
 async def status(quorum: Quorum) -> list[Status]:
     """How every node stands. Changes nothing."""
-    greetings = await greet(quorum, range(quorum.size), quorum.size + 1)
+    greetings = await greet(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
     sets = Counter(state_of(each).set_id for each in greetings.values() if state_of(each).set_id)
     if sets and not quorum.set_id:
         quorum.set_id = max(sets, key=lambda each: sets[each])
