@@ -32,7 +32,7 @@ from support import interrupted_after, wait_until
 RESUME = dis.opmap["RESUME"]
 
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
-STRIDES = {"redlock": 17, "zookeeper": 5, "etcd": 5, "postgresql": 5, "postgresql+advisory": 7}
+STRIDES = {"redlock": 17, "zookeeper": 5}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
 takes every so many-th of them."""
 
