@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from ..looking import Looks
 from .statements import Call
 from .target import Conninfo
 
@@ -58,7 +59,7 @@ class PreparedBefore(ServerError):
 class Link:
     """A connection, from its beginning."""
 
-    __slots__ = ("__weakref__", "_inherited", "_interrupted", "_pg", "_prepared", "pooled", "readable")
+    __slots__ = ("__weakref__", "_inherited", "_interrupted", "_pg", "_prepared", "looks", "pooled", "readable")
 
     def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
@@ -70,6 +71,7 @@ class Link:
         """A proxy may run each statement on another connection: nothing is prepared, nothing set."""
         self.readable: select.poll | None = None
         """Waits for something to read, once connected: made once, for every statement needs it."""
+        self.looks = Looks()
 
     def __repr__(self) -> str:
         return f"<Link {self._pg.status}>"

@@ -25,6 +25,9 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
             if poll is None:
                 poll = select.poll()
                 poll.register(link.fileno, want)
+            elif link.looks.look(poll):
+                want = waits.send(None)
+                continue
             left = ends_at - boottime()
             if poll.poll(left * 1000.0 if left > 0 else 0):
                 want = waits.send(None)

@@ -20,6 +20,7 @@ import hiredis
 
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
+from ..looking import Looks
 from .settings import Address
 
 __all__ = ["HARD_CLOSE", "HearingSocket", "SocketLine", "connection_refused", "open_socket", "tune"]
@@ -40,6 +41,7 @@ class SocketLine:
         "__weakref__",
         "_feed",
         "_gets",
+        "_look",
         "_poll",
         "_recv",
         "_seconds",
@@ -63,6 +65,7 @@ class SocketLine:
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
+        self._look = Looks().look
 
     def call(self, payload: bytes, started: float) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
@@ -74,6 +77,7 @@ class SocketLine:
         try:
             if sent != len(payload):
                 self._send_rest(payload, sent, started)
+            self._look(self._poll)
             data = self._recv(READ_BYTES)
             self._feed(data)
             reply = self._gets()
