@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["Looks"]
+__all__ = ["Looks", "let_others_run"]
 
 LOOK_SECONDS: Final = 0.0002
 """What it may cost at most, when it was in vain."""
@@ -24,7 +25,7 @@ VAIN_LOOKS_MAX: Final = 8
 TRY_AGAIN_EVERY: Final = 64
 """After so many looks in vain, only every so many-th answer is looked for."""
 
-_let_others_run = getattr(os, "sched_yield", lambda: None)
+let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Looks:
@@ -37,15 +38,23 @@ class Looks:
 
     def look(self, poll: select.poll) -> list[tuple[int, int]]:
         """What the poll tells of within a moment; nothing: it is time to sleep."""
-        in_vain = self._in_vain
-        if in_vain < VAIN_LOOKS_MAX or not in_vain % TRY_AGAIN_EVERY:
-            look: Any = poll.poll
-            until = monotonic() + LOOK_SECONDS
-            while monotonic() < until:
-                _let_others_run()
-                news: list[tuple[int, int]] = look(0)
-                if news:
-                    self._in_vain = 0
-                    return news
-        self._in_vain = in_vain + 1
+        until = self.until()
+        while monotonic() < until:
+            let_others_run()
+            news = poll.poll(0)
+            if news:
+                self._in_vain = 0
+                return news
         return []
+
+    def until(self) -> float:
+        """How long to look for the next answer. In vain, unless ``found`` is called."""
+        in_vain = self._in_vain
+        self._in_vain = in_vain + 1
+        if in_vain < VAIN_LOOKS_MAX or not in_vain % TRY_AGAIN_EVERY:
+            return monotonic() + LOOK_SECONDS
+        return 0.0
+
+    def found(self) -> None:
+        """It came in time."""
+        self._in_vain = 0

@@ -59,7 +59,16 @@ class PreparedBefore(ServerError):
 class Link:
     """A connection, from its beginning."""
 
-    __slots__ = ("__weakref__", "_inherited", "_interrupted", "_pg", "_prepared", "looks", "pooled", "readable")
+    __slots__ = (
+        "__weakref__",
+        "_inherited",
+        "_interrupted",
+        "_pg",
+        "_prepared",
+        "looks",
+        "pooled",
+        "readable",
+    )
 
     def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())

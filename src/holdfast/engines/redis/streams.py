@@ -4,6 +4,9 @@ A request that finds the connection idle goes out at once. Those behind it are c
 or until they are so many that the server may as well begin with them while the rest is still being asked.
 Replies come in the order of the requests. Who was cancelled is simply not told; those behind it are. No task
 is made for a request, and no timer: one for each connection watches the oldest request that is not answered.
+
+While a single request is under way the loop is kept from sleeping for a moment (``engines/looking.py``). It
+goes round meanwhile, so everything else in it goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any, Final, TypeVar
 import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
+from ..looking import Looks, let_others_run
 from .settings import Address
 from .sockets import HARD_CLOSE, connection_refused, tune
 
@@ -88,6 +92,7 @@ class StreamLine(_Stream):
         """So many had been sent at this time."""
         self._timer: asyncio.TimerHandle | None = None
         self._looks_again = False
+        self._looks = Looks()
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -110,7 +115,8 @@ class StreamLine(_Stream):
         if not self.is_open:
             raise Refused(f"the connection to {self.address} is closed")
         waiting, unsent = self._waiting, self._unsent
-        goes_at_once = not waiting or len(unsent) >= SENT_AT_ONCE
+        is_alone = not waiting
+        goes_at_once = is_alone or len(unsent) >= SENT_AT_ONCE
         self._asked += count
         if count == 1:
             waiting.append(waiter)
@@ -119,6 +125,8 @@ class StreamLine(_Stream):
         unsent.append(payload)
         if goes_at_once:
             self._flush()
+            if is_alone and (until := self._looks.until()):
+                self._loop.call_soon(self._look, self._answered, until)
         elif not self._is_to_flush:
             self._is_to_flush = True
             self._loop.call_soon(self._end_turn)
@@ -142,6 +150,14 @@ class StreamLine(_Stream):
         marks.append((self._sent, now))
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self._watch)
+
+    def _look(self, answered: int, until: float) -> None:
+        """Have the loop go round and look, instead of sleeping: until the answer is there, or time is up."""
+        if self._answered != answered:
+            self._looks.found()
+        elif self.is_open and len(self._waiting) == 1 and monotonic() < until:
+            let_others_run()
+            self._loop.call_soon(self._look, answered, until)
 
     def data_received(self, data: bytes) -> None:
         try:
