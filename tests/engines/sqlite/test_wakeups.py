@@ -20,6 +20,7 @@ from engines.sqlite.stores import HOLDER, One, record_of
 from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
+from holdfast.engines.sqlite.table import Table
 from holdfast.rules.requests import Acquire, Break, Done, Granted, Queued, Release, Renew
 from support import run_python, stays_true, wait_until
 
@@ -213,6 +214,95 @@ def test_without_sockets_a_waiter_looks_by_itself(url: str, monkeypatch: pytest.
         holder.send("import threading; threading.Timer(0.3, lease.release).start()")
         with locks.lock("x", timeout=10):
             pass
+
+
+# --- what a message tells -------------------------------------------------------------------------
+
+
+def _told(waiter: One, nonce: str) -> None:
+    waiter.store.listen_in_thread()
+    wait_until(lambda: nonce in waiter.posted)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_who_is_woken_knows_the_record_and_does_not_read_it(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, waiter = client(), client()
+    attempt, granted = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    _told(waiter, waiting.nonce)
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "load", None)
+        reply = waiter.ask("x", waiting)
+    assert isinstance(reply, Granted)
+    assert reply.token > granted.token
+    assert [h.nonce for h in record_of(holder, "x").holders] == [waiting.nonce]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callable[[], One]) -> None:
+    """Another came in between, out of turn."""
+    holder, waiter, other = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    _told(waiter, waiting.nonce)
+    assert isinstance(other.ask("x", other.attempt(wait=True)), Queued)
+    barging, _ = other.hold("x", fair=False)
+    assert isinstance(waiter.ask("x", waiting), Queued)
+    assert [h.nonce for h in record_of(holder, "x").holders] == [barging.nonce]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_record_too_long_for_a_message_is_left_out(client: Callable[[], One]) -> None:
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    for _ in range(100):
+        waiter.ask("x", waiter.attempt(wait=True))
+    holder.release("x", attempt)
+    _told(waiter, waiting.nonce)
+    assert not waiter.store._table._learned
+    assert isinstance(waiter.ask("x", waiting), Granted)
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("told", ["not JSON", "{}", "[]", ""])
+def test_a_record_that_makes_no_sense_is_not_believed(client: Callable[[], One], told: str) -> None:
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    table = waiter.store._table
+    table.learn(wakeups.News(b"x", 1, table.boot, told))
+    table.learn(wakeups.News(b"x", 1, "another boot", told))
+    assert isinstance(waiter.ask("x", waiting), Granted)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_ways_to_others_are_few_and_found_anew(client: Callable[[], One], path: Path) -> None:
+    one = client()
+    one.hold("x")
+    assert one.store._presence.membership is not None
+    inbox = one.store._presence.membership.inbox
+    side = Path(f"{path}.clients")
+    for number in range(2 * wakeups.MOST_PEERS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+            peer.bind(str(side / f"peer{number}.sock"))
+            assert inbox.send(f"peer{number}", "0-1") is wakeups.Sent.DELIVERED
+    assert len(inbox._ways) <= wakeups.MOST_PEERS
+    last = f"peer{number}"
+    assert inbox.send(last, "0-1") is wakeups.Sent.REFUSED  # it is closed
+    (side / f"{last}.sock").unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.bind(str(side / f"{last}.sock"))
+        assert inbox.send(last, "0-1") is wakeups.Sent.DELIVERED
 
 
 # --- watching -------------------------------------------------------------------------------------

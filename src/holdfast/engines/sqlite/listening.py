@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..bell import Bell
 from .liveness import Identity, Status
-from .wakeups import Inbox
+from .wakeups import Inbox, News
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,11 +51,13 @@ class Listener:
         us: Identity,
         post: Callable[[str], None],
         probe: Callable[[str, Identity | None], Status],
+        learn: Callable[[News], None],
     ) -> None:
         self._inbox = inbox
         self._us = us
         self._post = post
         self._probe = probe
+        self._learn = learn
         self._mutex = threading.Lock()
         self._watches: dict[str, _Watch] = {}
         self._watching: dict[str, frozenset[str]] = {}
@@ -185,8 +187,11 @@ class Listener:
 
     def deliver(self) -> None:
         """Post what has come."""
-        for nonce in self._inbox.receive():
-            self._post(nonce)
+        message = self._inbox.receive()
+        if message is not None:
+            if message.news is not None:
+                self._learn(message.news)
+            self._post(message.nonce)
 
     # --- on a thread ----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from .listening import Listener
 from .liveness import AliveFile, identify
 from .place import Side
 from .table import Execute
-from .wakeups import Inbox
+from .wakeups import Inbox, News
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +36,14 @@ def _renewed_here(client: str) -> float | None:
 class Membership:
     """By what others know this client."""
 
-    def __init__(self, execute: Execute, side: Side, client: str, post: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        execute: Execute,
+        side: Side,
+        client: str,
+        post: Callable[[str], None],
+        learn: Callable[[News], None],
+    ) -> None:
         self.client = client
         self.post = post
         self.side = side
@@ -52,7 +59,7 @@ class Membership:
             self._register(execute)
             undo.pop_all()
         self.census = Census(side, self.us, _renewed_here)
-        self.listener = Listener(self.inbox, self.us, post, self.census.probe)
+        self.listener = Listener(self.inbox, self.us, post, self.census.probe, learn)
         HERE[client] = self
 
     def _register(self, execute: Execute) -> None:

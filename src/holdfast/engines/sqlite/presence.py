@@ -106,7 +106,7 @@ class Presence:
     def _join(self, execute: Execute, side: Side) -> None:
         meta = dict(execute("SELECT key, value FROM meta").fetchall())
         try:
-            self.membership = Membership(execute, side, self._client, self._post)
+            self.membership = Membership(execute, side, self._client, self._post, self.table.learn)
         except EngineUnavailable:
             raise
         except OSError as error:

@@ -60,7 +60,7 @@ from .membership import HERE
 from .place import Place
 from .presence import Presence
 from .table import Execute, Guard, Loaded
-from .wakeups import Sent
+from .wakeups import News, Sent
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,10 +110,11 @@ class SqliteStore:
                 _, reply, wakes = self._change_unread(execute, key, request) or self._change(
                     execute, key, request
                 )
+                news = self._table.news(key) if wakes else None
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
         if wakes:
-            self._wake(key, wakes)
+            self._wake(key, wakes, news)
         return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
@@ -170,7 +171,7 @@ class SqliteStore:
         raise Busy
 
     def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Step | None:
-        """Without reading first, if all there is to know is what we wrote there last; None: it is not."""
+        """Without reading first, if what we know of it is all there is to know; None: it is not."""
         recalled = self._table.recall(key)
         if recalled is None:
             return None
@@ -360,7 +361,7 @@ class SqliteStore:
 
     # --- waking others --------------------------------------------------------------------------
 
-    def _wake(self, key: bytes, wakes: Iterable[Wake]) -> None:
+    def _wake(self, key: bytes, wakes: Iterable[Wake], news: News | None = None) -> None:
         """Tell those whom a change concerns. Who cannot be told may be dead: then the next one is told."""
         due = deque(wakes)
         while due:
@@ -368,7 +369,10 @@ class SqliteStore:
             here, membership = HERE.get(wake.client), self._presence.membership
             if here is not None:
                 here.post(wake.nonce)
-            elif membership is not None and membership.inbox.send(wake.client, wake.nonce) is Sent.REFUSED:
+            elif (
+                membership is not None
+                and membership.inbox.send(wake.client, wake.nonce, news) is Sent.REFUSED
+            ):
                 # Nothing is lost if that fails: the next waiter looks by itself before long.
                 with contextlib.suppress(Busy, EngineUnavailable, sqlite3.Error):
                     due.extend(self._drop_if_dead(key, wake.client))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Final
 from ...rules.codec import SchemaTooNew, decode, encode
 from ...rules.record import RETENTION_SECONDS, Record
 from .place import Place
+from .wakeups import News
 
 __all__ = ["Execute", "Guard", "Loaded", "Table"]
 
@@ -49,6 +51,7 @@ UPDATE: Final = OVERWRITE + STILL_ALIVE
 
 NAMES_AT_ONCE: Final = 500
 KEPT_AT_MOST: Final = 20_000
+LEARNED_AT_MOST: Final = 1000
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
@@ -85,6 +88,10 @@ class Table:
         self._written: dict[bytes, Loaded] = {}
         self._shared: set[bytes] = set()
         """What others wrote since we did: there it is no use to write without a look."""
+        self._learned: dict[bytes, Loaded] = {}
+        """What others told us that they wrote."""
+        self._last: News | None = None
+        """What we wrote last, if others wait for it."""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -116,14 +123,35 @@ class Table:
         return [(row[0], self._understand(*row)) for row in rows]
 
     def recall(self, key: bytes) -> Loaded | None:
-        """What this client itself wrote last. Good for a change that is stored only if it still stands."""
+        """What was written last, as far as we know without a look: what others told us, or what we wrote.
+
+        Good for a change that is stored only if it still stands.
+        """
+        learned = self._learned.pop(key, None) if self._learned else None
+        if learned is not None:
+            return learned
         return None if key in self._shared else self._written.get(key)
+
+    def learn(self, news: News) -> None:
+        """Another client wrote this, and woke us. It may be from any thread, and may be outdated."""
+        if news.boot != self.boot:
+            return
+        with contextlib.suppress(ValueError, TypeError, AttributeError):  # whoever reads it there is told
+            if len(self._learned) >= LEARNED_AT_MOST:
+                self._learned.clear()
+            self._learned[news.key] = Loaded(news.version, news.boot, decode(news.text))
+
+    def news(self, key: bytes) -> News | None:
+        """What to tell those whom our last change of this record concerns."""
+        return self._last if self._last is not None and self._last.key == key else None
 
     def forget(self) -> None:
         """It is another database from now on, or something that was written was taken back."""
         self._decoded.clear()
         self._written.clear()
         self._shared.clear()
+        self._learned.clear()
+        self._last = None
 
     def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
         written = self._written.get(key)
@@ -172,6 +200,7 @@ class Table:
         if len(self._written) >= KEPT_AT_MOST:
             self.forget()
         self._written[key] = Loaded(version, self.boot, after)
+        self._last = News(key, version, self.boot, text) if after.queue else None
         return True
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
