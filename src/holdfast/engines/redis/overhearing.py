@@ -19,7 +19,7 @@ __all__ = ["Overhearing"]
 class Overhearing:
     """For one waiter at a time."""
 
-    __slots__ = ("_bell", "_ears", "_hearer", "_line", "_poller")
+    __slots__ = ("_awake", "_bell", "_ears", "_hearer", "_line", "_poller")
 
     def __init__(self, ears: Ears) -> None:
         self._ears = ears
@@ -29,6 +29,8 @@ class Overhearing:
         self._line: HearingSocket | None = None
         """None: it broke, and only the bell is left to hear."""
         self._poller = select.poll()
+        self._awake = False
+        """Whoever hears is about to look at what it waits for, and needs no bell."""
 
     def take(self) -> bool:
         me = threading.get_ident()
@@ -46,11 +48,16 @@ class Overhearing:
         return True
 
     def hear(self, seconds: float) -> None:
-        for fd, _ in self._poller.poll(seconds * 1000):
-            if fd == self._bell.fileno():
-                self._bell.clear()
-            elif self._line is not None and not self._ears.overhear(self._line):
-                self._give_up(self._line, fd)
+        news = self._poller.poll(seconds * 1000)
+        self._awake = True
+        try:
+            for fd, _ in news:
+                if fd == self._bell.fileno():
+                    self._bell.clear()
+                elif self._line is not None and not self._ears.overhear(self._line):
+                    self._give_up(self._line, fd)
+        finally:
+            self._awake = False
 
     def _give_up(self, line: HearingSocket, fd: int) -> None:
         """The thread that listens finds out for itself, and makes it anew; then everyone is told to look."""
@@ -59,7 +66,8 @@ class Overhearing:
         line.leave_reading(False)
 
     def ring(self) -> None:
-        self._bell.ring()
+        if not self._awake:
+            self._bell.ring()
 
     def give_back(self) -> None:
         if self._hearer.get(None) == threading.get_ident():

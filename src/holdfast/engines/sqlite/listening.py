@@ -302,7 +302,7 @@ class Hearing:
     """Lets one waiting thread read the inbox itself: the way through the listener's thread is as long as all
     the rest of being woken. Others' messages it delivers on the way."""
 
-    __slots__ = ("_bell", "_hearer", "_inbox", "_listener", "_poller")
+    __slots__ = ("_awake", "_bell", "_hearer", "_inbox", "_listener", "_poller")
 
     def __init__(self, listener: Listener, inbox: Inbox) -> None:
         self._listener = listener
@@ -313,20 +313,28 @@ class Hearing:
         self._poller.register(self._bell.fileno(), select.POLLIN)
         self._hearer: dict[None, int] = {}
         """The thread that hears: set in one step, so that nothing can come in between."""
+        self._awake = False
+        """Whoever hears is about to look at what it waits for, and needs no bell."""
 
     def take(self) -> bool:
         me = threading.get_ident()
         return self._hearer.setdefault(None, me) == me and self._listener.listen_to_inbox(False)
 
     def hear(self, seconds: float) -> None:
-        for fd, _ in self._poller.poll(seconds * 1000):
-            if fd == self._bell.fileno():
-                self._bell.clear()
-            else:
-                self._listener.deliver()
+        news = self._poller.poll(seconds * 1000)
+        self._awake = True
+        try:
+            for fd, _ in news:
+                if fd == self._bell.fileno():
+                    self._bell.clear()
+                else:
+                    self._listener.deliver()
+        finally:
+            self._awake = False
 
     def ring(self) -> None:
-        self._bell.ring()
+        if not self._awake:
+            self._bell.ring()
 
     def give_back(self) -> None:
         if self._hearer.get(None) == threading.get_ident():
