@@ -292,7 +292,8 @@ GROUP = Group(
     },
     {
         "pairs": "One Redis on loopback, without persistence. The raw limit sends the very bytes that "
-        "Holdfast sends (two scripts, known to the server) and does nothing else.",
+        "Holdfast sends (two scripts, known to the server) and does nothing else; it sleeps until the answer "
+        "comes, where Holdfast looks for it first.",
         "crowd": "Peers are left out: redis-py's pool is limited to 100 connections, and with more each of a "
         "thousand waiters polls.",
         "contention": "The server counts what it reads: commands that are sent together count once, what "
