@@ -1,9 +1,9 @@
 """Looking for an answer for a moment before going to sleep for it.
 
 Who sleeps has to be woken, and so has the processor that went idle meanwhile. That takes longer than a
-server near by needs to answer: on a quiet machine a request to one on the same host took 31 µs instead of 94,
-and less CPU time too, since sleeping and waking are work as well. Between two looks everybody else may run,
-so on a busy machine little is won and little lost.
+server near by needs to answer: on a quiet machine, with Redis beside it, acquire and release took 214 µs
+together instead of 375, for a fifth more CPU time. Between two looks everybody else may run, so on a busy
+machine little is won and little lost.
 
 Where answers take longer than a moment, looking for them is soon left off, and only tried now and then.
 """
