@@ -215,8 +215,8 @@ async def test_a_server_that_stands_still_is_a_loss_at_the_deadline(
 ) -> None:
     """Its kernel answers and nothing else does. If it goes on in time nothing is lost."""
     world.url = at(server, schema)
-    ann, client = world.actor(), world.client(io_timeout=0.3)
-    short, long = client.lock("short", ttl=1.0), client.lock("long", ttl=60)
+    ann, client = world.actor(), world.client(io_timeout=1.0)
+    short, long = client.lock("short", ttl=2.0), client.lock("long", ttl=60)
     lost, kept = held(await ann(short.acquire)), held(await ann(long.acquire))
     server.pause()
     try:
@@ -238,9 +238,9 @@ async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
     world: World, schema: str, server: PostgreSQL
 ) -> None:
     world.url = at(server, schema)
-    ann, client = world.actor(), world.client(io_timeout=0.3)
-    kept = held(await ann(client.lock("kept", ttl=3.0).acquire))
-    lease = held(await ann(client.lock("x", ttl=3.0).acquire))
+    ann, client = world.actor(), world.client(io_timeout=1.0)
+    kept = held(await ann(client.lock("kept", ttl=6.0).acquire))
+    lease = held(await ann(client.lock("x", ttl=6.0).acquire))
     server.pause()
     try:
         with pytest.raises(EngineUnavailable):
@@ -248,7 +248,7 @@ async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
     finally:
         server.resume()
     await world.until_free("x")
-    await world.until(lambda: kept.lost or world.look("kept").holders[0].age > 3.5)
+    await world.until(lambda: kept.lost or world.look("kept").holders[0].age > 6.5)
     kept.check()
 
 

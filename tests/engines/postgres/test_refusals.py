@@ -186,11 +186,11 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(strict_url: st
 async def test_a_server_that_is_full_may_have_room_later(world: World, strict_url: str) -> None:
     provision.install(strict_url)
     async with World("threads", strict_url) as others, World(world.driver, strict_url) as late:
-        bob, hogs = others.actor(), [others.client(io_timeout=0.2) for _ in range(8)]
+        bob, hogs = others.actor(), [others.client(io_timeout=2.0) for _ in range(8)]
         with contextlib.suppress(EngineUnavailable):
             for hog in hogs:
                 await bob(hog.inspect, "x")
-        ann, lock = late.actor(), late.client(io_timeout=0.3).lock("x")
+        ann, lock = late.actor(), late.client(io_timeout=1.0).lock("x")
         with pytest.raises(EngineUnavailable, match=r"connection slots|too many clients"):
             await ann(lock.acquire)
         for hog in hogs:

@@ -176,7 +176,7 @@ def test_a_record_that_is_not_ours(driver: Driver) -> None:
 
 
 def test_a_client_says_after_a_while_what_the_server_said(server: Redis) -> None:
-    with holdfast.connect(server.url, io_timeout=0.2) as locks:
+    with holdfast.connect(server.url, io_timeout=1.0) as locks:
         with locks.lock("warm"):
             pass
         server.command("CONFIG", "SET", "maxmemory", "1")

@@ -99,7 +99,7 @@ def test_a_connection_that_is_dead_but_not_closed_is_noticed(
 def test_a_server_that_cannot_be_listened_to_is_refused_in_time(driver: Driver, server: Redis) -> None:
     with (
         Proxy(server.host, server.port) as proxy,
-        Asker(driver, f"redis://{proxy.address}", io_timeout=0.3) as asker,
+        Asker(driver, f"redis://{proxy.address}", io_timeout=1.0) as asker,
     ):
         asker.acquire("x", "n1")
         proxy.cut_new()

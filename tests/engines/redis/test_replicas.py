@@ -62,7 +62,7 @@ def test_a_grant_that_they_do_not_have_is_given_back(driver: Driver, pair: tuple
 
 def test_a_client_says_so_in_the_end(pair: tuple[Redis, Redis]) -> None:
     master, _ = pair
-    with holdfast.connect(master.url, wait_replicas=2, wait_timeout=0.05, io_timeout=0.3) as locks:
+    with holdfast.connect(master.url, wait_replicas=2, wait_timeout=0.05, io_timeout=1.0) as locks:
         with pytest.raises(EngineUnavailable, match=r"[01] of 2 replicas acknowledged"):
             locks.lock("x").acquire()
         assert not locks.inspect("x").locked

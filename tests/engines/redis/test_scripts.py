@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
-from statistics import median
 from typing import Any
 
 import hiredis
@@ -388,42 +388,29 @@ def test_a_replica_refuses_before_anything_happens(space: Space) -> None:
 # --- many ---------------------------------------------------------------------------------------
 
 
-def microseconds(wire: Wire) -> float:
-    """What a call of a script took, on average since the last reset."""
+def calls(wire: Wire) -> dict[str, int]:
+    """What scripts have called since the last reset, and how often."""
     stats: str = wire.ask(b"INFO", b"commandstats").decode()
-    line = next(line for line in stats.splitlines() if line.startswith("cmdstat_evalsha:"))
-    return float(line.split("usec_per_call=")[1].split(",")[0])
+    found = re.findall(r"cmdstat_(\w+):calls=(\d+)", stats)
+    return {name: int(count) for name, count in found if name not in ("info", "config", "evalsha")}
 
 
-def test_five_hundred_renewals_hold_nobody_up_for_long(wire: Wire, space: Space) -> None:
-    """A millisecond for every hundred at most; the best of several, for the machine may be busy."""
+def test_five_hundred_renewals_are_one_call(wire: Wire, space: Space) -> None:
     steps: list[tuple[str, Request]] = [(f"n{number}", Renew(f"a{number}", 30.0)) for number in range(500)]
     wire.ask_all(
         [packed(space, name, ask_for(request.nonce)) for name, request in steps if isinstance(request, Renew)]
     )
-    took = []
-    for _ in range(10):
-        wire.ask(b"CONFIG", b"RESETSTAT")
-        assert tend(wire, space, steps) == [Done()] * 500
-        took.append(microseconds(wire))
-    assert min(took) < 5_000 * BUSY, took
-
-
-BUSY = 3.0
-"""How many times slower a machine may be on which other tests run."""
+    wire.ask(b"CONFIG", b"RESETSTAT")
+    assert tend(wire, space, steps) == [Done()] * 500
+    assert calls(wire) == {"time": 1, "get": 500, "set": 500}
 
 
 def test_the_common_case_is_short(wire: Wire, space: Space) -> None:
-    """Acquire and release of a free lock: so many microseconds in the server, the best of several rounds."""
-    names = [f"n{number}" for number in range(100)]
-    took: dict[str, list[float]] = {"acquire": [], "release": []}
-    for _ in range(20):
-        for what, request in (("acquire", ask_for("a1")), ("release", Release("a1"))):
-            wire.ask(b"CONFIG", b"RESETSTAT")
-            wire.ask_all([packed(space, name, request) for name in names])
-            took[what].append(microseconds(wire))
-    assert min(took["acquire"]) < 12.0 * BUSY, median(took["acquire"])
-    assert min(took["release"]) < 12.0 * BUSY, median(took["release"])
+    """Acquire and release of a free lock: the record is read and written once each."""
+    for request in (ask_for("a1"), Release("a1")):
+        wire.ask(b"CONFIG", b"RESETSTAT")
+        wire.ask_all([packed(space, "n", request)])
+        assert calls(wire) == {"time": 1, "get": 1, "set": 1}
 
 
 def test_twenty_thousand_wait(wire: Wire, space: Space) -> None:

@@ -24,6 +24,29 @@ if is_idle and #ARGV[5] == 2 then
   end
 end
 
+--@include rules/crowd
+
+-- Its turn has come. The next one's comes when it gives the lock back.
+if is_crowd and #ARGV[5] == 2 and #holders == 0 and #turns == 1 and turns[1] + TURN_SECONDS > now and
+  string.sub(raw, 3, 2 + #ARGV[1]) == ARGV[1] and cmsgpack.unpack(queue[1]) == ARGV[6] then
+  local token, expires_at = math.max(wall_us, last_token + 1), now + ARGV[3]
+  if token < MAX_TOKEN then
+    table.remove(queue, 1)
+    table.remove(deadlines, 1)
+    local holder, latest = { ARGV[6], now, expires_at, token, cmsgpack.unpack(ARGV[2]) }, expires_at
+    if #queue == 0 then
+      redis.call('SET', KEYS[1], BEGINS_HELD_BY_ONE .. ARGV[1] .. cmsgpack.pack(token, unpack(holder)), 'PX', ARGV[4])
+      return token
+    end
+    for place = 1, #deadlines do
+      latest = math.max(latest, deadlines[place])
+    end
+    local text = cmsgpack.pack(SCHEMA, FULL, kind, limit, declared, token, { holder }, queue, deadlines, {}, {}, {})
+    redis.call('SET', KEYS[1], text, 'PX', math.ceil((latest - now) * 1000) + RETENTION_MS)
+    return token
+  end
+end
+
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing

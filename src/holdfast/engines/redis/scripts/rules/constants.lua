@@ -6,12 +6,13 @@
 local SCHEMA = 1
 local LARGEST_SCHEMA = 31
 
--- What follows behind the token, and how records of the first two shapes begin: with the schema and the shape.
+-- What follows behind the token, and how records begin: with the schema and the shape.
 local IDLE = 0
 local HELD_BY_ONE = 1
 local FULL = 2
 local BEGINS_IDLE = '\1\0'
 local BEGINS_HELD_BY_ONE = '\1\1'
+local BEGINS_FULL = '\1\2'
 
 local TURN_SECONDS = 2.0
 local PATIENCE_SECONDS = 5.0
