@@ -126,4 +126,52 @@ MUTANTS = (
     Mutant("a short release forgets at once", "'PX', RETENTION_MS)\n    return", "'PX', '1000')\n    return"),
     Mutant("peers are not told", "if peer ~= holder and", "if false and"),
     Mutant("blockers are told twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
+    Mutant(
+        "in a crowd a release does not look whose it is",
+        "#turns == 0 and holders[1][NONCE] == ARGV[2] and",
+        "#turns == 0 and",
+    ),
+    Mutant(
+        "in a crowd a release does not look at the time", "  holders[1][EXPIRES_AT] > now then", "  true then"
+    ),
+    Mutant(
+        "in a crowd nobody is woken",
+        "  wake(KEYS[1], client, nonce)\n  return DONE",
+        "  return DONE",
+    ),
+    Mutant(
+        "in a crowd a release deals no turn",
+        "queue, deadlines, { now }, {}, {})",
+        "queue, deadlines, {}, {}, {})",
+    ),
+    Mutant(
+        "in a crowd a turn is anybody's",
+        "== ARGV[1] and cmsgpack.unpack(queue[1]) == ARGV[6] then",
+        "== ARGV[1] then",
+    ),
+    Mutant(
+        "in a crowd a turn has no end",
+        "#turns == 1 and turns[1] + TURN_SECONDS > now and",
+        "#turns == 1 and",
+    ),
+    Mutant(
+        "in a crowd a token is the time alone",
+        "math.max(wall_us, last_token + 1), now + ARGV[3]",
+        "wall_us, now + ARGV[3]",
+    ),
+    Mutant(
+        "in a crowd those who gave up keep their places",
+        "is_crowd = is_crowd and deadlines[place] > now",
+        "is_crowd = is_crowd",
+    ),
+    Mutant(
+        "in a crowd watchers are not told",
+        "#queue > 0 and #ended + #watchers == 0",
+        "#queue > 0 and #ended == 0",
+    ),
+    Mutant(
+        "in a crowd late copies are granted",
+        "#queue > 0 and #ended + #watchers == 0",
+        "#queue > 0 and #watchers == 0",
+    ),
 )

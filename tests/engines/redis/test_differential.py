@@ -14,6 +14,7 @@ from engines.redis.twins import (
     compare,
     crowded_deeds,
     deeds_of,
+    passing_deeds,
     random_deeds,
     scripts_with,
     shortest,
@@ -45,6 +46,15 @@ def test_short_sequences(kind: str, translation: Translation) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crowd(kind: str, translation: Translation) -> None:
     compare(translation, crowded_deeds(kind))
+
+
+def test_from_hand_to_hand(translation: Translation) -> None:
+    @settings(max_examples=100 * TIMES, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @given(st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        compare(translation, passing_deeds(seed))
+
+    check()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,13 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from engines.redis.mutants import MUTANTS, Mutant
-from engines.redis.twins import Deed, Translation, crowded_deeds, differs, random_deeds, scripts_with
+from engines.redis.twins import (
+    Deed,
+    Translation,
+    crowded_deeds,
+    differs,
+    passing_deeds,
+    random_deeds,
+    scripts_with,
+)
 from holdfast.engines.redis.loading import NAMES, assembled
 from rules.moves import KINDS
 from support.servers import shared_redis
 
 SEEDS = range(100)
 FIRST = 5
+PASSING = 20
 """So many suffice for most."""
 
 
@@ -24,6 +33,7 @@ def is_noticed(translation: Translation) -> bool:
 def sequences() -> Iterator[list[Deed]]:
     yield from (random_deeds(kind, seed) for seed in SEEDS[:FIRST] for kind in KINDS)
     yield crowded_deeds("lock")
+    yield from (passing_deeds(seed) for seed in SEEDS[:PASSING])
     yield from (random_deeds(kind, seed) for seed in SEEDS[FIRST:] for kind in KINDS)
 
 

@@ -299,6 +299,31 @@ def crowded_deeds(kind: str) -> list[Deed]:
     ]
 
 
+def passing_deeds(seed: int) -> list[Deed]:
+    """A lock that goes from hand to hand while others wait: mostly at once, sometimes late, once too late."""
+    chance, rules, numbers = random.Random(seed), Rules(), itertools.count()
+    ask = Acquire("", "", "owner", "lock", "exclusive", 0.0, True)
+    now, deeds, asks = BEGINNING, [], {}
+    for _ in range(80):
+        now += chance.choice((*[0.001] * 6, 0.5, 1.9, 2.1, 3.2))
+        record = rules.records.get("x", EMPTY)
+        request: Request
+        if record.queue and chance.random() < 0.35:
+            request = asks[chance.choice(record.queue[:2]).nonce]
+        elif record.holders and chance.random() < 0.5:
+            request = Release(record.holders[0].nonce)
+        elif record.queue and chance.random() < 0.4:
+            request = Refresh(chance.choice(record.queue).nonce)
+        else:
+            client, ttl = chance.choice("abcd"), chance.choice((3.0, 30.0))
+            request = ask._replace(nonce=f"{client}{next(numbers)}", client=client, ttl=ttl)
+            asks[request.nonce] = request
+        wall_us = int(now * 1_000_000) - chance.choice((0, 0, 0, 10_000_000))
+        deeds.append(Deed(now, wall_us, "apply", (("x", request),)))
+        rules.do(deeds[-1])
+    return deeds
+
+
 # --- comparing ----------------------------------------------------------------------------------
 
 
