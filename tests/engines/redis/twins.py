@@ -303,7 +303,8 @@ def passing_deeds(seed: int) -> list[Deed]:
     """A lock that goes from hand to hand while others wait: mostly at once, sometimes late, once too late."""
     chance, rules, numbers = random.Random(seed), Rules(), itertools.count()
     ask = Acquire("", "", "owner", "lock", "exclusive", 0.0, True)
-    now, deeds, asks = BEGINNING, [], {}
+    now, deeds = BEGINNING, []
+    asks: dict[str, Acquire] = {}
     for _ in range(80):
         now += chance.choice((*[0.001] * 6, 0.5, 1.9, 2.1, 3.2))
         record = rules.records.get("x", EMPTY)
