@@ -20,8 +20,8 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant("any mark will do", "if mark[1] ~= ARGV[1] then", "if false then"),
-    Mutant("hints from far ahead", "math.abs(hint - now)", "(now - hint)"),
-    Mutant("hints from long ago", "math.abs(hint - now)", "(hint - now)"),
+    Mutant("hints from far ahead", "if hint - now > HINT_SPAN or now", "if now"),
+    Mutant("hints from long ago", " or now - hint > HINT_SPAN", ""),
     Mutant("a number is the hint alone", "math.max(fence + 1, hint)", "hint"),
     Mutant("a number is a count alone", "math.max(fence + 1, hint)", "fence + 1"),
     Mutant("the largest number is issued again", "math.max(fence + 1, hint)", "math.max(fence, hint)"),
@@ -110,8 +110,12 @@ MUTANTS = (
         "return { 'lost', 'expired', '' }\n  end",
     ),
     Mutant("the short grant's number is the hint alone", "hint > last and hint or last + 1", "hint"),
-    Mutant("the short grant ignores max_hold", "if is_idle and max_hold == 0 and", "if is_idle and"),
-    Mutant("the short grant does not note its ttl", "and ttl <= (tonumber(mark[2]) or 0) then", "then"),
+    Mutant("the short grant ignores max_hold", "if is_idle and ARGV[5] == '0' and", "if is_idle and"),
+    Mutant(
+        "the short grant does not note its ttl",
+        "and (mark[2] == ARGV[4] or ttl <= (tonumber(mark[2]) or 0)) then",
+        "then",
+    ),
     Mutant(
         "the short grant is kept for less", "math.ceil(ttl / 1000) + RETENTION_MS", "RETENTION_MS - 30000"
     ),

@@ -5,8 +5,8 @@
 --@include rules/ready
 --@include clock
 
-local owner, hint, ttl, max_hold = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-if math.abs(hint - now) > HINT_SPAN then
+local owner, hint, ttl = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+if hint - now > HINT_SPAN or now - hint > HINT_SPAN then
   return { 'skewed', now }
 end
 
@@ -17,12 +17,11 @@ if raw and #raw <= IDLE_BYTES then
   local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
   is_idle, last = is_read and schema == SCHEMA and claim == false and over == false, fence
 end
-if is_idle and max_hold == 0 and ttl <= (tonumber(mark[2]) or 0) then
+if is_idle and ARGV[5] == '0' and (mark[2] == ARGV[4] or ttl <= (tonumber(mark[2]) or 0)) then
   local number = hint > last and hint or last + 1
   if number < MAX_TOKEN then
     local claim = { owner, number, now, now + ttl, ttl, 0, ARGV[6], ARGV[7], ARGV[8], 0 }
-    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX',
-      string.format('%.0f', math.ceil(ttl / 1000) + RETENTION_MS))
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX', math.ceil(ttl / 1000) + RETENTION_MS)
     return number
   end
 end
@@ -62,6 +61,7 @@ local number = math.max(fence + 1, hint)
 if number >= MAX_TOKEN then
   return { 'spent' }
 end
+local max_hold = tonumber(ARGV[5])
 local until_ = max_hold > 0 and now + max_hold or 0
 note_longest(ttl, mark[2])
 store(KEYS[1], now, number,

@@ -6,11 +6,11 @@
 
 -- It is the owner's, and there is nothing to remember: it is taken back without a closer look.
 local raw = redis.call('GET', KEYS[1])
-local owner, linger = ARGV[1], tonumber(ARGV[2])
+local owner = ARGV[1]
 if raw then
   local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
   if is_read and schema == SCHEMA and over == false and claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then
-    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_MS)
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_TEXT)
     return 1
   end
 end
@@ -23,7 +23,7 @@ if claim and claim[OWNER] == owner then
   store(KEYS[1], now, fence, false, over)
   return 1
 end
-local reply = lost(over, claim, owner, now)
+local reply, linger = lost(over, claim, owner, now), tonumber(ARGV[2])
 if linger > 0 then
   local ended = ended_of(over, owner, now) or { owner, 'withdrawn', '', 0 }
   if ended[FORGET_AT] < now + linger then
