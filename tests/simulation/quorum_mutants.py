@@ -174,8 +174,8 @@ def release_to_the_granting() -> Patch:
     def ask(self: Quorum, batch: Any, enough: Callable[[Answers], bool]) -> Fan:
         return asks_of(shipped_ask(self, batch, enough))
 
-    def ask_each(self: Quorum, asks: Any, enough: Callable[[Answers], bool], at_least: float = 0.0) -> Fan:
-        return asks_of(shipped_each(self, asks, enough, at_least))
+    def ask_each(self: Quorum, asks: Any, enough: Callable[[Answers], bool], *rest: Any, **more: Any) -> Fan:
+        return asks_of(shipped_each(self, asks, enough, *rest, **more))
 
     return both(
         mock.patch.object(acquiring, "_remember", remember),

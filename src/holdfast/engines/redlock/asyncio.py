@@ -121,9 +121,10 @@ class RedlockAsyncio:
     # --- behind somebody's back -------------------------------------------------------------------
 
     def _unheard(self, asking: Asking) -> None:
-        if self._closed or asking.behind_until is None:
-            return
-        self._debts.add(asking.node, asking.batch, asking.member, asking.behind_until)
+        if not self._closed and self._debts.add(asking):
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if self._teller is None or self._teller.done():
             self._teller = asyncio.get_running_loop().create_task(self._tell(), name="holdfast-teller")
 
@@ -236,7 +237,7 @@ class _Node:
         loop = asyncio.get_running_loop()
         line = self._line
         if line is not None and line.is_open:
-            self._send(line, asking, asking.payload(self.run), heard)
+            self._send(line, asking, asking.question.payload(self.run), heard)
         elif loop.time() < self._again_at:
             self._failed(asking, Refused(self._trouble), heard)
         else:
@@ -265,7 +266,13 @@ class _Node:
             return
         if future.cancelled():
             return
-        asking.replies += future.result()
+        replies = future.result()
+        if asking.wanted == 1 and replies[0].__class__ is int:  # nearly always
+            asking.result = asking.question.numbered(replies[0])
+            heard(asking)
+            return
+        for reply in replies:
+            asking.heard(reply)
         again = asking.mended(self.run)
         if again is not None and line.is_open:
             self._send(line, asking, again, heard)
@@ -296,7 +303,7 @@ class _Node:
             waiting, self._next = self._next, {}
             for asking, heard in waiting.items():
                 if self._line is not None and self._line.is_open:
-                    self._send(self._line, asking, asking.payload(self.run), heard)
+                    self._send(self._line, asking, asking.question.payload(self.run), heard)
                 else:
                     self._failed(asking, Refused(self._trouble), heard)
 

@@ -23,7 +23,7 @@ IDLE_SECONDS: Final = 0.5
 class Bundle:
     """Used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "_lines", "_poll", "_space", "_used_at")
+    __slots__ = ("__weakref__", "_by_fileno", "_lines", "_poll", "_space", "_used_at")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Bundle:
             NodeLine(node, each, client, seconds, self._poll, unheard)
             for node, each in enumerate(settings.nodes)
         ]
+        self._by_fileno: dict[int, NodeLine] = {}
 
     def fan(self, op: Fan) -> Answers:
         """Ask, and go on as soon as the answers are enough, or the time is up."""
@@ -54,49 +55,50 @@ class Bundle:
         ends_at = now + op.seconds
         if now - self._used_at > IDLE_SECONDS:
             self._look_up(0.0)
-        answers: Answers = {}
-        waiting: dict[int, Asking] = {}
         lines = self._lines
+        answers: Answers = {}
+        asked = {}
         for asking in askings_of(self._space, op):
-            line = lines[asking.node]
-            line.ask(asking, now)
-            if asking.result is None:
-                waiting[asking.node] = asking
-            else:
+            asked[asking.node] = asking
+            lines[asking.node].ask(asking, now)
+            if asking.result is not None:
                 answers[asking.node] = asking.result
         if op.enough(answers):
             ends_at = now
-        while waiting and now < ends_at:
+        while now < ends_at and len(answers) < len(asked):
             for node in self._look_up(ends_at - now):
-                asked = waiting.get(node)
-                if asked is not None and asked.result is not None:
-                    del waiting[node]
-                    answers[node] = asked.result
-                    if op.enough(answers):
-                        ends_at = now
+                told = asked.get(node)
+                if told is not None and told.result is not None:
+                    answers[node] = told.result
+            if op.enough(answers):
+                break
             now = monotonic()
-        for node, asking in waiting.items():
-            lines[node].leave(asking)
-            if asking.result is not None:
-                answers[node] = asking.result
+        if len(answers) < len(asked):
+            for node, asking in asked.items():
+                if node not in answers:
+                    lines[node].leave(asking)
+                    if asking.result is not None:
+                        answers[node] = asking.result
         self._used_at = now
         return answers
 
     def _look_up(self, seconds: float) -> list[int]:
         """Wait for news of any connection, and have it seen to. The nodes there were news of."""
         news = self._poll.poll(max(seconds, 0.0) * 1000)
-        if not news:
-            return []
         now = monotonic()
-        ready = {fileno for fileno, _ in news}
         told = []
-        for line in self._lines:
-            if line.fileno in ready:
-                is_new = not line.run
-                line.ready(now)
-                told.append(line.node)
-                if is_new and line.run:
-                    self._refuse_doubles(line)
+        for fileno, _ in news:
+            line = self._by_fileno.get(fileno)
+            if line is None or line.fileno != fileno:
+                self._by_fileno = {each.fileno: each for each in self._lines}
+                line = self._by_fileno.get(fileno)
+                if line is None:
+                    continue  # given up since the poll told of it
+            is_new = not line.run
+            line.ready(now)
+            told.append(line.node)
+            if is_new and line.run:
+                self._refuse_doubles(line)
         return told
 
     def _refuse_doubles(self, line: NodeLine) -> None:

@@ -21,10 +21,12 @@ RECORDS: Final = MARK_KEY + b":"
 class Space:
     """One namespace on all nodes."""
 
-    __slots__ = ("namespace", "prefix")
+    __slots__ = ("namespace", "packed", "prefix")
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
+        self.packed: dict[object, tuple[bytes, bytes]] = {}
+        """What stands before and behind the parts of a command that are new each time."""
         self.prefix = RECORDS + quote(namespace, safe="").encode() + b":"
 
     def key_of(self, name: str) -> bytes:

@@ -26,7 +26,7 @@ from .greeting import greet_node
 
 __all__ = ["NodeLine"]
 
-READ_BYTES: Final = 65_536
+READ_BYTES: Final = 16_384
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 """A node that is stopped takes no more at some time. What is not sent is not asked."""
@@ -116,6 +116,16 @@ class NodeLine:
 
     def ask(self, asking: Asking, now: float) -> None:
         """Send it, now or once connected. What cannot be sent has its result at once."""
+        owed = self._owed
+        if self.run and not self._unsent and (not owed or now - owed[0].sent_at <= self._seconds):
+            asking.sent_at = now
+            owed.append(asking)
+            self._send(asking.question.payload(self.run))
+            return
+        self._ask_later(asking, now)
+
+    def _ask_later(self, asking: Asking, now: float) -> None:
+        """It is not quite ready for it."""
         if self._is_given_up(now):
             self._break(f"no answer from {self.address} in {self._seconds:g} s")
         try:
@@ -148,7 +158,7 @@ class NodeLine:
             raise Refused(f"{self.address} takes nothing any more")
         asking.sent_at = now
         self._owed.append(asking)
-        self._send(asking.payload(self.run))
+        self._send(asking.question.payload(self.run))
 
     def _send(self, payload: bytes) -> None:
         """As much as the kernel takes; the rest follows."""
@@ -171,6 +181,9 @@ class NodeLine:
 
     def ready(self, now: float) -> None:
         """The poll has something to say about this connection."""
+        if self.run and not self._unsent:
+            self._receive(now)
+            return
         if self._socket is None:
             return
         if self._greeting is None and not self.run:
@@ -191,6 +204,12 @@ class NodeLine:
                 raise ConnectionResetError(errno.ECONNRESET, "the server closed it")
             self._reader.feed(data)
             while (reply := self._gets()) is not False:
+                if reply.__class__ is int and self.run:
+                    asking = self._owed[0]
+                    if asking.wanted == 1:  # nearly always
+                        self._owed.popleft()
+                        asking.result = asking.question.numbered(reply)
+                        continue
                 if self.run:
                     self._answered(reply, now)
                 else:
@@ -205,8 +224,7 @@ class NodeLine:
 
     def _answered(self, reply: Any, now: float) -> None:
         asking = self._owed[0]
-        asking.replies.append(reply)
-        if len(asking.replies) < asking.wanted:
+        if not asking.heard(reply):
             return
         again = asking.mended(self.run)
         self._owed.popleft()
@@ -324,7 +342,7 @@ class NodeLine:
             self._tell_unheard(asking)
 
     def _tell_unheard(self, asking: Asking) -> None:
-        if asking.behind_until is not None:
+        if asking.question.behind_until is not None:
             self._unheard(asking)
 
     def forget(self) -> None:

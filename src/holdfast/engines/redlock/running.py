@@ -13,6 +13,7 @@ from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime, wall_us
 from ...protocols.quorum import Answers, Chance, Fan, Quorum, Wall
 from ...protocols.quorum.ops import Batch
+from .asking import Asking
 from .settings import RedlockSettings
 
 __all__ = [
@@ -52,9 +53,14 @@ class Debts:
         self._numbers = itertools.count()
         self._owed: dict[int, Debt] = {}
 
-    def add(self, node: int, batch: Batch, member: str, until: float) -> None:
+    def add(self, asking: Asking) -> bool:
+        """A node has not heard this. Whether it is to be told again."""
+        question = asking.question
+        if question.behind_until is None:
+            return False
         number = next(self._numbers)
-        self._owed[number] = Debt(number, node, batch, member, until)
+        self._owed[number] = Debt(number, asking.node, question.batch, question.member, question.behind_until)
+        return True
 
     def due(self, seconds: float) -> tuple[Fan, dict[int, list[int]]] | None:
         """A question that tells all nodes what they have not heard, and what it settles; None: nothing."""

@@ -139,7 +139,10 @@ class _Bundles:
         self._closed = False
 
     def fan(self, op: Fan) -> Answers:
-        bundle = self._take()
+        try:
+            bundle = self._idle.get_nowait()
+        except queue.Empty:
+            bundle = self._take()
         answers = self._ask(bundle, op)
         if not self._closed:
             self._idle.put(bundle)
@@ -168,10 +171,6 @@ class _Bundles:
         return answers
 
     def _take(self) -> Bundle:
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            pass
         ends_at = boottime() + self._seconds
         while True:
             with self._mutex:
@@ -194,8 +193,8 @@ class _Bundles:
         return bundle
 
     def _unheard(self, asking: Asking) -> None:
-        if not self._closed and asking.behind_until is not None:
-            self._teller.owe(asking, asking.behind_until)
+        if not self._closed:
+            self._teller.owe(asking)
 
     def close(self) -> None:
         self._closed = True
@@ -228,8 +227,9 @@ class _Teller:
         """Free once it is to stop."""
         self._stopped.acquire()
 
-    def owe(self, asking: Asking, until: float) -> None:
-        self._debts.add(asking.node, asking.batch, asking.member, until)
+    def owe(self, asking: Asking) -> None:
+        if not self._debts.add(asking):
+            return
         with self._mutex:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)

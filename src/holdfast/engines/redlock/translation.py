@@ -2,13 +2,15 @@
 
 What the mark of the node must say ends with the run of the server at the other end of a connection. So that
 one argument differs from node to node: a question is packed into what stands before it and what behind it.
+And when one lock is taken and given back again and again, only the owner and the hint differ: the rest of
+those two commands is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from hiredis import ReplyError
 
@@ -22,7 +24,10 @@ from ..redis.settings import Address
 from .keys import MARK_KEY, RECORDS, Space, escaped
 from .loading import load
 
-__all__ = ["Packed", "answers", "loading_commands", "missing_scripts", "pack", "run_of_info"]
+__all__ = ["Packed", "answers", "loading_commands", "lone_answer", "missing_scripts", "pack", "run_of_info"]
+
+PACKED_AT_MOST: Final = 10_000
+"""So many beginnings and ends of commands are kept for one space."""
 
 PAGE: Final = b"500"
 """How many keys of the server are looked at for one page."""
@@ -30,6 +35,7 @@ PAGE: Final = b"500"
 DURABLE: Final = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 NO_FORMER_MASTER: Final = b"0" * 40
 
+_packed: Final = tuple.__new__
 _INFO: Final = packed_command(b"INFO", b"server", b"replication", b"memory")
 _CONFIG: Final = packed_command(b"CONFIG", b"GET", *DURABLE)
 _MARK: Final = packed_command(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest")
@@ -88,23 +94,46 @@ def _markless(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> Packed
 
 
 def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
-    return _script(
-        "acquire",
-        space.key_of(name),
-        _text(ask.owner),
-        _number(ask.hint),
-        _number(ask.ttl),
-        _number(ask.max_hold),
-        _text(ask.client),
-        _text(ask.label),
-        _text(ask.metadata),
-        _text(ask.note),
-        *map(_text, ask.instead_of),
-    )
+    owner, hint = _text(ask.owner), _number(ask.hint)
+    fresh = b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(owner), owner, len(hint), hint)
+    shape = name, ask[2:]
+    kept = space.packed.get(shape)
+    if kept is None:
+        whole = _script(
+            "acquire",
+            space.key_of(name),
+            owner,
+            hint,
+            _number(ask.ttl),
+            _number(ask.max_hold),
+            _text(ask.client),
+            _text(ask.label),
+            _text(ask.metadata),
+            _text(ask.note),
+            *map(_text, ask.instead_of),
+        )
+        kept = whole.before, cast(bytes, whole.after)[len(fresh) :]
+        if not ask.metadata and not ask.instead_of:
+            _keep(space, shape, kept)
+    return _packed(Packed, (kept[0], fresh + kept[1], 1))
 
 
 def _release(space: Space, name: str, ask: node.Release) -> Packed:
-    return _markless("release", (space.key_of(name),), (_text(ask.owner), _number(ask.linger)))
+    owner = _bulk(_text(ask.owner))
+    shape = name, ask.linger
+    kept = space.packed.get(shape)
+    if kept is None:
+        linger = _number(ask.linger)
+        whole = _markless("release", (space.key_of(name),), (b"", linger)).before
+        kept = whole[: -len(_bulk(b"") + _bulk(linger))], _bulk(linger)
+        _keep(space, shape, kept)
+    return _packed(Packed, (b"".join((kept[0], owner, kept[1])), None, 1))
+
+
+def _keep(space: Space, shape: object, ends: tuple[bytes, bytes]) -> None:
+    if len(space.packed) >= PACKED_AT_MOST:
+        space.packed.clear()
+    space.packed[shape] = ends
 
 
 def _change(what: bytes) -> Callable[[Space, str, Any], Packed]:
@@ -217,13 +246,25 @@ def _record(fence: int, claim: list[Any] | bytes, over: list[list[Any]]) -> node
 
 
 _KEPT: Final = node.Kept()
+_KEPT_ALONE: Final = (_KEPT,)
+
+
+def lone_answer(question: Any, number: int) -> tuple[Any]:
+    """``answers`` to a batch of one question that was answered by a number: most are."""
+    if question.__class__ is node.Release:
+        return _KEPT_ALONE
+    return (_numbered(question, number),)
+
+
+def _numbered(question: Any, number: int) -> Any:
+    if question.__class__ is node.Acquire or question.__class__ is node.Stamp:
+        return node.Issued(number)
+    return node.Marked(node.FRESH) if question.__class__ is node.Raise else _KEPT
 
 
 def _answer(space: Space, question: Any, raw: Any) -> Any:
     if raw.__class__ is int:
-        if question.__class__ is node.Acquire or question.__class__ is node.Stamp:
-            return node.Issued(raw)
-        return node.Marked(node.FRESH) if question.__class__ is node.Raise else _KEPT
+        return _numbered(question, raw)
     if raw[0] == b"page":
         return _read_page(space, question, *raw[1:])
     return _DECODERS[raw[0]](*raw[1:])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...core.ops import Now, Pause, Refused, Troubled, Unknown
+from ...core.ops import Now, Pause, Refused, Troubled
 from ...rules import node
 from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
@@ -28,6 +28,8 @@ SPLIT_TRIES: Final = 2
 """How often one who came at the same moment as others, so that nobody has a majority, tries again at once."""
 
 SPLIT_SECONDS: Final = 0.02
+
+_new: Final = tuple.__new__
 
 NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, Refused)
 """Answers to Acquire that say: nothing of this attempt is here."""
@@ -110,6 +112,8 @@ def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
 async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -> list[Taking]:
     """A round, and another one where the first taught us what was wrong with it."""
     takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
+    if all(taking.verdict.__class__ is Counted for taking in takings):
+        return takings
     if await _corrected(quorum, takings):
         takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
     if not all(is_answered(taking.answers, quorum.size) for taking in takings):
@@ -144,47 +148,70 @@ def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
 
 async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     """Ask all nodes, stamp where they differ, look at the clock, let go of what failed."""
-    await join(quorum)
-    await look_after_in_time(quorum)
+    if not quorum.set_id:
+        await join(quorum)
+    if quorum.unready:
+        await look_after_in_time(quorum)
     sent = await Now()
-    for taking in takings:
-        taking.sent = sent
     hint = quorum.hint(await Wall())
-    batch: Batch = tuple([(taking.name, taking.request._replace(hint=hint)) for taking in takings])
-    answers = await quorum.ask(batch, _enough_to_judge(quorum, len(takings)))
+    batch: Batch = tuple([(taking.attempt.name, _hinted(taking.request, hint)) for taking in takings])
+    answers = await quorum.ask(batch, _enough_to_judge(quorum, takings))
+    to_stamp = []
     for index, taking in enumerate(takings):
-        taking.answers = column(answers, index)
-        _note(taking.attempt, taking.answers)
-        taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
+        taking.sent = sent
+        if len(taking.answers) != len(answers) or taking.verdict is FAILED:
+            taking.answers = column(answers, index)
+            taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
         _remember(quorum, taking)
-    if any(taking.verdict.__class__ is ToStamp for taking in takings):
-        await _stamp(quorum, [taking for taking in takings if taking.verdict.__class__ is ToStamp])
+        _note(taking.attempt, taking.answers)
+        if taking.verdict.__class__ is ToStamp:
+            to_stamp.append(taking)
+    if to_stamp:
+        await _stamp(quorum, to_stamp)
     now = await Now()
+    failed = []
     for taking in takings:
         if now >= quorum.valid_until(taking.sent, taking.ttl):
             taking.verdict = FAILED
-    failed = [taking for taking in takings if taking.verdict.__class__ is not Counted]
+        if taking.verdict.__class__ is not Counted:
+            failed.append(taking)
     if failed:
         await let_go(quorum, failed)
     return takings
 
 
+def _hinted(request: node.Acquire, hint: int) -> node.Acquire:
+    """The same with the number that it is to have."""
+    return _new(node.Acquire, (request[0], hint, *request[2:]))  # quicker than _replace
+
+
 def _note(attempt: Attempt, replies: dict[int, Any]) -> None:
-    """Where something of it may be, and where something of it may have yet to arrive."""
-    attempt.answered = frozenset([each for each, reply in replies.items() if not isinstance(reply, Unknown)])
-    attempt.absent = frozenset([each for each, reply in replies.items() if isinstance(reply, NOTHING_THERE)])
+    """Where nothing of it is, and nothing of it can arrive any more."""
+    absent = [
+        each
+        for each, reply in replies.items()
+        if reply.__class__ is not Issued and isinstance(reply, NOTHING_THERE)
+    ]
+    if absent:
+        attempt.absent = frozenset(absent)
 
 
-def _enough_to_judge(quorum: Quorum, count: int) -> Callable[[Answers], bool]:
+def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Answers], bool]:
+    """What was judged on the way stays with the taking: more often than not no more answers come."""
     size, needed = quorum.size, quorum.majority
 
-    def is_clear(answers: dict[int, Any]) -> bool:
+    def is_clear(taking: Taking, answers: dict[int, Any]) -> bool:
         """One who cannot have it wants to know whether somebody has it, or too few nodes take part."""
         verdict = after_acquire(answers, size)
-        return verdict is not None and (verdict is not FAILED or is_answered(answers, size) is not None)
+        if verdict is None:
+            return False
+        taking.answers, taking.verdict = answers, verdict
+        return verdict is not FAILED or is_answered(answers, size) is not None
 
     def enough(answers: Answers) -> bool:
-        return len(answers) >= needed and all(is_clear(column(answers, index)) for index in range(count))
+        return len(answers) >= needed and all(
+            is_clear(taking, column(answers, index)) for index, taking in enumerate(takings)
+        )
 
     return enough
 
@@ -245,13 +272,13 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
     asks: dict[int, list[tuple[str, node.Release]]] = {}
     longest = 0.0
     for taking in takings:
-        for each, release in quorum.releases(taking.attempt).items():
-            asks.setdefault(each, []).append((taking.name, release))
+        release = quorum.release_of(taking.attempt)
+        for each in quorum.may_have(taking.attempt):
+            asks.setdefault(each, []).append(release)
         longest = max(longest, taking.request.ttl / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
-        told = quorum.ask_each(batches, lambda answers: True)
-        await told._replace(behind_until=(await Now()) + longest)
+        await quorum.ask_each(batches, lambda answers: True, behind_until=(await Now()) + longest)
     for taking in takings:
         taking.attempt.owner = ""
         taking.attempt.token = 0
@@ -261,15 +288,14 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
 
 
 async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
-    """Whether another round, at once, can do what this one could not."""
-    failed = any(taking.verdict.__class__ is not Counted for taking in takings)
+    """Whether another round, at once, can do what this one, of which something failed, could not."""
     replies = takings[0].answers
     skewed = [reply.now for reply in replies.values() if reply.__class__ is Skewed]
     if len(skewed) >= quorum.majority:
         # Most clocks differ from ours: theirs it is that numbers are measured by.
         quorum.offset = sorted(skewed)[len(skewed) // 2] - await Wall()
-        return failed
-    return failed and bool(quorum.unready) and await look_after(quorum)
+        return True
+    return bool(quorum.unready) and await look_after(quorum)
 
 
 def _hear(quorum: Quorum, replies: dict[int, Any]) -> None:

@@ -35,6 +35,7 @@ __all__ = ["adopt", "export", "release", "renew", "tend", "withdraw"]
 TEND_AT_ONCE: Final = 200
 """So many names are renewed in one round: each round has the same short time."""
 
+DONE: Final = Done()
 GONE: Final = Gone("expired")
 ABSENT: Final = Lost("expired")
 """What a node would say that never had it."""
@@ -123,11 +124,11 @@ async def release(quorum: Quorum, name: str, ask: Release) -> Reply:
         return GONE
     told = await _release_everywhere(quorum, attempt)
     quorum.forget(attempt)
-    await _wake_next(quorum, name)
-    kept = sum(1 for reply in told.values() if reply.__class__ is Kept)
-    silent = quorum.size - sum(1 for reply in told.values() if reply.__class__ in (Kept, Lost))
-    if kept + silent >= quorum.majority:
-        return Done()
+    if quorum.waiting:
+        await _wake_next(quorum, name)
+    classes = [reply.__class__ for reply in told.values()]
+    if quorum.size - classes.count(Lost) >= quorum.majority:  # who is silent may have had it
+        return DONE
     return Gone(*why_lost(told.values()))
 
 
@@ -145,30 +146,29 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
 
 
 async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool = False) -> dict[int, Any]:
-    await join(quorum)
-    asks: dict[int, Batch] = {
-        each: ((attempt.name, release),) for each, release in quorum.releases(attempt).items()
-    }
+    if not quorum.set_id:
+        await join(quorum)
+    batch: Batch = (quorum.release_of(attempt),)
+    asks = dict.fromkeys(quorum.may_have(attempt), batch)
     size = quorum.size
-
     absent = dict.fromkeys(attempt.absent, ABSENT)
-
     least = len(asks) if hears_all else quorum.majority - len(absent)
 
     def enough(answers: Answers) -> bool:
-        if len(answers) < least:
-            return False
-        return _is_given_back(column(answers, 0) | absent, size)
+        return len(answers) >= least and _is_given_back(_with(absent, answers), size)
 
     behind_until = (await Now()) + max(attempt.ttl, 1.0)
-    told_all = quorum.ask_each(asks, enough)
-    answers = await told_all._replace(behind_until=behind_until)
-    told = column(answers, 0) | absent
+    answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
+    told = _with(absent, answers)
     if not is_over(told, size):
         sent = len(answers) < len(asks) or any(isinstance(reply, Unknown) for reply in told.values())
         trouble = Unknown if sent else Refused
         raise trouble("too few nodes answered to tell whether it was given back")
     return told
+
+
+def _with(absent: dict[int, Any], answers: Answers) -> dict[int, Any]:
+    return column(answers, 0) | absent if absent else column(answers, 0)
 
 
 def _is_given_back(told: dict[int, Any], size: int) -> bool:
@@ -219,7 +219,6 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
         return Gone(*why_lost(told.values()))
     attempt = quorum.attempt(name, ask.nonce)
     attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, found.claim.ttl / 1e6
-    attempt.answered = frozenset(range(quorum.size))
     (holder,) = holders_of((found,))
     lasts = None if holder.until is None else max(holder.until, 0.0)
     return Granted(found.token, (), "lock", "exclusive", holder.ttl, lasts, holder.metadata)

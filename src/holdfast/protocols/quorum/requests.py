@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ...errors import Unsupported
@@ -28,6 +28,7 @@ from ...rules.requests import (
     Withdraw,
 )
 from . import acquiring, holding, outside
+from .ops import QuorumScript
 from .state import Quorum
 
 __all__ = ["apply", "apply_in_order", "refusal"]
@@ -37,7 +38,9 @@ ELSEWHERE = "sqlite://, redis:// and postgresql:// can"
 
 def refusal(request: Request) -> str | None:
     """Why a quorum cannot do this; None: it can."""
-    if isinstance(request, Acquire) and request.kind != "lock":
+    if isinstance(request, Acquire):
+        if request.kind == "lock":
+            return None
         return (
             f"a {request.kind} cannot be split over a quorum of independent nodes: {ELSEWHERE}"
             if request.kind == "semaphore"
@@ -45,18 +48,17 @@ def refusal(request: Request) -> str | None:
         )
     if isinstance(request, SetValue):
         return f"independent nodes have no one place for a value: {ELSEWHERE}"
-    if isinstance(request, Downgrade | Resize):
+    if isinstance(request, (Downgrade, Resize)):
         return f"a quorum of independent nodes has plain locks only: {ELSEWHERE}"
     return None
 
 
-async def apply(quorum: Quorum, name: str, request: Request) -> Reply:
+def apply(quorum: Quorum, name: str, request: Request) -> QuorumScript[Reply]:
     """What ``Apply(name, request)`` means here."""
     why_not = refusal(request)
     if why_not is not None:
         raise Unsupported(why_not)
-    reply: Reply = await _SCRIPTS[request.__class__](quorum, name, request)
-    return reply
+    return _SCRIPTS[request.__class__](quorum, name, request)
 
 
 async def apply_in_order(
@@ -96,7 +98,7 @@ async def _inspect(quorum: Quorum, name: str, ask: Inspect) -> Reply:
     return await outside.inspect(quorum, name)
 
 
-_SCRIPTS: dict[type, Any] = {
+_SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumScript[Reply]]] = {
     Acquire: acquiring.acquire,
     Release: holding.release,
     Withdraw: holding.withdraw,

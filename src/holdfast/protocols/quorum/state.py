@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...core.deadlines import DRIFT, MARGIN_SECONDS
-from ...core.ops import Troubled
 from ...rules.node import Greeting, Release
 from ...rules.record import Holder
 from .ops import Answers, Batch, Fan
@@ -39,10 +38,8 @@ class Attempt:
     tries: int = 0
     owner: str = ""
     """By which it may be known to nodes; empty: nothing of it is left there."""
-    answered: frozenset[int] = frozenset()
-    """Nodes that have answered what this owner asked for: nothing of it can arrive there any more."""
     absent: frozenset[int] = frozenset()
-    """Those of them that have nothing of it: they need not be told of its end."""
+    """Nodes that have answered that they have nothing of it: they need not be told of its end."""
     token: int = 0
     ttl: float = 0.0
     holders: tuple[Holder, ...] = ()
@@ -51,7 +48,7 @@ class Attempt:
     def begin(self, number: int) -> str:
         """Another try, which nobody has ever used as an owner."""
         self.tries += 1
-        self.answered = self.absent = frozenset()
+        self.absent = frozenset()
         self.owner = f"{self.nonce}.{number:x}"
         return self.owner
 
@@ -108,12 +105,17 @@ class Quorum:
     def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
         """The same questions for all nodes."""
         asks = tuple([(node, batch) for node in range(len(self.labels))])
-        return Fan(asks, enough, self.node_seconds, self.member)
+        return Fan(asks, enough, self.node_seconds, self.member, None)
 
     def ask_each(
-        self, asks: dict[int, Batch], enough: Callable[[Answers], bool], at_least: float = 0.0
+        self,
+        asks: dict[int, Batch],
+        enough: Callable[[Answers], bool],
+        at_least: float = 0.0,
+        behind_until: float | None = None,
     ) -> Fan:
-        return Fan(tuple(asks.items()), enough, max(self.node_seconds, at_least), self.member)
+        seconds = max(self.node_seconds, at_least)
+        return Fan(tuple(asks.items()), enough, seconds, self.member, behind_until)
 
     def attempt(self, name: str, nonce: str) -> Attempt:
         known = self.attempts.get(nonce)
@@ -160,14 +162,14 @@ class Quorum:
         """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
         return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
 
-    def releases(self, attempt: Attempt) -> dict[int, Release]:
-        """For each node that may have it. One that has not answered may yet be asked, and is to refuse."""
-        settled, late = Release(attempt.owner), Release(attempt.owner, round(self.linger * 1e6))
-        return {
-            node: settled if node in attempt.answered else late
-            for node in range(len(self.labels))
-            if node not in attempt.absent
-        }
+    def release_of(self, attempt: Attempt) -> tuple[str, Release]:
+        """For all nodes that may have it. One that has not answered may yet be asked, and is to refuse."""
+        return attempt.name, Release(attempt.owner, round(self.linger * 1e6))
+
+    def may_have(self, attempt: Attempt) -> list[int]:
+        """The nodes that are to be told of its end."""
+        absent = attempt.absent
+        return [node for node in range(len(self.labels)) if node not in absent]
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""
@@ -182,6 +184,4 @@ class Quorum:
 
 def column(answers: Answers, index: int) -> dict[int, Any]:
     """The answers of all nodes to one question of a batch; trouble stays what it is."""
-    return {
-        node: answer if isinstance(answer, Troubled) else answer[index] for node, answer in answers.items()
-    }
+    return {node: answer[index] if answer.__class__ is tuple else answer for node, answer in answers.items()}

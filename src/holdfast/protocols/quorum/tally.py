@@ -116,7 +116,8 @@ def is_kept(answers: Mapping[int, Any], size: int) -> bool | None:
 
 def is_over(answers: Mapping[int, Any], size: int) -> bool:
     """Whether so many have answered, this way or that, that no majority can have our claim any more."""
-    return sum(1 for reply in answers.values() if reply.__class__ in (Kept, Lost)) >= majority(size)
+    classes = [reply.__class__ for reply in answers.values()]
+    return classes.count(Kept) + classes.count(Lost) >= majority(size)
 
 
 def why_lost(replies: Iterable[Any]) -> tuple[str, str]:
