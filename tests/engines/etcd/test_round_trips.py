@@ -102,3 +102,22 @@ def test_waiting_costs_next_to_nothing(connect: Connect, hold: Hold, spy: Spy) -
     wait_until(lambda: not spy.sent())
     waiting.join(20)
     assert spy.methods() == ["Txn", "DeleteRange", "Txn"], "it looks, leaves, and looks who has it"
+
+
+def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
+    connect: Connect, hold: Hold, spy: Spy
+) -> None:
+    """As long as the one before it is there, a look asks for two keys. A thousand who each had etcd sort a
+    thousand, every few seconds, kept it so busy that it did not answer in time."""
+    holder, client = connect(), connect()
+    hold(holder.lock("x"))
+    waiting = threading.Thread(target=lambda: client.lock("x").acquire(timeout=0.5))
+    waiting.start()
+    until_waiting(holder, 1)
+    waiting.join(20)
+    looks = [op.requests[0] for op in spy.sent() if op.method == "Txn"]
+    conditional = [look for look in looks if look.compare and not look.success[0].HasField("request_put")]
+    assert len(conditional) == 2, "when it had armed, and when its time was over"
+    for look in conditional:
+        assert not any(act.request_range.sort_order for act in look.success)
+        assert not any(act.request_range.range_end for act in look.success)

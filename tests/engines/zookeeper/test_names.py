@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engines.zookeeper.names import (
     TURN,
+    around,
     decode,
     encode,
     in_order,
@@ -66,6 +69,27 @@ def test_the_order_survives_the_end_of_the_numbers(first: int, count: int) -> No
         f"c-{n}" for n in range(count)
     ]
     assert in_order(listed("/f", "lock", nodes)) == listed("/f", "lock", nodes)
+
+
+@given(
+    st.lists(st.integers(1, TURN), min_size=1, max_size=12, unique=True),
+    st.integers(0, 11),
+    st.randoms(use_true_random=False),
+)
+def test_of_a_crowd_only_those_matter_who_are_near(
+    places: list[int], which: int, randomness: random.Random
+) -> None:
+    """The first, this one and the one before it, wherever the numbers began anew."""
+    nodes = [ticket_node("exclusive", f"c-{place}", "5", place) for place in places]
+    everybody = listed("/f", "lock", nodes)
+    mine = everybody[which % len(everybody)]
+    randomness.shuffle(nodes)
+    near = listed("/f", "lock", around(mine.nonce, [*nodes, "limit", "m_0000000001"]))
+    before = [ticket.nonce for ticket in everybody if ticket.place < mine.place]
+    assert near[0].nonce == everybody[0].nonce
+    assert [ticket.nonce for ticket in near if ticket.place < mine.place][-1:] == before[-1:]
+    assert mine.nonce in [ticket.nonce for ticket in near]
+    assert near == everybody or len(near) <= 3 or max(places) - min(places) > TURN // 2
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
     spy.batches()
     assert lock.acquire(timeout=0.3) is None
     waits = spy.batches()
-    assert waits[:2] == [["Multi", "GetChildren2"], ["GetData", "GetChildren2"]]
-    assert waits[2] == ["GetChildren2"], "the last look, when its time was over"
+    assert waits[:2] == [["Multi", "GetChildren2"], ["GetData", "Exists"]]
+    assert waits[2] == ["Exists", "Exists"], "the last look, when its time was over"
 
 
 def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:

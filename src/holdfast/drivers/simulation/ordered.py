@@ -340,7 +340,14 @@ class OrderedStore(Node):
         return ticket
 
     def _look(self, op: Look) -> Stand:
-        return self._stand(op.name, op.nonce)
+        stand = self._stand(op.name, op.nonce)
+        if op.behind is not None:
+            behind = find(stand.tickets, op.behind.nonce)
+            if behind is not None and behind.place == op.behind.place:
+                return stand._replace(
+                    tickets=tuple([t for t in stand.tickets if t is behind or t.nonce == op.nonce])
+                )
+        return stand
 
     def _remove(self, op: Remove) -> Removed:
         if op.bury is not None:

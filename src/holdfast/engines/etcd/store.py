@@ -231,6 +231,7 @@ class EtcdStore:
 
     async def _look(self, op: Look) -> Stand:
         folder = self.keys.folder(op.name)
+        compare, still = [], []
         if op.kind != "lock":
             acts = [span(folder, end_of(folder))]
             if op.nonce:
@@ -240,17 +241,18 @@ class EtcdStore:
             acts = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
             tickets = folder + TICKETS
-            acts = what_stands(folder, "lock")
-            acts += [
-                get(self.keys.note(op.nonce)),
-                get(self.keys.ticket(folder, "exclusive", op.nonce)),
-                last(tickets, end_of(tickets), 1, op.place),
-            ]
-        answer = await self._call("Txn", txn([], acts, []))
+            mine = [get(self.keys.note(op.nonce)), get(self.keys.ticket(folder, "exclusive", op.nonce))]
+            acts = [*what_stands(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, op.place)]
+            if op.behind is not None:
+                # etcd sorts everybody to tell who is first and who is before us: not as long as we know.
+                behind: Handle = op.behind.handle
+                compare = [created_at(behind.key, behind.created)]
+                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(behind.key)]
+        answer = await self._call("Txn", txn(compare, still, acts) if compare else txn([], acts, []))
         stand = stand_of(folder, kvs_of(answer.responses))
-        mine = find(stand.tickets, op.nonce)
-        if op.kind == "lock" and mine is not None and mine.place != op.place:
-            return await self._look(op._replace(place=mine.place))
+        me = find(stand.tickets, op.nonce)
+        if op.kind == "lock" and me is not None and me.place != op.place:
+            return await self._look(op._replace(place=me.place, behind=None))
         return stand
 
     async def _fill(self, op: Fill) -> tuple[Ticket, ...]:

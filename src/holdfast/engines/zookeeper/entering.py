@@ -74,7 +74,7 @@ class Entering:
         for attempt in range(ATTEMPTS):
             done, *seen = (await self._send(entry.link, first + requests))[len(first) :]
             if self._is_put(entry, ticket, done):
-                stand = stand_of(entry.folder, ticket.kind, declared, seen)
+                stand = stand_of(entry.folder, ticket.kind, declared, seen, ticket.nonce)
                 if len(stand.tickets) == 1:
                     entry.alone = Seen(done[1].czxid, done[1].version)
                 return stand._replace(tickets=self._entries.known(stand.tickets))

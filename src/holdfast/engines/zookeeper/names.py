@@ -25,6 +25,7 @@ __all__ = [
     "TURN",
     "Handle",
     "Paths",
+    "around",
     "decode",
     "encode",
     "in_order",
@@ -39,6 +40,8 @@ RESERVED: Final = (".", "..", "zookeeper")
 
 LETTERS: Final = {"exclusive": "x", "write": "w", "read": "r", "permit": "p"}
 MODES: Final = {letter: mode for mode, letter in LETTERS.items()}
+
+PREFIXES: Final = tuple([f"{letter}_" for letter in MODES])
 
 TURN: Final = 1 << 32
 """The numbers of tickets have 32 bits, and begin anew after the last."""
@@ -112,6 +115,19 @@ def _signed(number: int) -> int:
 def place_of(path: str) -> int:
     """Of a ticket whose number the server gave. Places begin with 1."""
     return int(path[path.rindex("_") + 1 :]) % TURN + 1
+
+
+def around(nonce: str, children: Iterable[str]) -> Sequence[str]:
+    """Of the nodes of a mutex the first, that of this attempt, and the one right before it: to make tickets
+    of a whole crowd would take long."""
+    nodes = [
+        (place_of(child), child) for child in children if child[:2] in PREFIXES and child.count("_") == 3
+    ]
+    nodes.sort()
+    if not nodes or nodes[-1][0] - nodes[0][0] > TURN // 2:
+        return [child for _, child in nodes]  # the numbers have just begun anew: it takes a closer look
+    mine = next((index for index, (_, child) in enumerate(nodes) if child[2:].startswith(f"{nonce}_")), 0)
+    return [nodes[index][1] for index in sorted({0, max(mine - 1, 0), mine})]
 
 
 def listed(folder: str, kind: str, children: Iterable[str]) -> tuple[Ticket, ...]:

@@ -17,7 +17,7 @@ from ...protocols.tickets.payload import decode_settings, decode_ticket, decode_
 from ...rules.record import StoredValue
 from ...rules.tickets import Settings, Stand, Ticket, token_at
 from .link import Link
-from .names import TURN, Paths, decode, kind_node, listed, settings_from
+from .names import TURN, Paths, around, decode, kind_node, listed, settings_from
 from .sessions import Sessions
 from .wire import Delete, Exists, GetChildren2, GetData, Sync
 
@@ -124,7 +124,7 @@ class Reading:
     # --- being told
 
     async def armed(self, link: Link, op: Arm, look: list[Any]) -> list[Any]:
-        """``look``: asked for in the same breath, so that the answers tell how it stands from then on."""
+        """``look``: asked for in the same breath, so that the last answers tell how it stands then."""
         if op.watched == EVERYTHING:
             await self._watch_everything(link, op)
             return []
@@ -133,7 +133,7 @@ class Reading:
         if op.watched.limit:
             requests.append(Exists(f"{self._paths.name(op.name)}/limit", watcher))
         self._sessions.watches.arm(op.nonce, [request.path for request in requests])
-        return (await self._ask(link, requests + look))[len(requests) :]
+        return await self._ask(link, requests + look)
 
     async def _watch_everything(self, link: Link, op: Arm) -> None:
         """The name, what it is, its limit and its value."""
@@ -156,9 +156,12 @@ class Reading:
         await self._sessions.send(link, beside)
 
 
-def stand_of(folder: str, kind: str, declared: int, read: list[Any]) -> Stand:
-    """From the children of what the name is, and of a semaphore its limit."""
+def stand_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> Stand:
+    """From the children of what the name is, and of a semaphore its limit. ``nonce``: of a mutex, tell no
+    more than matters to this attempt."""
     (children, stat), *limit = read
+    if nonce and kind == "lock":
+        children = around(nonce, children)
     tickets = listed(folder, kind, children)
     settings = limited(kind, declared, stat, limit[0] if limit else None, tickets)
     return Stand(settings, tickets, newest=token_at(stat.mzxid) if stat.version else 0)

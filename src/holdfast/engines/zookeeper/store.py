@@ -38,7 +38,7 @@ from ...protocols.tickets.ops import (
 )
 from ...protocols.tickets.payload import encode_ticket
 from ...rules.record import Ended
-from ...rules.tickets import Stand, Ticket, find
+from ...rules.tickets import Settings, Stand, Ticket, find
 from .asking import failing
 from .entering import Entering
 from .entries import Entry
@@ -188,16 +188,28 @@ class ZooKeeperStore:
             foreseen, entry.foreseen = entry.foreseen, None
             if op.kind and not first and self.sessions.watches.is_armed(op.nonce):
                 return foreseen
+        if op.behind is not None and entry is not None and entry.ticket is not None and not first:
+            stand = await self._still_behind(link, entry, entry.ticket, op.behind)
+            if stand is not None:
+                return stand
         folder = "" if entry is None else entry.folder
         if not folder and op.kind in ("lock", "rwlock"):
             folder = self._paths.kind(op.name, op.kind, 0)
         if folder and op.kind:
             requests = first + self._reading.requests(op.name, folder, op.kind)
-            stood = self._stood(folder, op.kind, (await self._send(link, requests))[len(first) :])
+            read = (await self._send(link, requests))[len(first) :]
+            stood = self._stood(folder, op.kind, read, op.nonce)
             if stood is not None:
                 return stood
         stand = await self._reading.stand(link, op.name)
         return stand._replace(tickets=self._entries.known(stand.tickets))
+
+    async def _still_behind(self, link: Link, entry: Entry, mine: Ticket, behind: Ticket) -> Stand | None:
+        """Whether both are still there: in a crowd that is far less than listing everybody."""
+        if entry.link is not link:
+            return None
+        there = await self._send(link, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
+        return None if None in there else Stand(Settings(mine.kind), (behind, mine))
 
     async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
         link = await self.sessions.opened()
@@ -354,12 +366,27 @@ class ZooKeeperStore:
             await self._reading.armed(link, op, [])
             return
         kind = op.tickets[0].kind
-        read = await self._reading.armed(link, op, self._reading.requests(op.name, entry.folder, kind))
+        if kind == "lock" and entry.ticket is not None:
+            await self._arm_behind(link, op, entry, entry.ticket)
+            return
+        look = self._reading.requests(op.name, entry.folder, kind)
+        read = (await self._reading.armed(link, op, look))[-len(look) :]
         entry.foreseen = self._stood(entry.folder, kind, read)
 
-    def _stood(self, folder: str, kind: str, read: list[Any]) -> Stand | None:
+    async def _arm_behind(self, link: Link, op: Arm, entry: Entry, mine: Ticket) -> None:
+        """Of a mutex: if the one before us is there when it is put under watch, all is as it was seen."""
+        (behind,) = op.tickets
+        look = Exists(mine.handle.path, None)
+        watched, there = await self._reading.armed(link, op, [look])
+        if not isinstance(watched, NoNodeError) and there is not None:
+            entry.foreseen = Stand(Settings(mine.kind), (behind, mine))
+            return
+        read = await self._send(link, self._reading.requests(op.name, entry.folder, mine.kind))
+        entry.foreseen = self._stood(entry.folder, mine.kind, read, op.nonce)
+
+    def _stood(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> Stand | None:
         if isinstance(read[0], NoNodeError):
             return None
         declared = int(folder.rpartition("-")[2]) if kind == "semaphore" else 0
-        stand = stand_of(folder, kind, declared, read)
+        stand = stand_of(folder, kind, declared, read, nonce)
         return stand._replace(tickets=self._entries.known(stand.tickets))

@@ -67,6 +67,7 @@ class Mine:
     __slots__ = (
         "armed",
         "asked_under",
+        "behind",
         "entered",
         "kind",
         "mode",
@@ -96,6 +97,8 @@ class Mine:
         self.uncertain = False
         """A copy of it may be under way."""
         self.armed: Watched | None = None
+        self.behind: Ticket | None = None
+        """Of a mutex: the ticket that it is armed for."""
         self.waited = False
         self.ticket: Ticket | None = None
         """As it was granted."""

@@ -135,12 +135,16 @@ class Look(NamedTuple):
 
     ``kind`` "lock": of the tickets it is enough to tell the first, that of the nonce (which stood at
     ``place`` when last seen), and the one right before it. Otherwise everything is wanted.
+
+    ``behind``: of a mutex, the ticket that we wait for. If it is still there, it and ours are enough: whoever
+    waits in a crowd need not have all of it counted.
     """
 
     name: str
     nonce: str = ""
     kind: str = ""
     place: int = 0
+    behind: Ticket | None = None
 
     def __await__(self) -> Generator[Look, Stand, Stand]:
         return (yield self)

@@ -73,7 +73,8 @@ class Asking:
             await self._find_session()
         looks = mine.entered
         if looks:
-            stand = await Look(name, ask.nonce, ask.kind, mine.place)
+            behind = None if mine.armed is None else mine.behind
+            stand = await Look(name, ask.nonce, ask.kind, mine.place, behind)
         else:
             try:
                 stand = await self._enter()
@@ -152,6 +153,7 @@ class Asking:
     async def _arm(self, waits_for: Watched, tickets: tuple[Ticket, ...]) -> None:
         mine = self.mine
         mine.waited = True
+        mine.behind = tickets[0] if mine.kind == "lock" else None
         mine.armed = waits_for  # before: what is armed may come at once, and then is armed no more
         try:
             await Arm(mine.nonce, self.name, waits_for, tickets)
