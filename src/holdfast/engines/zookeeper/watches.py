@@ -17,9 +17,11 @@ __all__ = ["Watches"]
 class Watches:
     """Of one client. Told in kazoo's thread, asked in any."""
 
-    def __init__(self, desk: Desk, post: Callable[[str], None]) -> None:
+    def __init__(self, desk: Desk, post: Callable[[str], None], turn: Callable[[str], None]) -> None:
         self._desk = desk
         self._post = post
+        self._turn = turn
+        """Posts too, and looks ahead for the one who is woken."""
         self._lock = threading.Lock()
         self._nonces: dict[str, set[str]] = {}
         """By path."""
@@ -58,7 +60,7 @@ class Watches:
             nonces = list(self._nonces.get(path, ()))
             for nonce in nonces:
                 self._drop(nonce)
-        self._tell(nonces)
+        self._tell(nonces, self._turn)
 
     def lost_sight(self) -> None:
         """The connection was another one: whatever happened meanwhile was not told."""
@@ -66,9 +68,9 @@ class Watches:
             nonces = list(self._paths)
             self._nonces.clear()
             self._paths.clear()
-        self._tell(nonces)
+        self._tell(nonces, self._post)
 
-    def _tell(self, nonces: list[str]) -> None:
+    def _tell(self, nonces: list[str], tell: Callable[[str], None]) -> None:
         for nonce in nonces:
             self._desk.disarmed(nonce)
-            self._post(nonce)
+            tell(nonce)
