@@ -14,6 +14,8 @@ import holdfast.aio
 from engines.etcd.admin import Admin
 from holdfast import EngineUnavailable, LockLost
 from holdfast.aio import AsyncClient
+from holdfast.engines.etcd.transport_asyncio import EtcdAsyncio
+from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
 from support import async_wait_until
@@ -157,3 +159,60 @@ def test_a_restart_is_survived(namespace: str) -> None:
 
     with Etcd() as server:
         asyncio.run(run(server))
+
+
+def test_however_many_ask_only_so_many_are_asked_at_once(
+    namespace: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait unsent, and their time runs when they are sent."""
+    under_way: set[int] = set()
+    most: list[int] = []
+    shipped = EtcdAsyncio._call
+
+    async def call(op: Any) -> Any:
+        number = id(op)
+        under_way.add(number)
+        most.append(len(under_way))
+        try:
+            return await shipped(op)
+        finally:
+            under_way.discard(number)
+
+    monkeypatch.setattr(EtcdAsyncio, "_call", staticmethod(call))
+
+    async def one(client: AsyncClient, number: int) -> None:
+        async with client.lock(f"x{number}"):
+            pass
+
+    async def run() -> None:
+        async with holdfast.aio.connect(f"etcd://{proxy.address}", namespace=namespace) as client:
+            await one(client, 0)
+            proxy.hold("to_client")
+            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * AT_ONCE)]
+            await async_wait_until(lambda: len(under_way) == AT_ONCE)
+            proxy.pass_on()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert max(most) == AT_ONCE
+
+
+def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
+    namespace: str, proxy: Proxy
+) -> None:
+    """Else all would wait in vain, one behind the other. They ask again, over another connection."""
+
+    async def run() -> None:
+        url = f"etcd://{proxy.address}"
+        async with holdfast.aio.connect(url, namespace=namespace, io_timeout=1) as client:
+            async with client.lock("x"):
+                pass
+            proxy.hold()
+            began = time.monotonic()
+            tries = [client.lock(f"x{number}").acquire(timeout=3) for number in range(3 * AT_ONCE)]
+            results = await asyncio.gather(*tries, return_exceptions=True)
+            proxy.pass_on()
+            assert all(isinstance(result, EngineUnavailable) for result in results)
+            assert time.monotonic() - began < 4, "two time-outs, and not one for each hundred"
+
+    asyncio.run(run())

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast.aio
 from engines.zookeeper.admin import Admin
+from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.engines.zookeeper.link import Link
 from support import async_wait_until
 
@@ -86,3 +87,38 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
 
     moments = asyncio.run(run())
     assert moments >= (3 if held else 1)
+
+
+def test_however_many_ask_only_so_many_are_asked_at_once(
+    url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait unsent, and their time runs when they are sent."""
+    held: list[Any] = []
+    holds = False
+    shipped = Link.send
+
+    def send(link: Link, requests: Any, notify: Any) -> None:
+        shipped(link, requests, (lambda answers: held.append((notify, answers))) if holds else notify)
+
+    monkeypatch.setattr(Link, "send", send)
+
+    async def one(client: holdfast.aio.AsyncClient, number: int) -> None:
+        async with client.lock(f"x{number}"):
+            pass
+
+    async def run() -> None:
+        nonlocal holds
+        async with holdfast.aio.connect(url, namespace=namespace, session_timeout=60) as client:
+            await one(client, 0)
+            holds = True
+            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * AT_ONCE)]
+            await async_wait_until(lambda: len(held) >= AT_ONCE)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(held) == AT_ONCE
+            holds = False
+            for notify, answers in held:
+                notify(answers)
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())

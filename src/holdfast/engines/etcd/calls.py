@@ -67,7 +67,10 @@ class Send(NamedTuple):
     """"" for the stream of signs of life."""
     requests: tuple[Any, ...]
     timeout: float
+    """Counted from its sending."""
     metadata: Metadata
+    urgent: bool = False
+    """A sign of life depends on it."""
 
     def __await__(self) -> Generator[Send, Any, Any]:
         return (yield self)

@@ -61,9 +61,9 @@ class Conversation:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    async def call(self, method: str, request: Any) -> Any:
+    async def call(self, method: str, request: Any, urgent: bool = False) -> Any:
         """One call; a token that expired is fetched anew. Raises as ``failures`` says."""
-        response = await self._send(method, (request,), self.timeout)
+        response = await self._send(method, (request,), self.timeout, urgent)
         if not self.cluster:
             self.cluster = f"{response.header.cluster_id:x}"
         return response
@@ -72,7 +72,7 @@ class Conversation:
         """A sign of life for each of these leases, over a stream of its own: so nothing is left that could
         end unnoticed. A response for each."""
         requests = tuple([wire.LeaseKeepAliveRequest(ID=lease) for lease in leases])
-        responses: list[wire.LeaseKeepAliveResponse] = await self._send("", requests, timeout)
+        responses: list[wire.LeaseKeepAliveResponse] = await self._send("", requests, timeout, urgent=True)
         if len(responses) != len(leases):
             raise Unknown("etcd ended the stream before every lease was kept alive")
         return responses
@@ -83,7 +83,7 @@ class Conversation:
         if self._options.user is not None and self._token is None:
             await self._authenticate(connection)
 
-    async def _send(self, method: str, requests: tuple[Any, ...], timeout: float) -> Any:
+    async def _send(self, method: str, requests: tuple[Any, ...], timeout: float, urgent: bool) -> Any:
         connection = self._connection
         if connection is None:
             connection = self.connection()
@@ -92,9 +92,8 @@ class Conversation:
             await self._authenticate(connection)
             token = self._token
         try:
-            return await Send(
-                connection, method, requests, timeout, () if token is None else (("token", token),)
-            )
+            metadata = () if token is None else (("token", token),)
+            return await Send(connection, method, requests, timeout, metadata, urgent)
         except Failed as error:
             failure = self.failure(connection, error)
             if not isinstance(failure, TokenExpired):
@@ -105,7 +104,7 @@ class Conversation:
             )
         await self._authenticate(connection)
         try:
-            return await Send(connection, method, requests, timeout, self.metadata())
+            return await Send(connection, method, requests, timeout, self.metadata(), urgent)
         except Failed as error:
             raise self.failure(connection, error) from None
 
@@ -166,6 +165,10 @@ class Conversation:
             self._connection = None
             self._turn += 1
         self.switched()
+
+    def is_given_up(self, connection: Any) -> bool:
+        """Somebody doubted it: nothing more is sent over it."""
+        return connection is not self._connection
 
     def outdated(self, seconds: float = 0.0) -> list[Any]:
         """Connections that were given up so long ago; they are to be closed."""

@@ -7,7 +7,7 @@ from typing import Final
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 
-__all__ = ["Compacted", "LeaseMissing", "LeaseThere", "TokenExpired", "sorted_failure"]
+__all__ = ["NEVER_SENT", "Compacted", "LeaseMissing", "LeaseThere", "TokenExpired", "sorted_failure"]
 
 
 class LeaseMissing(Exception):

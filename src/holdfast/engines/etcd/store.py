@@ -143,7 +143,7 @@ class EtcdStore:
         something after it, by agreement of the majority, and compare the terms."""
         for _ in range(LEADER_CHANGES):
             heard = await self._talk.keep_alive(op.sessions, self._patience(op))
-            read = await self._call("Txn", self._look_at(op))
+            read = await self._call("Txn", self._look_at(op), urgent=True)
             terms = {response.header.raft_term for response in heard if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
                 return self._kept(op, heard, read)

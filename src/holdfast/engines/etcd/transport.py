@@ -124,7 +124,7 @@ class EtcdThreads:
 
     @staticmethod
     def _send(op: Send) -> Any:
-        connection, method, requests, timeout, metadata = op
+        connection, method, requests, timeout, metadata, _ = op
         try:
             if method:
                 return connection.calls[method](requests[0], timeout=timeout, metadata=metadata)

@@ -16,11 +16,12 @@ from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import Arm, Retire, StoreOp
+from ..turns_asyncio import Turns
 from . import wire_pb2 as wire
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
 from .channels import CHANNEL_OPTIONS, credentials
 from .conversation import Conversation
-from .failures import TokenExpired
+from .failures import NEVER_SENT, TokenExpired
 from .inbox import Inbox
 from .keys import Keys
 from .options import Options
@@ -77,6 +78,7 @@ class EtcdAsyncio:
         self._inbox = Inbox(desk, self._store, hooks)
         self._watcher = Watcher(self, keys, hooks, self._talk, self._inbox)
         self._talk.switched = self._switched
+        self._turns = Turns()
         self._ending: set[asyncio.Task[Any]] = set()
         """Calls under way, and connections that have yet to be closed."""
         self._closed = False
@@ -135,11 +137,14 @@ class EtcdAsyncio:
 
     async def _send(self, op: Send) -> Any:
         """A cancellation ends the waiting, not the call: what has been sent has been sent."""
-        return await asyncio.shield(self._see_to_its_end(self._call(op)))
+        async with self._turns.turn(op.urgent):
+            if self._talk.is_given_up(op.connection) and not self._closed:
+                raise Failed("UNAVAILABLE", NEVER_SENT)  # while we waited for our turn
+            return await asyncio.shield(self._see_to_its_end(self._call(op)))
 
     @staticmethod
     async def _call(op: Send) -> Any:
-        connection, method, requests, timeout, metadata = op
+        connection, method, requests, timeout, metadata, _ = op
         try:
             if method:
                 return await connection.calls[method](requests[0], timeout=timeout, metadata=metadata)

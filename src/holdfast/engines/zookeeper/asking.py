@@ -33,6 +33,9 @@ class Send(NamedTuple):
     link: Link
     requests: list[Any]
     timeout: float
+    """Counted from their sending."""
+    urgent: bool = False
+    """A sign of life is among them."""
 
     def __await__(self) -> Generator[Send, list[Answer], list[Answer]]:
         return (yield self)

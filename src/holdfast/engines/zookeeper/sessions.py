@@ -177,8 +177,9 @@ class Sessions:
         sent = boottime()
         link.dating.sent(sent)
         wrote = any(map(writes, requests))
+        timeout, urgent = (self.timeout, False) if patience is None else (patience, True)
         try:
-            answers = await Send(link, list(requests), self.timeout if patience is None else patience)
+            answers = await Send(link, list(requests), timeout, urgent)
         except TimedOut:
             link.doubt()
             told = "ZooKeeper did not answer in time"

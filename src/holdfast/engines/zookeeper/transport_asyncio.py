@@ -14,6 +14,7 @@ from typing import Any
 from ...drivers.adapter import Hooks
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import StoreOp
+from ..turns_asyncio import Turns
 from .asking import Ready, Send, TimedOut
 from .link import Answer
 from .names import Paths
@@ -47,6 +48,7 @@ class ZooKeeperAsyncio:
 
     def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
         self._store = ZooKeeperStore(options, paths, hooks, desk)
+        self._turns = Turns()
         self._closed = False
         self.disarm = self._store.sessions.watches.disarm
 
@@ -74,16 +76,17 @@ class ZooKeeperAsyncio:
         finally:
             script.close()
 
-    @staticmethod
-    async def _send(step: Send) -> list[Answer]:
-        answered, ring = _bell()
-        step.link.send(step.requests, ring)
-        try:
-            async with asyncio.timeout(step.timeout):
-                answers: list[Answer] = await answered
-        except TimeoutError:
-            raise TimedOut from None
-        return answers
+    async def _send(self, step: Send) -> list[Answer]:
+        async with self._turns.turn(step.urgent):
+            step.link.check()  # once more: it may have ended while we waited for our turn
+            answered, ring = _bell()
+            step.link.send(step.requests, ring)
+            try:
+                async with asyncio.timeout(step.timeout):
+                    answers: list[Answer] = await answered
+            except TimeoutError:
+                raise TimedOut from None
+            return answers
 
     @staticmethod
     async def _wait(step: Ready) -> None:
