@@ -93,13 +93,14 @@ class Mailbox:
             if left <= DOZE_SECONDS_MAX and boottime() >= until:
                 return False
 
-    def _hear_until(self, until: float, hear: Callable[[float], None]) -> bool:
+    def _hear_until(self, until: float, hear: Callable[[float], bool | None]) -> bool:
         # Looked at after it is known that we hear: whoever posts from now on rings.
         while not self._lock.acquire(blocking=False):
             left = until - boottime()
             if left <= 0:
                 return False
-            hear(min(left, DOZE_SECONDS_MAX))
+            if hear(min(left, DOZE_SECONDS_MAX)):
+                break
         return True
 
 
