@@ -6,17 +6,22 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.pq.abc import PGresult
 
 import holdfast
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, LockLost, provision
 from holdfast.drivers.adapter import Steps
-from holdfast.engines.postgres.advisory.desk import Session, Task
+from holdfast.engines.postgres.advisory.desk import BUSY
+from holdfast.engines.postgres.advisory.hearing import Listener
 from holdfast.engines.postgres.advisory.keys import key_of
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
+from holdfast.engines.postgres.link import Link, Waits
+from holdfast.engines.postgres.statements import Call
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
 from support import wait_until
@@ -167,15 +172,15 @@ async def test_what_is_free_can_be_had_although_many_wait_for_something_else(wor
 
 
 def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The names of all statements that are sent on sessions from now on."""
+    """The names of all statements that are sent from now on."""
     sent: list[bytes] = []
-    start = AdvisoryThreads._start
+    say = Link.call
 
-    def noting(self: AdvisoryThreads, session: Session, task: Task) -> None:
-        sent.append(task.call.statement.name)
-        start(self, session, task)
+    def noting(self: Link, call: Call) -> Waits[PGresult]:
+        sent.append(call.statement.name)
+        return say(self, call)
 
-    monkeypatch.setattr(AdvisoryThreads, "_start", noting)
+    monkeypatch.setattr(Link, "call", noting)
     return sent
 
 
@@ -185,7 +190,35 @@ def test_a_lock_and_its_release_are_a_statement_each(locks: Client, monkeypatch:
     sent = _noted(monkeypatch)
     with locks.lock("x"):
         pass
-    assert sent == [b"holdfast_session_try_1", b"holdfast_session_release_1"]
+    assert sent == [b"holdfast_session_take_1", b"holdfast_session_release_1"]
+
+
+async def test_who_waits_for_the_same_again_need_not_tell_who_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is seen to wait all the same."""
+    ann, bob, mine, other = world.actor(), world.actor(), world.client(), world.client()
+    sent = _noted(monkeypatch)
+    for _ in range(3):
+        lease = held(await ann(mine.lock("x").acquire))
+        waiting = bob(other.lock("x").acquire, timeout=20)
+        await world.until_waiting("x", 1)
+        await ann(lease.release)
+        await bob(held(await waiting).release)
+    assert sent.count(b"holdfast_session_wait_1") == 1
+
+
+def test_a_waiting_thread_hears_of_its_grant_itself(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it would look by itself, and with a listener that hears nothing."""
+    monkeypatch.setattr(Listener, "_sessions", lambda self, poll: {})
+    lease = held(locks.lock("x").acquire())
+    with ThreadPoolExecutor(1) as waiter:
+        waiting = waiter.submit(locks.lock("x").acquire, timeout=20)
+        wait_until(lambda: locks.inspect("x").waiters)
+        lease.release()
+        granted = held(waiting.result(timeout=3))
+    assert granted.token > lease.token
+    granted.release()
 
 
 def test_a_thousand_leases_are_renewed_by_one_statement(
@@ -205,7 +238,9 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
     for lease in leases:
         lease.check()
     assert sum(rounds) >= 2 * len(leases)
-    assert 0 < sent.count(b"holdfast_session_beat_1") <= len(rounds), "one in a round, not one for each lease"
+    # Who locks while the keeper speaks on a connection opens another.
+    beats = sent.count(b"holdfast_session_beat_1")
+    assert 0 < beats <= BUSY * len(rounds), "one for each connection, not one for each lease"
     for lease in leases:
         lease.release()
 

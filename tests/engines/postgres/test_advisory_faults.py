@@ -156,7 +156,7 @@ async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Pr
     """The lock was granted and nobody heard of it: its session ends, and the attempt asks on another."""
     ann, client = world.actor(), client_at(world, through(proxy, schema))
     await ann(held(await ann(client.lock("warm").acquire)).release)
-    lost = proxy.lose_reply(b"holdfast_session_try_1")
+    lost = proxy.lose_reply(b"holdfast_session_take_1")
     lease = held(await ann(client.lock("x").acquire, timeout=20))
     assert lost.is_set()
     assert [holder.token for holder in world.look("x").holders] == [lease.token]

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ...core.ops import Refused
 from ...drivers.clock import boottime
 from .. import pool
+from ..looking import Looks
 from .link import READABLE, Link, Waits
 
 __all__ = ["Pool", "run", "wait_for"]
@@ -39,12 +40,17 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
         waits.close()
 
 
-def wait_for(link: Link, want: int, ends_at: float) -> bool:
-    """Wait in this thread until the connection is ready; False: it was not in time."""
+def wait_for(link: Link, want: int, ends_at: float, looks: Looks | None) -> bool:
+    """Wait in this thread until the connection is ready; False: it was not in time.
+
+    ``looks``: it may be soon, so that sleeping is not worth it at first.
+    """
     poll = link.readable if want == READABLE else None
     if poll is None:
         poll = select.poll()
         poll.register(link.fileno, want)
+    elif looks is not None and looks.look(poll):
+        return True
     return bool(poll.poll(max(ends_at - boottime(), 0.0) * 1000.0))
 
 

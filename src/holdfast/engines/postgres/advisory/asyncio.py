@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ....core.ops import Now
 from ....drivers.adapter import Hooks, Steps
 from ....drivers.clock import boottime
 from ....rules.requests import Reply, Request, Snapshot, Watch
@@ -22,13 +21,16 @@ from ..opening import Opener
 from . import holding, requests
 from .beginning import begin
 from .calls import Calls
-from .desk import Ask, Close, Desk, Ended, Finish, Op, Open, Rest, Script, Session, Start, Task
+from .desk import Ask, Close, Desk, Ended, Finish, Glance, Op, Open, Rest, Script, Session, Start, Task
 
 __all__ = ["AdvisoryAsyncio"]
 
 T = TypeVar("T")
 
 LOOKING_LINKS = 2
+AT_ONCE_SECONDS = 0.001
+"""A wait that ends so soon is waited out where it began: nobody has to be woken for it."""
+
 TICK_SECONDS = 0.25
 """How often those look who watch a name."""
 
@@ -75,7 +77,7 @@ class AdvisoryAsyncio:
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
         calls = Calls(ground.target.schema, ground.namespace)
-        self._desk = Desk(calls, hooks.post, _hang_up, hooks.io_timeout)
+        self._desk = Desk(calls, hooks.post, _hang_up, boottime, hooks.io_timeout)
         self._opener = Opener(ground, hooks.io_timeout)
         self._commands = LoopPool(self._opener.open_link, LOOKING_LINKS, hooks.io_timeout)
         self._ticker: asyncio.TimerHandle | None = None
@@ -138,7 +140,7 @@ class AdvisoryAsyncio:
                     error, trouble = trouble, None
                     op = throw(error)
                 try:
-                    reply = boottime() if op.__class__ is Now else await self._perform(op)
+                    reply = await self._perform(op)
                 except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                     trouble = failure
         except StopIteration as end:
@@ -153,6 +155,9 @@ class AdvisoryAsyncio:
             case Finish(session, task, seconds):
                 session.see_unsent(task)
                 return task.done or await self._end(task, seconds)
+            case Glance(session, task, first):
+                session.see_unsent(task)
+                return task.done or (first and await self._end(task, AT_ONCE_SECONDS))
             case Ask(call):
                 return await self._commands.perform(call)
             case Open():

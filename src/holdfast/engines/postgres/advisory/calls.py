@@ -49,7 +49,9 @@ class Calls:
     def __init__(self, schema: str, namespace: str) -> None:
         self._namespace = session_namespace(namespace)
         self.key = lru_cache(maxsize=1000)(lambda name: key_of(namespace, name))
-        self._try = function(schema, "session_try_1", _ASKED)
+        self._named = lru_cache(maxsize=1000)(lambda name: (name.encode(), _number(self.key(name))))
+        self._wanted = lru_cache(maxsize=1000)(_wanted)
+        self._take = function(schema, "session_take_1", (*_ASKED, TEXT))
         self._wait = _procedure(schema, "session_wait_1", _ASKED)
         self._release = function(schema, "session_release_1", (TEXT, BINARY, BINARY, TEXT, TEXT, TEXT))
         self._undo = function(schema, "session_undo_1", (TEXT, TEXT, TEXT))
@@ -67,33 +69,27 @@ class Calls:
 
     # --- on the connection that has the lock, or is to have it
 
-    def taking(self, backend: int, idle_ms: int | None, name: str, ask: Acquire) -> Call:
-        return Call(self._try, self._asked(backend, idle_ms, name, ask))
+    def taking(self, backend: int, idle_ms: int | None, name: str, ask: Acquire, waits: bool) -> Call:
+        return Call(self._take, (*self._asked(backend, idle_ms, name, ask), _FLAGS[waits]))
 
     def waiting(self, backend: int, idle_ms: int | None, name: str, ask: Acquire) -> Call:
+        """The same for one who waits, and is told to those who look."""
         return Call(self._wait, self._asked(backend, idle_ms, name, ask))
 
-    def _asked(self, backend: int, idle_ms: int | None, name: str, ask: Acquire) -> Sequence[bytes | None]:
+    def _asked(self, backend: int, idle_ms: int | None, name: str, ask: Acquire) -> tuple[bytes | None, ...]:
+        nonce, client, owner, kind, mode, ttl, _, _, renews, max_hold, _, metadata = ask
         return (
             _number(backend),
             None if idle_ms is None else _number(idle_ms),
             self._namespace,
-            name.encode(),
-            _number(self.key(name)),
-            ascii_of(ask.nonce),
-            ascii_of(ask.client),
-            escaped(ask.owner).encode(),
-            ask.kind.encode(),
-            ask.mode.encode(),
-            repr(ask.ttl).encode(),
-            _FLAGS[ask.renews],
-            None if ask.max_hold is None else repr(ask.max_hold).encode(),
-            json.dumps(dict(ask.metadata)).encode() if ask.metadata else None,
+            *self._named(name),
+            ascii_of(nonce),
+            *self._wanted(client, owner, kind, mode, ttl, renews, max_hold),
+            json.dumps(dict(metadata)).encode() if metadata else None,
         )
 
     def release(self, backend: int, name: str, nonce: str, mode: str) -> Call:
-        key = _number(self.key(name))
-        asked = (_number(backend), self._namespace, name.encode(), key, ascii_of(nonce), mode.encode())
+        asked = (_number(backend), self._namespace, *self._named(name), ascii_of(nonce), mode.encode())
         return Call(self._release, asked)
 
     def undo(self, backend: int, name: str, mode: str) -> Call:
@@ -140,6 +136,21 @@ class Calls:
 
     def cancel(self, name: str, backend: int) -> Call:
         return Call(self._cancel, (_number(self.key(name)), _number(backend)))
+
+
+def _wanted(
+    client: str, owner: str, kind: str, mode: str, ttl: float, renews: bool, max_hold: float | None
+) -> tuple[bytes | None, ...]:
+    """What one who locks again and again says each time."""
+    return (
+        ascii_of(client),
+        escaped(owner).encode(),
+        kind.encode(),
+        mode.encode(),
+        repr(ttl).encode(),
+        _FLAGS[renews],
+        None if max_hold is None else repr(max_hold).encode(),
+    )
 
 
 def _procedure(schema: str, name: str, formats: Sequence[int]) -> Statement:

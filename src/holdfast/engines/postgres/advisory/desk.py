@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from psycopg.pq.abc import PGresult
 
-from ....core.ops import Now, Refused
+from ....core.ops import Refused
 from ....rules.requests import Granted
 from ..link import INTERRUPTED, ServerError
 from ..statements import Call
@@ -29,6 +29,7 @@ __all__ = [
     "Desk",
     "Ended",
     "Finish",
+    "Glance",
     "Mine",
     "Op",
     "Open",
@@ -90,7 +91,19 @@ class Task:
 class Session:
     """One connection. What it has lives as long as it does."""
 
-    __slots__ = ("_told_ms", "backend", "current", "dead", "held", "idle_ms", "keys", "line", "waiter", "why")
+    __slots__ = (
+        "_told_ms",
+        "backend",
+        "current",
+        "dead",
+        "held",
+        "idle_ms",
+        "keys",
+        "last_waiter",
+        "line",
+        "waiter",
+        "why",
+    )
 
     def __init__(self, line: Any, backend: int) -> None:
         self.line = line
@@ -104,6 +117,8 @@ class Session:
         self.held: dict[str, Mine] = {}
         self.waiter: Mine | None = None
         """Whom it waits for: then it does nothing else."""
+        self.last_waiter: tuple[str, str, str] | None = None
+        """For which name, owner and mode it waited last, as the server knows: it need not be told again."""
         self.current: Task | None = None
         """The last statement that was sent."""
         self.dead = False
@@ -114,14 +129,20 @@ class Session:
 
     def prune(self) -> None:
         """An interrupt can strike between any two steps: what is of nobody any more takes up no room."""
-        for key, mine in list(self.keys.items()):
-            if mine.session is not self:
-                del self.keys[key]
-        for nonce, mine in list(self.held.items()):
-            if mine.session is not self:
-                del self.held[nonce]
+        if self.keys:
+            for key, mine in list(self.keys.items()):
+                if mine.session is not self:
+                    del self.keys[key]
+        if self.held:
+            for nonce, mine in list(self.held.items()):
+                if mine.session is not self:
+                    del self.held[nonce]
         if self.waiter is not None and self.waiter.session is not self:
             self.waiter = None
+
+    def may_have(self, key: int, alone: bool) -> bool:
+        """Whether one more can be asked for here."""
+        return not (self.dead or self.waiter is not None or key in self.keys or (alone and self.keys))
 
     @property
     def untold_idle_ms(self) -> int | None:
@@ -174,9 +195,12 @@ class Desk:
         calls: Calls,
         post: Callable[[str], None],
         hang_up: Callable[[Session], None],
+        now: Callable[[], float],
         io_timeout: float,
     ) -> None:
         self.calls = calls
+        self.now = now
+        """The local clock."""
         self.post = post
         self._hang_up = hang_up
         self.io_timeout = io_timeout
@@ -200,26 +224,28 @@ class Desk:
     def reserve(self, mine: Mine, idle_ms: int, alone: bool) -> Session | Room:
         """A session for this key, or room to open one. Refused, if there are too many."""
         with self._mutex:
+            usable = []
+            chosen: Session | None = None
             for session in self.sessions:
                 session.prune()
-            usable = [
-                s
-                for s in self.sessions
-                if not s.dead and s.waiter is None and mine.key not in s.keys and (not s.keys or not alone)
-            ]
-            fitting = [s for s in usable if not s.keys or s.idle_ms == idle_ms]
-            idle = [s for s in fitting if not s.is_busy]
-            count = len(self.sessions) + len(self._rooms)
-            if not idle and (count < BUSY or (not fitting and count < CONNECTIONS)):
-                room = Room()
-                self._rooms.add(room)
-                return room
-            longer = [s for s in usable if s.idle_ms == 0 or s.idle_ms >= idle_ms]
-            for choice in (idle, fitting, longer):
-                if choice:
-                    chosen = max(choice, key=lambda s: len(s.keys))
-                    self._give(chosen, mine, idle_ms, alone)
-                    return chosen
+                if session.may_have(mine.key, alone):
+                    usable.append(session)
+                    # The fullest of those that fit and have nothing to do.
+                    fits = not session.keys or session.idle_ms == idle_ms
+                    if fits and not session.is_busy and (not chosen or len(session.keys) > len(chosen.keys)):
+                        chosen = session
+            if chosen is None:
+                fitting = [s for s in usable if not s.keys or s.idle_ms == idle_ms]
+                count = len(self.sessions) + len(self._rooms)
+                if count < BUSY or (not fitting and count < CONNECTIONS):
+                    room = Room()
+                    self._rooms.add(room)
+                    return room
+                longer = [s for s in usable if s.idle_ms == 0 or s.idle_ms >= idle_ms]
+                chosen = max(fitting or longer, key=lambda s: len(s.keys), default=None)
+            if chosen is not None:
+                self._give(chosen, mine, idle_ms, alone)
+                return chosen
         raise Refused(f"all {CONNECTIONS} connections of this client hold or want this lock, or wait")
 
     def leave(self, room: Session | Room | None) -> None:
@@ -313,7 +339,10 @@ class Desk:
 
     def in_our_own_way(self, mine: Mine) -> bool:
         """Whether another attempt of this client has or wants the key: then the server need not be tried."""
-        if not any(mine.key in session.keys for session in list(self.sessions)):
+        for session in list(self.sessions):
+            if mine.key in session.keys:
+                break
+        else:
             return False
         with self._mutex:
             for session in self.sessions:
@@ -337,9 +366,10 @@ class Desk:
         return True
 
     def leave_line(self, nonce: str) -> None:
-        with self._mutex:
-            if nonce in self.line:
-                self.line.remove(nonce)
+        if self.line:
+            with self._mutex:
+                if nonce in self.line:
+                    self.line.remove(nonce)
 
     def call_next(self) -> None:
         """Who is first in line asks again, and finds out whether there is room."""
@@ -382,6 +412,17 @@ class Finish(NamedTuple):
         return (yield self)
 
 
+class Glance(NamedTuple):
+    """Whether the task of one who waits has ended; ``first``: it may at once, so let a moment pass."""
+
+    session: Session
+    task: Task
+    first: bool
+
+    def __await__(self) -> Generator[Glance, bool, bool]:
+        return (yield self)
+
+
 class Ask(NamedTuple):
     """A statement on a connection without locks. Raises Refused, Unknown or EngineUnavailable."""
 
@@ -409,5 +450,5 @@ class Close(NamedTuple):
         return (yield self)
 
 
-Op = Open | Start | Finish | Ask | Rest | Close | Now
+Op = Open | Start | Finish | Glance | Ask | Rest | Close
 Script = Coroutine[Any, Any, T]

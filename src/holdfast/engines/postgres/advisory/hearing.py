@@ -101,10 +101,10 @@ class Listener:
             self._desk.post(nonce)
 
     def _sessions(self, poll: select.poll) -> dict[int, Session]:
-        """Those where something may come: who waits, and who holds."""
+        """Those where something may come: who waits and does not hear itself, and who holds."""
         found: dict[int, Session] = {}
         for session in list(self._desk.sessions):
-            if session.waiter is None and not session.held:
+            if (session.waiter is None and not session.held) or (session.line.is_heard and session.is_busy):
                 continue
             try:
                 descriptor = session.line.link.fileno

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from ....core.ops import Now, Troubled, Unknown
+from ....core.ops import Troubled, Unknown
 from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import (
     Absent,
@@ -99,12 +99,12 @@ async def _gone(desk: Desk, mine: Mine) -> Gone:
     """Its session ended. Why is asked of the server, if that can be: it may have been broken."""
     why = "" if mine.session is None else mine.session.why
     desk.forget(mine)
-    now = await Now()
+    now = desk.now()
     if now >= desk.mute_until:
         try:
             reply = reply_of(answer_of(await Ask(desk.calls.gone(mine.name, mine.nonce))), Inspect())
         except (Troubled, EngineUnavailable):
-            desk.mute_until = (await Now()) + MUTE_SECONDS
+            desk.mute_until = desk.now() + MUTE_SECONDS
         else:
             if isinstance(reply, Gone) and reply.reason != "expired":
                 return reply

@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from ....core.deadlines import RENEW_AFTER
-from ....core.ops import Now, Refused, Troubled, Unknown
+from ....core.ops import Refused, Troubled, Unknown
 from ....errors import Unsupported
 from ....rules.requests import Acquire, Busy, Granted, Mismatch, Queued, Reply, Withdraw, Withdrawn
 from ..link import ServerError
 from ..statements import Call, answer_of, reply_of
 from .calls import idle_ms_of, look_of
-from .desk import Ask, Close, Desk, Ended, Finish, Mine, Open, Room, Session, Start, Task
+from .desk import Ask, Close, Desk, Ended, Finish, Glance, Mine, Open, Room, Session, Start, Task
 from .saying import say, seen, sort
 
 __all__ = ["acquire", "close_spare", "give_up", "take_back", "withdraw"]
-
-AT_ONCE_SECONDS: Final = 0.01
-"""A wait that ends so soon is waited out where it began: nobody has to be woken for it."""
 
 LOOK_IN_SECONDS: Final = 60.0
 """The server answers when it is granted: looking is the protocol's own caution."""
@@ -43,7 +40,7 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         desk.mine[ask.nonce] = mine
     if mine.session is not None and mine.session.dead:
         desk.part(mine)  # the server gives back what a session had
-    now = await Now()
+    now = desk.now()
     if mine.grant is not None:
         return await _counted(desk, mine, mine.grant, now)
     if mine.task is None:
@@ -100,8 +97,10 @@ async def _begin(desk: Desk, mine: Mine, ask: Acquire, now: float, waits: bool) 
 
 
 def _call(desk: Desk, session: Session, name: str, ask: Acquire, waits: bool) -> Call:
-    asking = desk.calls.waiting if waits else desk.calls.taking
-    return asking(session.backend, session.untold_idle_ms, name, ask)
+    if waits and session.last_waiter != (name, ask.owner, ask.mode):
+        session.last_waiter = None
+        return desk.calls.waiting(session.backend, session.untold_idle_ms, name, ask)
+    return desk.calls.taking(session.backend, session.untold_idle_ms, name, ask, waits)
 
 
 async def _session(desk: Desk, mine: Mine, idle_ms: int, alone: bool) -> Session:
@@ -124,11 +123,11 @@ async def _look(desk: Desk, mine: Mine, ask: Acquire, now: float) -> Reply:
     task, session = mine.task, mine.session
     if task is None or session is None:
         raise Unknown("the session ended")
-    waits = bool(task.nonce)
-    seconds = AT_ONCE_SECONDS if waits and now == mine.began else 0.0 if waits else desk.io_timeout
-    if not await Finish(session, task, seconds):
-        if waits:
+    if task.nonce:
+        if not await Glance(session, task, now == mine.began):
             return Queued(0, LOOK_IN_SECONDS, ())
+        session.last_waiter = mine.name, ask.owner, ask.mode
+    elif not await Finish(session, task, desk.io_timeout):
         raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
     try:
         result = seen(desk, session, task)
@@ -147,10 +146,10 @@ async def _counted(desk: Desk, mine: Mine, grant: Granted, now: float) -> Grante
     """A grant with its age. Nobody knows how long the answer to one who waited lay here: the ttl counts from
     before it was asked, or from a new sign of life."""
     if now - mine.began > mine.ttl * RENEW_AFTER and mine.session is not None:
-        sent = await Now()
+        sent = desk.now()
         await say(desk, mine.session, desk.calls.beat(mine.session.backend, None))
         mine.began = sent
-    return grant._replace(age=max(now - mine.began, 0.0))
+    return grant if now <= mine.began else grant._replace(age=now - mine.began)
 
 
 async def withdraw(desk: Desk, name: str, ask: Withdraw) -> Reply:
@@ -195,12 +194,12 @@ def give_up(desk: Desk, session: Session, mine: Mine) -> None:
 
 async def _stop(desk: Desk, session: Session, mine: Mine, task: Task) -> None:
     """Have the server stop waiting, and see what came of it."""
-    ends_at = (await Now()) + desk.io_timeout
+    ends_at = desk.now() + desk.io_timeout
     while not task.done:
         if task.nonce:
             # It may not have begun to wait yet: ask until it has ended.
             await Ask(desk.calls.cancel(mine.name, session.backend))
-        left = ends_at - await Now()
+        left = ends_at - desk.now()
         if left <= 0:
             raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
         await Finish(session, task, min(CANCEL_SECONDS, left) if task.nonce else left)

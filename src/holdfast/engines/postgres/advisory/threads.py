@@ -1,7 +1,7 @@
 """The session engine for the threads driver.
 
-Whoever asks for something drives the connection itself. What nobody waits for at the moment, a wait in the
-server's queue or word that a session ended, is heard by one thread for all.
+Whoever asks for something drives the connection itself, also who waits in the server's queue. What nobody
+waits for at the moment, above all word that a session ended, is heard by one thread for all.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ....core.ops import Now
 from ....drivers.adapter import Hooks, Steps
 from ....drivers.clock import boottime
 from ....rules.requests import Reply, Request, Snapshot, Watch
+from ...looking import Looks
 from ..commands import Commands
 from ..failures import cannot_begin
 from ..ground import Ground
@@ -23,8 +23,9 @@ from ..pool import run, wait_for
 from . import holding, requests
 from .beginning import begin
 from .calls import Calls
-from .desk import Ask, Close, Desk, Ended, Finish, Open, Rest, Script, Session, Start, Task
+from .desk import Ask, Close, Desk, Ended, Finish, Glance, Open, Rest, Script, Session, Start, Task
 from .hearing import Listener
+from .overhearing import Overhearing
 
 __all__ = ["AdvisoryThreads"]
 
@@ -36,29 +37,33 @@ LOOKING_LINKS = 2
 class Line:
     """A connection, and who may use it: taken by ``with`` alone, which no interrupt comes in between of."""
 
-    __slots__ = ("link", "mutex")
+    __slots__ = ("is_heard", "link", "looks", "mutex")
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.mutex = threading.RLock()
+        self.is_heard = False
+        """By the one who waits there: nobody else need listen."""
+        self.looks = Looks()
+        """How it went to look for grants: those who often have to wait do not look for long."""
 
 
 class AdvisoryThreads:
     """One client's view of the server's locks."""
-
-    hearing = None
 
     def __init__(self, ground: Ground, hooks: Hooks) -> None:
         self._ground = ground
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
         calls = Calls(ground.target.schema, ground.namespace)
-        self._desk = Desk(calls, hooks.post, self._hang_up, hooks.io_timeout)
+        self._desk = Desk(calls, hooks.post, self._hang_up, boottime, hooks.io_timeout)
         self._commands = Commands(ground, hooks.io_timeout, LOOKING_LINKS)
         self._listener = Listener(self._desk, self.look_up)
+        self.hearing = Overhearing(self._listener.ring)
         self._perform: dict[type, Callable[[Any], Any]] = {
-            Start: lambda op: self._start(op.session, op.task),
-            Finish: lambda op: self._finish(op.session, op.task, op.seconds),
+            Start: self._start,
+            Finish: self._finish,
+            Glance: self._glance,
             Ask: lambda op: self._commands.perform(op.call),
             Open: lambda op: self._open(),
             Rest: lambda op: time.sleep(op.seconds),
@@ -72,7 +77,7 @@ class AdvisoryThreads:
     # --- what the driver asks for
 
     def apply(self, name: str, request: Request) -> Reply:
-        if isinstance(request, Watch):
+        if request.__class__ is Watch:
             self._listener.ring()
         return self._run(requests.apply(self._desk, name, request))
 
@@ -103,9 +108,11 @@ class AdvisoryThreads:
         for session in list(self._desk.sessions):
             self._desk.lost(session, "the client was closed")
         self._commands.close()
+        self.hearing.close()
 
     def forked(self) -> None:
         self._listener.forked()
+        self.hearing.close()
         for session in self._desk.sessions:
             session.line.link.forked()
         self._commands.forked()
@@ -124,7 +131,7 @@ class AdvisoryThreads:
                     error, trouble = trouble, None
                     op = throw(error)
                 try:
-                    reply = boottime() if op.__class__ is Now else perform[op.__class__](op)
+                    reply = perform[op.__class__](op)
                 except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                     trouble = failure
         except StopIteration as end:
@@ -151,13 +158,14 @@ class AdvisoryThreads:
     def _hang_up(self, session: Session) -> None:
         session.line.link.close()
 
-    def _start(self, session: Session, task: Task) -> None:
+    def _start(self, op: Start) -> None:
+        session, task = op
         line: Line = session.line
         ends_at = boottime() + self._io_timeout
         with line.mutex:
             before = session.current
             if before is not None and not before.done:
-                self._drive(session, before, ends_at)
+                self._drive(session, before, ends_at, None)
                 if not before.done:
                     raise TimeoutError
             if session.dead or not line.link.is_quiet():
@@ -166,26 +174,40 @@ class AdvisoryThreads:
             session.current = task
             self._step(session, task)
 
-    def _finish(self, session: Session, task: Task, seconds: float) -> bool:
+    def _finish(self, op: Finish) -> bool:
+        session, task, seconds = op
         line: Line = session.line
         ends_at = boottime() + seconds
         session.see_unsent(task)
         while not task.done:
             with line.mutex:
                 if not task.done:
-                    self._drive(session, task, ends_at)
-            if boottime() >= ends_at:
+                    self._drive(session, task, ends_at, None if task.nonce else line.link.looks)
+            if not task.done and boottime() >= ends_at:
                 break
         if not task.done and task.nonce:
             self._listener.ring()
         return task.done
 
-    def _drive(self, session: Session, task: Task, ends_at: float) -> None:
+    def _glance(self, op: Glance) -> bool:
+        """Who waits does not sleep here: it is to hear of more than of its grant."""
+        session, task, first = op
+        line: Line = session.line
+        session.see_unsent(task)
+        if not task.done:
+            with line.mutex:
+                if not task.done:
+                    self._drive(session, task, 0.0, line.looks if first else None)
+        if not task.done:
+            self.hearing.expect(session, task)
+        return task.done
+
+    def _drive(self, session: Session, task: Task, ends_at: float, looks: Looks | None) -> None:
         """Until it is done, or the time is over. The mutex is ours."""
         link: Link = session.line.link
         try:
             while not task.done:
-                if task.wants and not wait_for(link, task.wants, ends_at):
+                if task.wants and not wait_for(link, task.wants, ends_at, looks):
                     return
                 self._step(session, task)
         except LinkLost as lost:
@@ -204,8 +226,8 @@ class AdvisoryThreads:
             if not task.done:
                 task.waits, task.wants = link.resume(), 0
             raise
-        if task.done:
-            self._told(link.heard())
+        if task.done and (heard := link.heard()):
+            self._told(heard)
 
     def look_up(self, session: Session) -> bool:
         """Something came on a session: see what. False: somebody else is at it."""
@@ -215,7 +237,7 @@ class AdvisoryThreads:
         try:
             task = session.current
             if task is not None and not task.done:
-                self._drive(session, task, boottime())
+                self._drive(session, task, 0.0, None)
                 if task.done and task.nonce:
                     self._desk.post(task.nonce)
             else:

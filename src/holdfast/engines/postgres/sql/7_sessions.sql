@@ -27,15 +27,14 @@ CREATE TABLE IF NOT EXISTS @schema@.session_names (
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50);
 
--- Who waits on which connection: for those who look. A row is true only while pg_locks says so, too.
+-- Who waits on which connection: for those who look. A row is true only while pg_locks says so, too; one who
+-- waits for the same again finds it there.
 CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.session_waiters (
     backend integer PRIMARY KEY,
     key     bigint NOT NULL,
-    nonce   text NOT NULL,
     client  text NOT NULL,
     owner   text NOT NULL,
-    mode    text NOT NULL,
-    since   float8 NOT NULL
+    mode    text NOT NULL
 ) WITH (fillfactor = 50);
 
 -- Behind a proxy that lends connections out by the transaction a lock would be taken on one of them and given
@@ -166,15 +165,17 @@ BEGIN
 END
 $function$;
 
--- One try. Who waits is respected: the server lets nobody pass who would be in the way of one in its queue.
-CREATE OR REPLACE FUNCTION @schema@.session_try_1(
+-- Take it, or wait for it in the server's queue, however long that takes. Who waits is respected by who tries:
+-- the server lets nobody pass who would be in the way of one in its queue.
+CREATE OR REPLACE FUNCTION @schema@.session_take_1(
     p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
     p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
-    p_metadata text
+    p_metadata text, p_wait boolean
 ) RETURNS text
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_got   boolean;
+    v_kind  text;
     v_now   float8;
     v_wall  bigint;
     v_token bigint;
@@ -185,27 +186,39 @@ BEGIN
     IF p_idle_ms IS NOT NULL THEN
         PERFORM @schema@.session_idle_1(p_idle_ms);
     END IF;
-    IF p_mode = 'read' THEN
+    IF p_wait THEN
+        SELECT n.kind INTO v_kind FROM @schema@.session_names n
+        WHERE n.namespace = p_namespace AND n.name = p_name;
+        IF v_kind <> p_kind THEN
+            RETURN 'M' || json_build_array(v_kind, 0);
+        END IF;
+        -- Written as expressions, which cost less than statements.
+        IF p_mode = 'read' THEN
+            v_got := pg_advisory_lock_shared(p_key) IS NOT NULL;
+        ELSE
+            v_got := pg_advisory_lock(p_key) IS NOT NULL;
+        END IF;
+    ELSIF p_mode = 'read' THEN
         v_got := pg_try_advisory_lock_shared(p_key);
     ELSE
         v_got := pg_try_advisory_lock(p_key);
-        IF v_got THEN
-            -- What session_grant_1 does first, written out: the usual case is one statement and no call.
-            v_now := date_part('epoch', clock_timestamp());
-            v_wall := (v_now * 1000000)::bigint;
-            UPDATE @schema@.session_names n SET
-                token = greatest(n.token + 1, v_wall),
-                holders = ARRAY[ROW (
-                    p_nonce, p_client, p_owner, p_mode, greatest(n.token + 1, v_wall), v_now, p_ttl, p_renews,
-                    v_now + p_max_hold, p_metadata, p_backend
-                )::@schema@.session_holder],
-                changed_at = v_now
-            WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind = p_kind
-                AND n.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
-            RETURNING n.token INTO v_token;
-            IF FOUND THEN
-                RETURN 'G' || v_token || coalesce(' ' || p_max_hold, '');
-            END IF;
+    END IF;
+    IF v_got AND p_mode <> 'read' THEN
+        -- What session_grant_1 does first, written out: the usual case is one statement and no call.
+        v_now := date_part('epoch', clock_timestamp());
+        v_wall := (v_now * 1000000)::bigint;
+        UPDATE @schema@.session_names n SET
+            token = greatest(n.token + 1, v_wall),
+            holders = ARRAY[ROW (
+                p_nonce, p_client, p_owner, p_mode, greatest(n.token + 1, v_wall), v_now, p_ttl, p_renews,
+                v_now + p_max_hold, p_metadata, p_backend
+            )::@schema@.session_holder],
+            changed_at = v_now
+        WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind = p_kind
+            AND n.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
+        RETURNING n.token INTO v_token;
+        IF FOUND THEN
+            RETURN 'G' || v_token || coalesce(' ' || p_max_hold, '');
         END IF;
     END IF;
     IF v_got THEN
@@ -228,7 +241,8 @@ LANGUAGE sql VOLATILE AS $$
     WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind <> p_kind
 $$;
 
--- Wait in the server's queue, however long it takes. A procedure, so that who looks sees already who waits.
+-- The same for one who waits on this connection as another did not before. A procedure, so that who looks sees
+-- already who waits.
 CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
     p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
     p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
@@ -237,27 +251,13 @@ CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
 LANGUAGE plpgsql AS $procedure$
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
-    IF p_idle_ms IS NOT NULL THEN
-        PERFORM @schema@.session_idle_1(p_idle_ms);
-    END IF;
-    p_reply := @schema@.session_mismatch_1(p_namespace, p_name, p_kind);
-    IF p_reply IS NOT NULL THEN
-        RETURN;
-    END IF;
-    INSERT INTO @schema@.session_waiters VALUES (
-        p_backend, p_key, p_nonce, p_client, p_owner, p_mode, @schema@.clock_1()
-    ) ON CONFLICT (backend) DO UPDATE SET
-        key = excluded.key, nonce = excluded.nonce, client = excluded.client, owner = excluded.owner,
-        mode = excluded.mode, since = excluded.since;
+    INSERT INTO @schema@.session_waiters VALUES (p_backend, p_key, p_client, p_owner, p_mode)
+    ON CONFLICT (backend) DO UPDATE SET
+        key = excluded.key, client = excluded.client, owner = excluded.owner, mode = excluded.mode;
     COMMIT;
-    IF p_mode = 'read' THEN
-        PERFORM pg_advisory_lock_shared(p_key);
-    ELSE
-        PERFORM pg_advisory_lock(p_key);
-    END IF;
-    p_reply := @schema@.session_grant_1(
-        p_namespace, p_name, p_key, p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl, p_renews, p_max_hold,
-        p_metadata
+    p_reply := @schema@.session_take_1(
+        p_backend, p_idle_ms, p_namespace, p_name, p_key, p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl,
+        p_renews, p_max_hold, p_metadata, true
     );
 END
 $procedure$;
@@ -438,11 +438,12 @@ DECLARE
 BEGIN
     SELECT n.* INTO r FROM @schema@.session_names n WHERE n.namespace = p_namespace AND n.name = p_name;
     SELECT json_agg(json_build_object(
-        'nonce', w.nonce, 'client', w.client, 'owner', w.owner, 'mode', w.mode, 'since', w.since,
-        'expires_at', v_now + 5.0, 'turn_at', NULL
-    ) ORDER BY l.waits_since, w.since) INTO v_queue
-    FROM @schema@.session_locks_1(p_key) l JOIN @schema@.session_waiters w
-        ON w.backend = l.backend AND w.key = p_key
+        'nonce', w.backend || ' since ' || since, 'client', w.client, 'owner', w.owner, 'mode', w.mode,
+        'since', since, 'expires_at', v_now + 5.0, 'turn_at', NULL
+    ) ORDER BY since) INTO v_queue
+    FROM @schema@.session_locks_1(p_key) l
+        JOIN @schema@.session_waiters w ON w.backend = l.backend AND w.key = p_key,
+        coalesce(date_part('epoch', l.waits_since), v_now) since
     WHERE NOT l.granted;
     SELECT json_build_array(translate(encode(v.data, 'base64'), E'\n', ''), v.token, v.forget_at_us) INTO v_value
     FROM @schema@.values v
