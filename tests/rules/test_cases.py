@@ -510,6 +510,15 @@ def test_a_watcher_that_no_longer_says_so_is_forgotten() -> None:
     assert name.ask(Refresh("w1")) == Absent()
 
 
+def test_one_who_says_so_too_late_does_not_watch_whoever_said_so_before() -> None:
+    name = Name()
+    for watcher in ("w1", "w2"):
+        name.ask(Watch(watcher, "w"))
+    name.now += PATIENCE_SECONDS
+    assert name.ask(Refresh("w1")) == Absent()
+    assert name.ask(Refresh("w2")) == Absent()
+
+
 def test_one_who_no_longer_watches_is_not_told() -> None:
     name = Name()
     name.ask(Watch("w1", "w"))

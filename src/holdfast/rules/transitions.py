@@ -376,7 +376,7 @@ def _refresh(record: Record, ask: Refresh, now: float, wall_us: int, admits: Adm
         waiter = record.queue[place]._replace(expires_at=expires_at)
         after = record._replace(queue=(*record.queue[:place], waiter, *record.queue[place + 1 :]))
         return after, _queued(after, place, now)
-    if any(w.nonce == ask.nonce for w in record.watchers):
+    if any(w.nonce == ask.nonce and w.expires_at > now for w in record.watchers):
         watchers = tuple(
             w._replace(expires_at=expires_at) if w.nonce == ask.nonce else w for w in record.watchers
         )

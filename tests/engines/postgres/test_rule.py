@@ -23,6 +23,7 @@ from holdfast.rules.requests import (
     Renew,
     Request,
     SetValue,
+    Watch,
     Withdraw,
 )
 from rules.moves import KINDS, Move, acquires, long_moves, moves
@@ -78,6 +79,15 @@ def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None
         twin.tend([Renew(n, 7.25) if n in holding else Refresh(n) for n in nonces], 0)
 
     check()
+
+
+def test_a_batch_of_those_who_watch_too_late(rule: Rule) -> None:
+    twin = Twin(rule)
+    for number in range(3):
+        twin.step(Watch(f"w{number}", "w"), 0)
+        twin.now += 1.0
+    twin.now += 3.0
+    twin.tend([Refresh("w0"), Refresh("w1"), Refresh("w2")], 0)
 
 
 @settings(max_examples=25, deadline=None)

@@ -93,7 +93,8 @@ class Standing:
         place = self._places.get(nonce)
         if place is not None:
             return Queued(place, look_in(self._record, place, self._now), blockers(self._record, place))
-        return Done() if any(w.nonce == nonce for w in self._record.watchers) else Absent()
+        watches = any(w.nonce == nonce and w.expires_at > self._now for w in self._record.watchers)
+        return Done() if watches else Absent()
 
 
 def without(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:

@@ -214,7 +214,9 @@ BEGIN
             ) w ON w.nonce = n.nonce
             ORDER BY n.i
         );
-        v_watches := ARRAY(SELECT o.nonce FROM unnest(r.watchers) o WHERE o.nonce = ANY (p_nonces));
+        v_watches := ARRAY(
+            SELECT o.nonce FROM unnest(r.watchers) o WHERE o.nonce = ANY (p_nonces) AND o.expires_at > v_now
+        );
         IF cardinality(v_watches) > 0 OR cardinality(array_remove(v_places, NULL)) > 0 THEN
             FOR i IN 1 .. cardinality(v_places) LOOP
                 IF v_places[i] IS NOT NULL THEN

@@ -8,7 +8,7 @@ local function refresh(record, ask, now)
     return queued(record, place, next_event_at(record), now), true
   end
   place = place_of(record.watchers, nonce)
-  if place then
+  if place and record.watchers[place][WATCHES_UNTIL] > now then
     local watcher = { nonce, record.watchers[place][WATCHING], expires_at }
     record.watchers = with_row(record.watchers, place, watcher)
     return DONE, true

@@ -15,8 +15,7 @@ local function refresh_all(record, asks, now, is_changed)
       record.deadlines[place] = now + PATIENCE_SECONDS
       waiting[#waiting + 1] = { step = ask.step, place = place }
       is_changed = true
-    -- With the first change those are forgotten who had stopped watching.
-    elseif watches and (record.watchers[watches][WATCHES_UNTIL] > now or not is_changed) then
+    elseif watches and record.watchers[watches][WATCHES_UNTIL] > now then
       local watcher = { ask.nonce, record.watchers[watches][WATCHING], now + PATIENCE_SECONDS }
       record.watchers = with_row(record.watchers, watches, watcher)
       answers[ask.step] = DONE
