@@ -12,6 +12,7 @@ from ..protocols import tickets
 from ..protocols.tickets import Desk, Script
 from ..protocols.tickets.ops import StoreOp, Wall
 from ..rules.requests import Reply, Request, Snapshot
+from . import scripts
 
 __all__ = ["AsyncioStore", "TicketsAsyncio"]
 
@@ -74,26 +75,9 @@ class TicketsAsyncio:
         """Who dies loses its tickets, and those are watched."""
 
     async def _run(self, script: Script[T]) -> T:
-        perform, send, throw = self._perform, script.send, script.throw
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    if op.__class__ is Now:
-                        reply = boottime()
-                    elif op.__class__ is Wall:
-                        reply = wall_seconds()
-                    else:
-                        reply = await perform(op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
-        finally:
-            script.close()
+        return await scripts.run_in_loop(script, self._do)
+
+    async def _do(self, op: Any) -> Any:
+        if op.__class__ is Now:
+            return boottime()
+        return wall_seconds() if op.__class__ is Wall else await self._perform(op)

@@ -16,6 +16,7 @@ from ...drivers.threads import Mailbox
 from ...errors import EngineUnavailable
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import Arm, Retire, StoreOp
+from .. import scripts
 from . import wire_pb2 as wire
 from .aside import aside
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
@@ -104,23 +105,10 @@ class EtcdThreads:
 
     def run(self, script: Any) -> Any:
         """A script of the store: what it awaits is sent."""
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = script.send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = script.throw(error)
-                try:
-                    reply = aside(self._send, op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value
-        finally:
-            script.close()
+        return scripts.run(script, self._send_aside)
+
+    def _send_aside(self, op: Send) -> Any:
+        return aside(self._send, op)
 
     @staticmethod
     def _send(op: Send) -> Any:

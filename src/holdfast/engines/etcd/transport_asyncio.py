@@ -16,6 +16,7 @@ from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import Arm, Retire, StoreOp
+from .. import scripts
 from ..turns_asyncio import Turns
 from . import wire_pb2 as wire
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
@@ -117,23 +118,7 @@ class EtcdAsyncio:
 
     async def run(self, script: Any) -> Any:
         """A script of the store: what it awaits is sent."""
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = script.send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = script.throw(error)
-                try:
-                    reply = await self._send(op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value
-        finally:
-            script.close()
+        return await scripts.run_in_loop(script, self._send)
 
     async def _send(self, op: Send) -> Any:
         """A cancellation ends the waiting, not the call: what has been sent has been sent."""

@@ -14,6 +14,7 @@ from ...errors import EngineUnavailable
 from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Fan, QuorumScript
 from ...rules.requests import Reply, Request, Snapshot
+from .. import scripts
 from ..redis.settings import Settings
 from ..redis.streams import StreamLine, open_stream
 from .asking import Asking, askings_of
@@ -66,30 +67,15 @@ class RedlockAsyncio:
         return await self.run(family.list_names(self.quorum, prefix))
 
     async def run(self, script: QuorumScript[T]) -> T:
-        at_once, send, throw = self._at_once, script.send, script.throw
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    if isinstance(op, Fan):
-                        reply = await self._fan(op)
-                    elif isinstance(op, Pause):
-                        await asyncio.sleep(op.seconds)
-                        reply = None
-                    else:
-                        reply = at_once[op.__class__](op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
-        finally:
-            script.close()
+        return await scripts.run_in_loop(script, self._do)
+
+    async def _do(self, op: Any) -> Any:
+        if op.__class__ is Fan:
+            return await self._fan(op)
+        if op.__class__ is Pause:
+            await asyncio.sleep(op.seconds)
+            return None
+        return self._at_once[op.__class__](op)
 
     # --- several nodes at once --------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ...errors import EngineUnavailable
 from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Fan, QuorumScript
 from ...rules.requests import Reply, Request, Snapshot
+from .. import scripts
 from .asking import Asking
 from .bundle import Bundle
 from .keys import Space
@@ -66,33 +67,19 @@ class RedlockThreads:
 
     def run(self, script: QuorumScript[T]) -> T:
         """The keeper has connections of its own: what is held does not wait behind those who want it."""
-        fan = self._bundles.fan_apart if threading.get_ident() == self._keeper else self._bundles.fan
-        at_once, send, throw = self._at_once, script.send, script.throw
-        reply: Any = None
-        trouble: BaseException | None = None
-        error: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    if isinstance(op, Fan):
-                        reply = fan(op)
-                    elif isinstance(op, Pause):
-                        time.sleep(op.seconds)
-                        reply = None
-                    else:
-                        reply = at_once[op.__class__](op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
-        finally:
-            error = trouble = None  # they know this frame, and what it has would be kept by a circle
-            script.close()
+        return scripts.run(script, self._do_apart if threading.get_ident() == self._keeper else self._do)
+
+    def _do(self, op: Any) -> Any:
+        return self._bundles.fan(op) if op.__class__ is Fan else self._do_here(op)
+
+    def _do_apart(self, op: Any) -> Any:
+        return self._bundles.fan_apart(op) if op.__class__ is Fan else self._do_here(op)
+
+    def _do_here(self, op: Any) -> Any:
+        if op.__class__ is Pause:
+            time.sleep(op.seconds)
+            return None
+        return self._at_once[op.__class__](op)
 
     # --- wake-ups: nodes tell nobody anything, so who waits looks by itself -----------------------
 

@@ -11,6 +11,7 @@ from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import StoreOp
+from .. import scripts
 from .asking import Ready, Send, TimedOut
 from .link import Answer
 from .names import Paths
@@ -57,24 +58,10 @@ class ZooKeeperThreads:
         return self._store.source
 
     def perform(self, op: StoreOp) -> Any:
-        script = self._store.script(op)
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    step = script.send(reply)
-                else:
-                    error, trouble = trouble, None
-                    step = script.throw(error)
-                try:
-                    reply = self._send(step) if step.__class__ is Send else self._wait(step)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value
-        finally:
-            script.close()
+        return scripts.run(self._store.script(op), self._do)
+
+    def _do(self, step: Any) -> Any:
+        return self._send(step) if step.__class__ is Send else self._wait(step)
 
     @staticmethod
     def _send(step: Send) -> list[Answer]:

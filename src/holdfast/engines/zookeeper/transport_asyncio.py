@@ -14,6 +14,7 @@ from typing import Any
 from ...drivers.adapter import Hooks
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import StoreOp
+from .. import scripts
 from ..turns_asyncio import Turns
 from .asking import Ready, Send, TimedOut
 from .link import Answer
@@ -57,24 +58,10 @@ class ZooKeeperAsyncio:
         return self._store.source
 
     async def perform(self, op: StoreOp) -> Any:
-        script = self._store.script(op)
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    step = script.send(reply)
-                else:
-                    error, trouble = trouble, None
-                    step = script.throw(error)
-                try:
-                    reply = await (self._send(step) if step.__class__ is Send else self._wait(step))
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value
-        finally:
-            script.close()
+        return await scripts.run_in_loop(self._store.script(op), self._do)
+
+    async def _do(self, step: Any) -> Any:
+        return await (self._send(step) if step.__class__ is Send else self._wait(step))
 
     async def _send(self, step: Send) -> list[Answer]:
         async with self._turns.turn(step.urgent):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ....drivers.adapter import Hooks, Steps
 from ....drivers.clock import boottime
 from ....rules.requests import Reply, Request, Snapshot, Watch
+from ... import scripts
 from ..failures import cannot_begin
 from ..ground import Ground
 from ..link import WRITABLE, Link, LinkLost, ServerError
@@ -129,24 +130,7 @@ class AdvisoryAsyncio:
     # --- scripts
 
     async def _run(self, script: Script[T]) -> T:
-        send, throw = script.send, script.throw
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    reply = await self._perform(op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
-        finally:
-            script.close()
+        return await scripts.run_in_loop(script, self._perform)
 
     async def _perform(self, op: Op) -> Any:
         match op:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ....drivers.adapter import Hooks, Steps
 from ....drivers.clock import boottime
 from ....rules.requests import Reply, Request, Snapshot, Watch
+from ... import scripts
 from ...looking import Looks
 from ..commands import Commands
 from ..failures import cannot_begin
@@ -120,24 +121,10 @@ class AdvisoryThreads:
     # --- scripts
 
     def _run(self, script: Script[T]) -> T:
-        perform, send, throw = self._perform, script.send, script.throw
-        reply: Any = None
-        trouble: BaseException | None = None
-        try:
-            while True:
-                if trouble is None:
-                    op = send(reply)
-                else:
-                    error, trouble = trouble, None
-                    op = throw(error)
-                try:
-                    reply = perform[op.__class__](op)
-                except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
-                    trouble = failure
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
-        finally:
-            script.close()
+        return scripts.run(script, self._do)
+
+    def _do(self, op: Any) -> Any:
+        return self._perform[op.__class__](op)
 
     # --- sessions
 
