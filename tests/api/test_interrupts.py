@@ -37,7 +37,8 @@ STRIDES = {"redlock": 17, "zookeeper": 5}
 takes every so many-th of them."""
 
 SETTLES_IN = {"redlock": 5.0}
-"""Where a majority decides, the rest of the nodes may hear of a release a moment later."""
+"""Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
+struck are made anew. Who tries but once may then find too few nodes."""
 
 
 class Interrupter:
