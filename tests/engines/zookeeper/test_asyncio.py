@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.engines.zookeeper.link import Link
 from support import async_wait_until
 
+QUIET_SECONDS = 0.3
+
 
 class Canceller:
     """Cancels a task at its n-th request: while that is under way, or when it was just answered."""
@@ -21,25 +24,37 @@ class Canceller:
         self.task: asyncio.Task[Any] | None = None
         self.left = 0
         self.answered = False
+        self._under_way: set[object] = set()
+        self._heard_at = 0.0
         shipped = Link.send
 
         def send(link: Link, requests: Any, notify: Any) -> None:
             task = self.task
             self.left -= task is not None
-            if self.left or task is None:
-                shipped(link, requests, notify)
-                return
-            loop = task.get_loop()
+            is_the_one = task is not None and not self.left
+            self._under_way.add(request := object())
 
             def answered(answers: Any) -> None:
                 notify(answers)
-                loop.call_soon_threadsafe(task.cancel)
+                self._heard_at = time.monotonic()
+                self._under_way.discard(request)
+                if is_the_one and self.answered and task is not None:
+                    task.get_loop().call_soon_threadsafe(task.cancel)
 
-            shipped(link, requests, answered if self.answered else notify)
-            if not self.answered:
+            shipped(link, requests, answered)
+            if is_the_one and not self.answered and task is not None:
                 task.cancel()
 
         monkeypatch.setattr(Link, "send", send)
+
+    async def until_quiet(self, task: asyncio.Task[Any]) -> None:
+        """Until it is done; or it waits, and so sends no more requests."""
+        began = time.monotonic()
+        while not task.done():
+            quiet_since = max(self._heard_at, began)
+            if not self._under_way and time.monotonic() - quiet_since > QUIET_SECONDS:
+                return
+            await asyncio.wait({task}, timeout=QUIET_SECONDS / 10)
 
 
 @pytest.fixture
@@ -75,7 +90,7 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
     async def cancelled_at(client: holdfast.aio.AsyncClient, at: int) -> bool:
         canceller.answered, canceller.left = answered, at
         canceller.task = task = asyncio.create_task(client.lock("x").acquire())
-        await asyncio.wait({task}, timeout=0.5)  # who waits in vain sends no more requests
+        await canceller.until_quiet(task)
         canceller.task = None
         task.cancel()
         await asyncio.wait({task})
