@@ -84,6 +84,7 @@ class Asker:
     def close(self) -> None:
         self.ask(self.adapter.close)
         if self._loop is not None:
+            self.ask(_end_all_tasks)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
             self._loop.close()
@@ -95,3 +96,12 @@ class Asker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _end_all_tasks() -> None:
+    """As ``asyncio.run`` does: a connection that was just being made anew is closed, not left behind."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
