@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from holdfast import redlock
 from holdfast.lab.servers import Redis
 
 from ..contestant import Ability, Contestant, Handle, Place
@@ -62,6 +63,8 @@ def serve() -> Iterator[Service]:
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(Redis(persistence="aof-always")) for _ in range(NODES)]
         services = [RedisService(node, stack.enter_context(node.connection())) for node in nodes]
+        # Before anybody comes: one who finds a set in the making, and has no time, is refused.
+        redlock.initialise("redlock://" + ",".join([node.address for node in nodes]) + "?node_timeout=5s")
         yield RedlockService(nodes, services)
 
 

@@ -156,7 +156,7 @@ class RedisAsyncio:
         tasks = [*self._tasks, *([] if self._finding is None else [self._finding])]
         for task in tasks:
             task.cancel()
-        self._streams.close()
+        tasks += self._streams.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forked(self) -> None:
@@ -281,12 +281,15 @@ class _Streams:
             raise
         return stream
 
-    def close(self) -> None:
+    def close(self) -> list[asyncio.Task[Any]]:
+        """What is being opened has yet to come to its end: the tasks to wait for."""
         self._closed = True
-        for opening in list(self._opening.values()):
+        openings: list[asyncio.Task[Any]] = list(self._opening.values())
+        for opening in openings:
             opening.cancel()
         for stream in [*self._lines.values(), *self._hearing]:
             stream.close()
+        return openings
 
     def forget(self) -> None:
         for stream in [*self._lines.values(), *self._hearing]:

@@ -106,11 +106,16 @@ class RedisCluster(Group[ClusterNode]):
     def owner(self, slot: int) -> ClusterNode:
         """The node that serves a slot, as the nodes that run see it."""
         for node in self.members:
-            if node.answers():
-                for first, last, (_, port, *_rest), *_replicas in node.command("CLUSTER", "SLOTS"):
-                    if first <= slot <= last:
-                        return next(each for each in self.members if each.port == port)
+            if node.answers() and (found := self._seen_by(node, slot)) is not None:
+                return found
         raise ServerFailed(f"nobody serves slot {slot}")
+
+    def _seen_by(self, node: ClusterNode, slot: int) -> ClusterNode | None:
+        """The owner of a slot, as one node sees it."""
+        for first, last, (_, port, *_rest), *_replicas in node.command("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(each for each in self.members if each.port == port)
+        return None
 
     def slot_of(self, key: str | bytes) -> int:
         slot: int = self.members[0].command("CLUSTER", "KEYSLOT", key)
@@ -138,11 +143,26 @@ class RedisCluster(Group[ClusterNode]):
     def end_move(self, slot: int, target: ClusterNode) -> None:
         """Close the slot: it is the target's, and others say so (MOVED)."""
         others = [each for each in self.members if each is not target and each.answers()]
-        for node in (target, *(each for each in others if each.command("ROLE")[0] == b"master")):
-            node.command("CLUSTER", "SETSLOT", slot, "NODE", target.node_id)
+        masters = [target, *(each for each in others if each.command("ROLE")[0] == b"master")]
+
+        def is_told() -> bool:
+            # A message of the old owner that was under way makes others believe it again, until they know
+            # that the target has a later say.
+            for node in masters:
+                node.command("CLUSTER", "SETSLOT", slot, "NODE", target.node_id)
+            epochs = {_epochs(node)[target.node_id] for node in masters}
+            return len(epochs) == 1 and all(self._seen_by(node, slot) is target for node in masters)
+
+        until(is_told, f"the nodes do not agree who has slot {slot}", SETTLE_SECONDS)
 
     def move(self, slot: int, target: ClusterNode) -> None:
         """The whole of it."""
         self.begin_move(slot, target)
         self.move_keys(slot, target)
         self.end_move(slot, target)
+
+
+def _epochs(node: ClusterNode) -> dict[str, str]:
+    """How late each node's say on its slots is, as one node knows it."""
+    rows = [line.split() for line in node.command("CLUSTER", "NODES").decode().splitlines()]
+    return {row[0]: row[6] for row in rows}
