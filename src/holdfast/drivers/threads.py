@@ -35,6 +35,7 @@ from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
 from .adapter import Engine, Hearing, Hooks
 from .clock import boottime
+from .ending import wait_for_end
 from .identity import attempt_names, new_client_id, owner_prefix
 
 __all__ = ["Mailbox", "ThreadsDriver"]
@@ -279,8 +280,7 @@ class ThreadsDriver:
         for bell in self._bells.values():
             bell.post()
         for thread in list(self._threads.values()):
-            if thread is not threading.current_thread():
-                thread.join(CLOSE_SECONDS)
+            wait_for_end(thread, CLOSE_SECONDS)
         self.adapter.close()
 
     def forked(self) -> None:

@@ -12,6 +12,7 @@ import grpc
 
 from ...core.ops import Refused, Unknown
 from ...drivers.adapter import Hooks
+from ...drivers.ending import wait_for_end
 from ...drivers.threads import Mailbox
 from ...errors import EngineUnavailable
 from ...protocols.tickets import Desk
@@ -249,6 +250,4 @@ class Watcher:
         self._closed.set()
         self._requests.put(None)
         self.interrupt()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_SECONDS)
+        wait_for_end(self._thread, CLOSE_SECONDS)

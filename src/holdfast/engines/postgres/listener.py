@@ -9,6 +9,7 @@ import threading
 from typing import Any, Final, Protocol
 
 from ...drivers.clock import boottime
+from ...drivers.ending import wait_for_end
 from .link import READABLE, Link
 from .listening import Listening, Need, Open, Perform, Rest, Run
 from .pool import run
@@ -58,8 +59,7 @@ class Listener:
             self._closed = True
             if self._bell is not None:
                 os.write(self._bell[1], b"!")
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_SECONDS)
+        wait_for_end(self._thread, CLOSE_SECONDS)
 
     def forked(self) -> None:
         """In the child: the thread is the parent's."""

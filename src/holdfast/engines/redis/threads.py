@@ -12,6 +12,7 @@ from hiredis import ReplyError
 
 from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
+from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
 from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
@@ -187,8 +188,7 @@ class RedisThreads:
         self._ears.close()
         self._sockets.close()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(STOP_SECONDS)
+            wait_for_end(thread, STOP_SECONDS)
         if self._overhearing is not None:
             self._overhearing.close()
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from ...core.ops import Pause, Refused
 from ...drivers.adapter import Hooks, Steps
 from ...drivers.clock import boottime
+from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
 from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Fan, QuorumScript
@@ -251,6 +252,4 @@ class _Teller:
             self._stopped.release()
         except RuntimeError:
             return  # stopped already
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(STOP_SECONDS)
+        wait_for_end(self._thread, STOP_SECONDS)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ...drivers.ending import wait_for_end
 from ..bell import Bell
 from .liveness import Identity, Status
 from .wakeups import Inbox, News
@@ -259,8 +260,7 @@ class Listener:
             self._bell.ring()
         if self.hearing is not None:
             self.hearing.ring()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(STOP_SECONDS)
+        wait_for_end(self._thread, STOP_SECONDS)
         with self._mutex:
             for watch in self._watches.values():
                 self._end(watch)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ....drivers.clock import boottime
+from ....drivers.ending import wait_for_end
 from ..link import READABLE, LinkLost
 from .desk import Desk, Session
 
@@ -53,8 +54,7 @@ class Listener:
     def close(self) -> None:
         self._closed = True
         self.ring()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_SECONDS)
+        wait_for_end(self._thread, CLOSE_SECONDS)
 
     def forked(self) -> None:
         """In the child: the thread is the parent's."""
