@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ...rules.tickets import Stand, Ticket
-from .link import Answer, Link
+from .link import Link
 
 __all__ = ["Entries", "Entry", "Seen"]
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 class Entry:
     """A ticket that we put, or may have put."""
 
-    __slots__ = ("ahead", "alone", "folder", "foreseen", "link", "ticket")
+    __slots__ = ("alone", "folder", "foreseen", "link", "ticket")
 
     def __init__(self, folder: str, link: Link, ticket: Ticket | None = None) -> None:
         self.folder = folder
@@ -32,8 +32,6 @@ class Entry:
         """None: whether it is there nobody knows."""
         self.foreseen: Stand | None = None
         """How it stood when it was armed: the answer to a look, as long as nothing came since."""
-        self.ahead: list[Answer] = []
-        """What a look was answered that was sent when its turn came."""
         self.alone: Seen | None = None
         """Nobody else was there when it was put."""
 

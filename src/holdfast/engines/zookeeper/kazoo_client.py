@@ -6,10 +6,6 @@ answer wakes its caller where it is read. Its log would repeat every request, cr
 Whatever is queued is sent in one piece, and whatever has come is read in one: kazoo does it one by one. That
 is quicker; and where kazoo counts on one ring of its bell for each request, an interrupt between the two
 would hold up all that come after.
-
-Most often nothing is queued: then whoever asks writes to the socket itself, and kazoo's thread need not be
-woken for it. An interrupt may strike in the middle of that, and nobody knows any more what was written: such
-a connection is given up, and kazoo makes another.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient
@@ -29,7 +25,6 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, SessionEx
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
-from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from ...drivers.clock import boottime
@@ -47,12 +42,7 @@ RINGS: Final = 1 << 12
 HEADER: Final = struct.Struct("!iii")
 """The length of what follows, the request's number and its type."""
 
-WRITE_SECONDS_MAX: Final = 1.0
-"""Who takes longer for what does not wait has lost its way."""
-
 LAST_XID: Final = (1 << 31) - 1
-
-NOT_YET: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - below nobody
 SILENT.disabled = True
@@ -150,40 +140,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         self._owner = owner
         self._received = bytearray()
         self._xid = 0
-        self._writing = threading.Lock()
-        """Held by whoever writes, which is never for long: a write does not wait."""
-        self._open = False
-        """Anybody may write."""
-        self._torn = False
-        """Somebody began to write and did not come to its end."""
-        self._rest = bytearray()
-        """What the socket did not take at once. Until it has, only kazoo's thread writes."""
 
     def _connect(self, *args: Any) -> Any:
         self._received.clear()
-        self._rest.clear()
-        self._torn, self._writing = False, threading.Lock()
-        timeouts = super()._connect(*args)
-        self._open = not self.client.use_ssl  # whose sockets are not for two at a time
-        return timeouts
-
-    def close_to_others(self) -> None:
-        """From now on nobody writes but kazoo's thread, and nothing is added to what waits for an answer."""
-        with contextlib.suppress(ConnectionDropped), self._alone():
-            pass
-        self._open = False
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """For kazoo's thread. Whoever was struck between taking the lock and knowing that it has it keeps it:
-        then it goes with the connection."""
-        writing = self._writing
-        if not writing.acquire(timeout=WRITE_SECONDS_MAX):
-            raise ConnectionDropped("somebody does not come to the end of a write")
-        try:
-            yield
-        finally:
-            writing.release()
+        return super()._connect(*args)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
@@ -203,75 +163,27 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         if self._owner.may_ping():
             super()._send_ping(timeout)
 
-    def write_at_once(self, requests: Sequence[Any], answers: Sequence[Any]) -> bool:
-        """Whether they were: otherwise they have to be queued. May be called by any thread, and be struck by
-        an interrupt wherever it is."""
-        writing = self._writing
-        if not writing.acquire(blocking=False):
-            return False
-        try:
-            if not self._open or self._torn or self._rest or self.client._queue:
-                return False
-            piece, entries = self._packed(zip(requests, answers, strict=True))
-            self._torn = True
-            self.client._pending.extend(entries)
-            sent = 0
-            with contextlib.suppress(BlockingIOError):
-                sent = self._socket.send(piece)
-            self._rest += piece[sent:]
-            self._torn = False
-        finally:
-            writing.release()
-        if self._rest:
-            self.ring()
-        return True
-
-    def ring(self) -> None:
-        """Have kazoo's thread see to what there is to write."""
-        self._write_sock.send(b"\0")
-
-    def _packed(self, asked: Iterable[tuple[Any, Any]]) -> tuple[bytearray, list[tuple[Any, Any, int]]]:
-        """In one piece, and what is to wait for the answers."""
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        """One ring may stand for many requests, and many for none."""
+        self._read_sock.recv(RINGS)
+        queue, pending = self.client._queue, self.client._pending
         piece = bytearray()
-        entries = []
-        for request, answer in asked:
+        while queue:
+            request, answer = queue.popleft()
             self._xid = self._xid % LAST_XID + 1
             body = request.serialize()
             piece += HEADER.pack(len(body) + 8, self._xid, request.type)
             piece += body
-            entries.append((request, answer, self._xid))
-        return piece, entries
-
-    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """One ring may stand for many requests, and many for none."""
-        self._read_sock.recv(RINGS)
-        queue = self.client._queue
-        with self._alone():
-            piece, entries = self._packed(iter(lambda: queue.popleft() if queue else None, None))
-            self.client._pending.extend(entries)
-            self._put(piece)
-        self._put_rest(connect_timeout)
+            pending.append((request, answer, self._xid))
+        if piece:
+            self._write(piece, connect_timeout)
 
     def _write(self, piece: Any, timeout: float) -> None:
-        with self._alone():
-            self._put(piece)
-        self._put_rest(timeout)
-
-    def _put_rest(self, timeout: float) -> None:
-        while self._rest:
-            if not self.handler.select([], [self._socket], [], timeout)[1]:
-                raise self.handler.timeout_exception("nothing was taken in time")
-            with self._alone():
-                self._put(b"")
-
-    def _put(self, piece: Any) -> None:
-        """As much as the socket takes."""
-        if self._torn:
-            raise ConnectionDropped("a write was interrupted")
-        self._rest += piece
-        if self._rest:
-            with self._socket_error_handling(), contextlib.suppress(*NOT_YET):
-                del self._rest[: self._socket.send(self._rest)]
+        sent = 0
+        with self._socket_error_handling(), contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+            sent = self._socket.send(piece)
+        if sent < len(piece):
+            super()._write(piece[sent:], timeout)
 
     def _read_socket(self, read_timeout: float) -> Any:
         told = super()._read_socket(read_timeout)
@@ -323,29 +235,14 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
         self._connection = Connection(owner, self, self._conn_retry.copy(), self.logger, sasl)
 
     def submit(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:
-        """Send requests, all at once. Each answer gets ``set`` or ``set_exception``, here or in kazoo's
+        """Queue requests, all at once. Each answer gets ``set`` or ``set_exception``, here or in kazoo's
         thread, perhaps both."""
+        self._queue.extend(zip(requests, answers, strict=True))
         try:
-            if self._connection.write_at_once(requests, answers):
-                return
-            self._queue.extend(zip(requests, answers, strict=True))
-        except OSError:
-            pass  # kazoo's thread gives up the connection, and tells whoever waits for an answer
-        except BaseException:
-            with contextlib.suppress(AttributeError, OSError):
-                self._connection.ring()
-            raise
-        try:
-            self._connection.ring()
+            self._connection._write_sock.send(b"\0")
         except (AttributeError, OSError):  # it was closed meanwhile
             for answer in answers:
                 answer.set_exception(ConnectionClosedError())
-
-    def _session_callback(self, state: Any) -> None:
-        """Before whatever waits for an answer is told that there will be none."""
-        if state != KeeperState.CONNECTED:
-            self._connection.close_to_others()
-        super()._session_callback(state)
 
     def go_silent(self) -> None:
         """End without a word to the server: the session lives on for its time."""

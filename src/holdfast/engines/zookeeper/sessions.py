@@ -28,17 +28,7 @@ from .link import Answer, Link
 from .names import Paths
 from .options import Options
 from .watches import Watches
-from .wire import (
-    EPHEMERAL,
-    CheckVersion,
-    Create,
-    CreateContainer,
-    Exists,
-    GetChildren2,
-    GetData,
-    Multi,
-    writes,
-)
+from .wire import EPHEMERAL, CheckVersion, Create, CreateContainer, Exists, GetData, Multi, writes
 
 __all__ = ["Sessions", "letters_with"]
 
@@ -58,7 +48,7 @@ class Sessions:
         self.paths = paths
         self.timeout = hooks.io_timeout
         self.acl = CREATOR_ALL_ACL if options.auth else OPEN_ACL_UNSAFE
-        self.watches = Watches(desk, hooks.post, self._look_ahead)
+        self.watches = Watches(desk, hooks.post)
         self.entries = Entries()
         self.origin = ""
         """What tells this ensemble from every other: when, by its own order, our prefix was made in it."""
@@ -236,21 +226,6 @@ class Sessions:
                 self.watches.came(event.path)
         except Exception:
             log.exception("holdfast: a watch of ZooKeeper was not understood")
-
-    def _look_ahead(self, nonce: str) -> None:
-        """What it waited for came, and the first thing that it will do is look. So that is asked at once, and
-        it is woken with the answer at hand: one who is woken, asks, and is woken again comes later."""
-        entry = self.entries.get(nonce)
-        if entry is None or entry.ticket is None or entry.ticket.kind == "semaphore":
-            self._post(nonce)
-            return
-
-        def answered(answers: list[Answer]) -> None:
-            entry.ahead = answers
-            self._post(nonce)
-
-        entry.link.dating.sent(boottime())
-        entry.link.send([GetChildren2(entry.folder, None)], answered)
 
     def read_mail(self, link: Link) -> None:
         """Without waiting: what others have to say is passed on when it arrives."""

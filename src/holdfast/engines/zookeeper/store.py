@@ -188,12 +188,6 @@ class ZooKeeperStore:
             foreseen, entry.foreseen = entry.foreseen, None
             if op.kind and not first and self.sessions.watches.is_armed(op.nonce):
                 return foreseen
-        if entry is not None and entry.ahead:
-            (answer,), entry.ahead = entry.ahead, []
-            if answer.error is None and not first and entry.link is link and op.nonce not in link.mail:
-                stood = self._stood(entry.folder, op.kind, [answer.value], op.nonce)
-                if stood is not None:
-                    return stood
         if op.behind is not None and entry is not None and entry.ticket is not None and not first:
             stand = await self._still_behind(link, entry, entry.ticket, op.behind)
             if stand is not None:

@@ -17,11 +17,9 @@ __all__ = ["Watches"]
 class Watches:
     """Of one client. Told in kazoo's thread, asked in any."""
 
-    def __init__(self, desk: Desk, post: Callable[[str], None], turn: Callable[[str], None]) -> None:
+    def __init__(self, desk: Desk, post: Callable[[str], None]) -> None:
         self._desk = desk
         self._post = post
-        self._turn = turn
-        """Posts too, and looks ahead for the one who is woken."""
         self._lock = threading.Lock()
         self._nonces: dict[str, set[str]] = {}
         """By path."""
@@ -60,7 +58,7 @@ class Watches:
             nonces = list(self._nonces.get(path, ()))
             for nonce in nonces:
                 self._drop(nonce)
-        self._tell(nonces, self._turn)
+        self._tell(nonces)
 
     def lost_sight(self) -> None:
         """The connection was another one: whatever happened meanwhile was not told."""
@@ -68,9 +66,9 @@ class Watches:
             nonces = list(self._paths)
             self._nonces.clear()
             self._paths.clear()
-        self._tell(nonces, self._post)
+        self._tell(nonces)
 
-    def _tell(self, nonces: list[str], tell: Callable[[str], None]) -> None:
+    def _tell(self, nonces: list[str]) -> None:
         for nonce in nonces:
             self._desk.disarmed(nonce)
-            tell(nonce)
+            self._post(nonce)
