@@ -34,7 +34,7 @@ class Hearing(Protocol):
         """From now on this thread hears and no other; False: another does, or there is nothing to hear."""
         ...
 
-    def hear(self, seconds: float) -> bool | None:
+    def hear(self, seconds: float) -> bool:
         """Wait for messages, or for the bell, for at most so long; post what came, to whomever.
 
         True: it came for the one who hears, who need not be posted to.

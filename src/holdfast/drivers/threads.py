@@ -94,7 +94,7 @@ class Mailbox:
             if left <= DOZE_SECONDS_MAX and boottime() >= until:
                 return False
 
-    def _hear_until(self, until: float, hear: Callable[[float], bool | None]) -> bool:
+    def _hear_until(self, until: float, hear: Callable[[float], bool]) -> bool:
         # Looked at after it is known that we hear: whoever posts from now on rings.
         while not self._lock.acquire(blocking=False):
             left = until - boottime()

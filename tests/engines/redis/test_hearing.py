@@ -257,7 +257,7 @@ def test_a_quiet_connection_is_kept_while_one_hears(server: Redis, monkeypatch: 
         own = hearing_of(asker)
         looked = asker.told_to_look
         assert own.take()
-        stays_true(lambda: own.hear(0.02) is None, 1.0)
+        stays_true(lambda: not own.hear(0.02), 1.0)
         assert asker.told_to_look == looked
         own.give_back()
 

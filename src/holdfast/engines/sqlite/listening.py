@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...drivers.ending import wait_for_end
 from ..bell import Bell
+from ..hearing import OneHears
 from .liveness import Identity, Status
 from .wakeups import Inbox, News
 
@@ -298,48 +299,22 @@ class Listener:
         self._watches.clear()
 
 
-class Hearing:
-    """Lets one waiting thread read the inbox itself: the way through the listener's thread is as long as all
-    the rest of being woken. Others' messages it delivers on the way."""
+class Hearing(OneHears):
+    """Lets one waiting thread read the inbox itself. Others' messages it delivers on the way."""
 
-    __slots__ = ("_awake", "_bell", "_hearer", "_inbox", "_listener", "_poller")
+    __slots__ = ("_listener",)
 
     def __init__(self, listener: Listener, inbox: Inbox) -> None:
+        super().__init__()
         self._listener = listener
-        self._inbox = inbox
-        self._bell = Bell()
-        self._poller = select.poll()
-        self._poller.register(inbox.fileno(), select.POLLIN)
-        self._poller.register(self._bell.fileno(), select.POLLIN)
-        self._hearer: dict[None, int] = {}
-        """The thread that hears: set in one step, so that nothing can come in between."""
-        self._awake = False
-        """Whoever hears is about to look at what it waits for, and needs no bell."""
+        self._listen_to(inbox.fileno())
 
     def take(self) -> bool:
-        me = threading.get_ident()
-        return self._hearer.setdefault(None, me) == me and self._listener.listen_to_inbox(False)
+        return self._is_mine() and self._listener.listen_to_inbox(False)
 
-    def hear(self, seconds: float) -> None:
-        news = self._poller.poll(seconds * 1000)
-        self._awake = True
-        try:
-            for fd, _ in news:
-                if fd == self._bell.fileno():
-                    self._bell.clear()
-                else:
-                    self._listener.deliver()
-        finally:
-            self._awake = False
+    def _heard(self, fd: int) -> bool:
+        self._listener.deliver()
+        return False
 
-    def ring(self) -> None:
-        if not self._awake:
-            self._bell.ring()
-
-    def give_back(self) -> None:
-        if self._hearer.get(None) == threading.get_ident():
-            self._listener.listen_to_inbox(True)
-            del self._hearer[None]
-
-    def close(self) -> None:
-        self._bell.close()
+    def _let_go(self) -> None:
+        self._listener.listen_to_inbox(True)

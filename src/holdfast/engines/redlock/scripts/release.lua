@@ -10,7 +10,7 @@ local owner = ARGV[1]
 if raw then
   local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
   if is_read and schema == SCHEMA and over == false and claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then
-    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_TEXT)
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_MS)
     return 1
   end
 end

@@ -11,7 +11,6 @@ local HINT_SPAN = 60000000
 local BROKEN_KEPT = 3600000000
 local OVER_KEPT = 100
 local RETENTION_MS = 86400000
-local RETENTION_TEXT = '86400000'
 local NOT_EXPORTED = 'it was not exported, or somebody else adopted it'
 
 -- Fields of a claim. The first of an attempt that is over is its owner, too.
