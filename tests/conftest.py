@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from contract.engines import deselect_lacking
 from support.engines import chosen_schemes, deselect_engines
+from support.loops import left_open, watch_loops
 
 # Time limits per example measure the machine, not the code; a failure prints what reproduces it.
 settings.register_profile(
@@ -27,6 +30,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_configure() -> None:
     chosen_schemes()  # a name that no engine has is refused before anything runs
+    watch_loops()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests live as long as the run. Collecting garbage among them, again and again, would stop
+    the process for longer than a short lease lasts."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,3 +60,9 @@ def _own_embedded_engine(
     folder.mkdir(mode=0o700, exist_ok=True)
     # Names of parametrised tests can be long or hold slashes; their hash will do.
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{folder}/{abs(hash(request.node.nodeid)):x}.db")
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_outlives_its_loop() -> Iterator[None]:
+    yield
+    assert not left_open()
