@@ -23,7 +23,7 @@ def watch_loops() -> None:
             )
         shipped(loop)
 
-    selector_events.BaseSelectorEventLoop.close = close  # type: ignore[method-assign]  # for the whole run
+    selector_events.BaseSelectorEventLoop.close = close  # type: ignore[method-assign,assignment]  # for the whole run
 
 
 def left_open() -> list[str]:
