@@ -29,7 +29,6 @@ GUARANTEES = Guarantees(
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "etcd 3.4 or newer; 3.4.28 or 3.5.10 lest a leader that was stopped and goes on ends living sessions",
-        "no fork after etcd was first used: grpc does not survive it, and says so",
     ),
     faults={
         "holder is killed": "kept: free after its ttl",
@@ -83,10 +82,8 @@ class EtcdEngine:
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> EtcdEngine:
     parsed = parse_options(url, options)
     try:
-        import grpc  # noqa: F401 - only to see whether it is there
+        import hpack  # noqa: F401 - only to see whether it is there
         from google import protobuf  # noqa: F401 - as above
     except ImportError as missing:
-        raise EngineUnavailable(
-            "etcd:// needs grpcio and protobuf: pip install 'holdfast[etcd]'"
-        ) from missing
+        raise EngineUnavailable("etcd:// needs hpack and protobuf: pip install 'holdfast[etcd]'") from missing
     return EtcdEngine(url, parsed, namespace)

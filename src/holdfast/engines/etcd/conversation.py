@@ -5,10 +5,9 @@ For threads and asyncio alike: a transport makes the connections and performs ``
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ...core.ops import Refused, Unknown
 from ...drivers.clock import boottime
@@ -19,24 +18,6 @@ from .failures import TokenExpired, sorted_failure
 from .options import Options
 
 __all__ = ["Conversation"]
-
-_used_by: int | None = None
-"""The process in which grpc was first used. Its threads and its locks do not survive a fork."""
-
-_inherited: Final[list[Any]] = []
-"""What a forked child must not touch, not even to throw it away."""
-
-
-def _same_process() -> None:
-    """Refuse to use grpc in the child of a process that used it: it would hang."""
-    global _used_by
-    if _used_by is None:
-        _used_by = os.getpid()
-    elif _used_by != os.getpid():
-        raise EngineUnavailable(
-            "etcd was used before this process was forked, and grpc does not survive a fork: "
-            "start processes with the 'spawn' or 'forkserver' method, or fork before etcd is first used"
-        )
 
 
 class Conversation:
@@ -141,7 +122,6 @@ class Conversation:
             if self._connection is None:
                 if self._closed:
                     raise EngineUnavailable(self._closed)
-                _same_process()
                 endpoints = self._options.endpoints
                 self._connection = self._connect(endpoints[self._turn % len(endpoints)])
             return self._connection
@@ -184,7 +164,11 @@ class Conversation:
         self.doubt(self._connection)
         return self.outdated()
 
-    def forked(self) -> None:
+    def forked(self) -> list[Any]:
+        """This is the child of a fork; returns the connections to let go of."""
         self._closed = "this client belongs to the parent process: connect again"
-        _inherited.append((self._connection, self._retired))
+        connections = [connection for _, connection in self._retired]
+        if self._connection is not None:
+            connections.append(self._connection)
         self._connection, self._retired, self._lock = None, [], threading.Lock()
+        return connections

@@ -26,16 +26,15 @@ class TokenExpired(Exception):
     """The authentication token is no longer valid. Nothing happened."""
 
 
-NEVER_SENT: Final = "failed to connect to all addresses"
-"""How grpc says that there was no connection to send anything on. Should it say so differently one day, it
-may have happened: that is the side to err on."""
+NEVER_SENT: Final = "NEVER_SENT"
+"""Beside gRPC's codes: the server has not seen the call, and never will."""
 
 TOKENS: Final = ("invalid auth token", "revision of auth store is old")
 REFUSALS: Final = ("too many requests", "no leader")
 
 
 def sorted_failure(code: str, details: str) -> Exception:
-    """``code``: the name of grpc's status code."""
+    """``code``: the name of gRPC's status code, or ``NEVER_SENT``."""
     told = _told(details)
     if code == "UNAUTHENTICATED" or any(text in details for text in TOKENS):
         return TokenExpired(told)
@@ -45,8 +44,8 @@ def sorted_failure(code: str, details: str) -> Exception:
         return LeaseThere(told)
     if code == "OUT_OF_RANGE" and "compacted" in details:
         return Compacted(told)
-    if code == "UNAVAILABLE" and details.startswith(NEVER_SENT):
-        return Refused("etcd cannot be reached")
+    if code == NEVER_SENT:
+        return Refused(f"etcd cannot be reached: {told}")
     if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED") and any(text in details for text in REFUSALS):
         return Refused(f"etcd refuses: {told}")
     if code == "DEADLINE_EXCEEDED":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,16 +36,28 @@ class Options:
     """The file of our own certificate, where the servers ask for one."""
     key: str | None = field(repr=False)
 
-    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """The authority, our key and our certificate, read when a connection is made."""
-        return _read(self.ca), _read(self.key), _read(self.cert)
+    def protection(self) -> ssl.SSLContext | None:
+        """Made when a connection is; None: without TLS."""
+        if not self.tls:
+            return None
+        for path in (self.ca, self.cert, self.key):
+            _check_readable(path)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                # Asked for a password, ``ssl`` would ask at the terminal.
+                context.load_cert_chain(self.cert, self.key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as error:
+            told = getattr(error, "reason", None) or error
+            raise EngineUnavailable(f"ca, cert or key is not what TLS needs, PEM files ({told})") from None
+        context.set_alpn_protocols(["h2"])
+        return context
 
 
-def _read(path: str | None) -> bytes | None:
-    if path is None:
-        return None
+def _check_readable(path: str | None) -> None:
     try:
-        return Path(path).read_bytes()
+        if path is not None:
+            Path(path).read_bytes()
     except OSError as error:
         raise EngineUnavailable(
             f"{path!r} cannot be read ({error.strerror}): it is needed for TLS"

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-import grpc
-import grpc.aio
+from typing import Any
 
 from ...core.ops import Refused, Unknown
 from ...drivers.adapter import Hooks
@@ -19,12 +15,13 @@ from ...protocols.tickets.ops import Arm, Retire, StoreOp
 from .. import scripts
 from ..turns_asyncio import Turns
 from . import wire_pb2 as wire
-from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Send
-from .channels import CHANNEL_OPTIONS, credentials
+from .calls import Failed, Send
 from .conversation import Conversation
 from .failures import NEVER_SENT, TokenExpired
 from .inbox import Inbox
 from .keys import Keys
+from .lines_asyncio import Connection, Stream
+from .members import member_of
 from .options import Options
 from .store import EtcdStore
 from .transport import CLOSE_SECONDS, PAUSE_SECONDS
@@ -32,39 +29,7 @@ from .watches import Watches
 
 __all__ = ["EtcdAsyncio"]
 
-T = TypeVar("T")
 log = logging.getLogger("holdfast")
-
-
-class Connection:
-    """A channel and its procedures."""
-
-    __slots__ = ("_channel", "calls", "keep_alive", "watch")
-
-    def __init__(self, endpoint: str, secure: Any) -> None:
-        if secure is None:
-            self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.aio.secure_channel(endpoint, secure, options=CHANNEL_OPTIONS)
-        self.calls = {
-            name: self._channel.unary_unary(
-                method.path, method.request.SerializeToString, method.response.FromString
-            )
-            for name, method in METHODS.items()
-        }
-        self.keep_alive, self.watch = [
-            self._channel.stream_stream(
-                method.path, method.request.SerializeToString, method.response.FromString
-            )
-            for method in (KEEP_ALIVE, WATCH)
-        ]
-
-    async def close(self) -> None:
-        await self._channel.close()
-
-
-def failed(error: grpc.aio.AioRpcError) -> Failed:
-    return Failed(error.code().name, error.details() or "")
 
 
 class EtcdAsyncio:
@@ -80,8 +45,8 @@ class EtcdAsyncio:
         self._watcher = Watcher(self, keys, hooks, self._talk, self._inbox)
         self._talk.switched = self._switched
         self._turns = Turns()
-        self._ending: set[asyncio.Task[Any]] = set()
-        """Calls under way, and connections that have yet to be closed."""
+        self._ending: set[asyncio.Task[None]] = set()
+        """Connections that have yet to be closed."""
         self._closed = False
 
     @property
@@ -90,26 +55,15 @@ class EtcdAsyncio:
         return f"etcd/{self._talk.cluster}/{self._scope}"
 
     def _connect(self, endpoint: str) -> Connection:
-        return Connection(endpoint, credentials(self._options))
+        return Connection(member_of(endpoint, self._options))
 
     def _switched(self) -> None:
         """Watch over the new connection; and close old ones, on which nothing can be under way any more."""
         self._watcher.interrupt()
         for old in self._talk.outdated(2 * self._hooks.io_timeout):
-            self._see_to_its_end(old.close())
-
-    def _see_to_its_end(self, ending: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Whatever becomes of us, this comes to its end before the loop does. grpc has one ear for all loops
-        of a process: news of a call whose loop is closed would make it stumble in the next one."""
-        task = asyncio.ensure_future(ending)
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._ending.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited for it has it
+            ending = asyncio.ensure_future(old.close())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def perform(self, op: StoreOp) -> Any:
         if isinstance(op, Arm):
@@ -124,26 +78,15 @@ class EtcdAsyncio:
         """A cancellation ends the waiting, not the call: what has been sent has been sent."""
         async with self._turns.turn(op.urgent):
             if self._talk.is_given_up(op.connection) and not self._closed:
-                raise Failed("UNAVAILABLE", NEVER_SENT)  # while we waited for our turn
-            return await asyncio.shield(self._see_to_its_end(self._call(op)))
+                raise Failed(NEVER_SENT, "it was given up meanwhile")  # while we waited for our turn
+            return await self._call(op)
 
     @staticmethod
     async def _call(op: Send) -> Any:
         connection, method, requests, timeout, metadata, _ = op
-        try:
-            if method:
-                return await connection.calls[method](requests[0], timeout=timeout, metadata=metadata)
-            stream = connection.keep_alive(timeout=timeout, metadata=metadata)
-            for request in requests:
-                await stream.write(request)
-            await stream.done_writing()
-            return [response async for response in stream]
-        except grpc.aio.AioRpcError as error:
-            raise failed(error) from None
-        except asyncio.InvalidStateError:
-            raise Failed("UNAVAILABLE", "the stream ended while it was written to") from None
-        except asyncio.CancelledError:
-            raise Failed("CANCELLED", "the connection was closed") from None
+        if method:
+            return await connection.call(method, requests[0], timeout, metadata)
+        return await connection.keep_alive(requests, timeout, metadata)
 
     async def listen(self) -> None:
         self._watcher.listen()
@@ -156,24 +99,20 @@ class EtcdAsyncio:
             return
         self._closed = self._inbox.closed = True
         self._talk.timeout = min(self._talk.timeout, CLOSE_SECONDS)
-        watched = await self._watcher.close()
+        await self._watcher.close()
         leases = tuple(self._store.leases)
-        try:
-            if leases:
+        if leases:
+            try:
                 await self.run(self._store.script(Retire(leases)))
-            elif watched:
-                # Once a call has gone there and back, nothing more comes of a stream that was cancelled.
-                await self.run(self._talk.call("Status", wire.StatusRequest()))
-        except (Refused, Unknown, EngineUnavailable) as trouble:
-            log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=CLOSE_SECONDS)
-        await asyncio.gather(*(connection.close() for connection in self._talk.close()))
+            except (Refused, Unknown, EngineUnavailable) as trouble:
+                log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
+        await asyncio.gather(*self._ending, *(connection.close() for connection in self._talk.close()))
 
     def forked(self) -> None:
         """The parent's connections are not ours: let go of them without a word."""
         self._closed = True
-        self._talk.forked()
+        for connection in self._talk.forked():
+            connection.forget()
 
 
 class Watcher:
@@ -188,8 +127,7 @@ class Watcher:
         self._inbox = inbox
         self._watches = Watches(keys, hooks.client, hooks.post, inbox.ended, inbox.session_over)
         self._task: asyncio.Task[None] | None = None
-        self._requests: asyncio.Queue[wire.WatchRequest] = asyncio.Queue()
-        self._stream: Any = None
+        self._stream: Stream | None = None
         self._followed: Any = None
         """The connection that the stream uses."""
         self._closed = asyncio.Event()
@@ -212,8 +150,9 @@ class Watcher:
         self._send(self._watches.disarm(nonce))
 
     def _send(self, requests: list[wire.WatchRequest]) -> None:
-        for request in requests:
-            self._requests.put_nowait(request)
+        """Without a stream nothing is lost: the next one begins with all that is wanted."""
+        if self._stream is not None:
+            self._stream.send(requests)
 
     def listen(self) -> None:
         if self._task is None and not self._closed.is_set():
@@ -245,48 +184,40 @@ class Watcher:
         metadata = (*self._talk.metadata(), ("hasleader", "true"))
         if self._closed.is_set():
             return
-        stream = connection.watch(metadata=metadata)
-        self._stream, self._followed, self._requests = stream, connection, asyncio.Queue()
-        self._send(self._watches.restart())
-        writer = asyncio.create_task(self._write(stream, self._requests))
         try:
-            async for response in stream:
-                self._failures = 0
-                self._send(self._watches.feed(response))
-                if self._watches.refusal and self._talk.token_refused(self._watches.refusal):
-                    self._watches.refusal = ""
-                    return
+            stream = await connection.watch(self._talk.timeout, metadata)
+        except Failed as error:
+            raise self._talk.failure(connection, error) from None
+        self._stream, self._followed = stream, connection
+        if self._closed.is_set() or self._talk.connection() is not connection:
+            stream.cancel()
+        stream.send(self._watches.restart())
+        try:
+            while True:
+                for response in await stream.receive():
+                    self._failures = 0
+                    stream.send(self._watches.feed(response))
+                    if self._watches.refusal and self._talk.token_refused(self._watches.refusal):
+                        self._watches.refusal = ""
+                        return
                 if self._inbox.unread:
                     await self._store.run(self._inbox.read())
-        except grpc.aio.AioRpcError as error:
-            raise self._talk.failure(connection, failed(error)) from None
-        except asyncio.CancelledError:
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # we are in one
-                raise
-            # The stream was cancelled, not we.
+        except Failed as error:
+            if not self._closed.is_set():
+                raise self._talk.failure(connection, error) from None
         finally:
-            writer.cancel()
+            self._stream = None
             stream.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-
-    @staticmethod
-    async def _write(stream: Any, requests: asyncio.Queue[wire.WatchRequest]) -> None:
-        while True:
-            await stream.write(await requests.get())
 
     def interrupt(self) -> None:
         """Another connection is used from now on: watch there."""
         if self._stream is not None:
             self._stream.cancel()
 
-    async def close(self) -> bool:
-        """The stream is cancelled rather than whoever reads it, so that its end is read. Whether there was
-        anything to close."""
+    async def close(self) -> None:
         self._closed.set()
-        if self._task is None:
-            return False
-        self.interrupt()
-        await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        return True
+        if self._task is not None:
+            self.interrupt()
+            await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

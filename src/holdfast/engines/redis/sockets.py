@@ -21,17 +21,13 @@ import hiredis
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 from ..looking import Looks
+from ..sockets import HARD_CLOSE, told, tune
 from .settings import Address
 
-__all__ = ["HARD_CLOSE", "HearingSocket", "SocketLine", "connection_refused", "open_socket", "tune"]
+__all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
 
 READ_BYTES: Final = 16_384
 DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
-
-HARD_CLOSE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
-
-KEEPALIVE_SECONDS: Final = 15
 
 
 class SocketLine:
@@ -128,13 +124,13 @@ class SocketLine:
 
     def _not_sent(self, error: Exception) -> Refused | Unknown:
         """The kernel takes a part or refuses the whole; TLS may have sent a part and not say so."""
-        told = f"nothing could be sent to {self.address}: {_told(error)}"
-        return Unknown(told) if isinstance(self._socket, ssl.SSLSocket) else Refused(told)
+        why = f"nothing could be sent to {self.address}: {told(error)}"
+        return Unknown(why) if isinstance(self._socket, ssl.SSLSocket) else Refused(why)
 
     def _unknown(self, error: Exception) -> Unknown:
         if isinstance(error, BlockingIOError | TimeoutError):
             return Unknown(f"no answer from {self.address} in {self._seconds:g} s")
-        return Unknown(f"the connection to {self.address} broke: {_told(error)}")
+        return Unknown(f"the connection to {self.address} broke: {told(error)}")
 
     def is_stale(self) -> bool:
         """Whether something came that nobody asked for: most likely the end of the connection."""
@@ -188,7 +184,7 @@ class HearingSocket(SocketLine):
                 return self.read() if self._epoll.poll(seconds) else []
             return self.read() if self._pending() or self._poll.poll(seconds * 1000) else []
         except (OSError, ValueError) as error:
-            raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
+            raise Refused(f"the connection to {self.address} broke: {told(error)}") from None
 
     def read(self) -> list[Any]:
         """What is there now. Two may come for it: then one finds nothing."""
@@ -205,7 +201,7 @@ class HearingSocket(SocketLine):
             except BlockingIOError:
                 pass
             except (OSError, hiredis.ProtocolError) as error:
-                raise Refused(f"the connection to {self.address} broke: {_told(error)}") from None
+                raise Refused(f"the connection to {self.address} broke: {told(error)}") from None
         return heard
 
     def leave_reading(self, leave: bool) -> bool:
@@ -226,7 +222,7 @@ class HearingSocket(SocketLine):
             with self._sending:
                 self._socket.sendall(payload)
         except OSError as error:
-            raise Refused(f"nothing could be sent to {self.address}: {_told(error)}") from None
+            raise Refused(f"nothing could be sent to {self.address}: {told(error)}") from None
 
     def close(self) -> None:
         if self._epoll is not None:
@@ -267,17 +263,7 @@ def connection_refused(address: Address, error: Exception) -> Refused | EngineUn
         return EngineUnavailable(f"the certificate of {address} is not trusted: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
         return EngineUnavailable(f"no TLS with {address} ({error.reason}): is it a server without TLS?")
-    return Refused(f"no connection to {address}: {_told(error)}")
-
-
-def tune(connected: socket.socket) -> None:
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if connected.family == socket.AF_UNIX:
-        return
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, option):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), KEEPALIVE_SECONDS)
+    return Refused(f"no connection to {address}: {told(error)}")
 
 
 def _limit(connected: socket.socket, seconds: float) -> None:
@@ -289,9 +275,3 @@ def _limit(connected: socket.socket, seconds: float) -> None:
     limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000) or (seconds < 1))
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, TimeoutError | BlockingIOError):
-        return "no answer in time"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

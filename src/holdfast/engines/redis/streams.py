@@ -24,8 +24,9 @@ import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
 from ..looking import Looks, let_others_run
+from ..sockets import HARD_CLOSE, tune
 from .settings import Address
-from .sockets import HARD_CLOSE, connection_refused, tune
+from .sockets import connection_refused
 
 __all__ = ["HearingStream", "StreamLine", "open_stream"]
 

@@ -20,7 +20,7 @@ import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
 from ..redis.settings import Address, Settings
-from ..redis.sockets import HARD_CLOSE, tune
+from ..sockets import HARD_CLOSE, tune
 from .asking import Asking
 from .greeting import greet_node
 

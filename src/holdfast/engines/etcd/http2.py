@@ -1,0 +1,475 @@
+"""gRPC over one HTTP/2 connection, as bytes out and bytes in. No I/O here.
+
+As much of both as it takes to call a server's procedures. No header is ever indexed, in neither direction: so
+every block of headers stands for itself, and the few different ones there are are packed, and read, once.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
+
+from .calls import Failed, Metadata
+from .failures import NEVER_SENT
+
+__all__ = ["Broken", "Call", "Http2", "packed"]
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+"""Kinds of frames."""
+
+END_OF_STREAM: Final = 0x1
+ACKNOWLEDGES: Final = 0x1
+END_OF_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+"""Flags of frames."""
+
+TABLE_SIZE, ENABLE_PUSH, _, FIRST_ROOM, FRAME_SIZE = range(1, 6)
+"""Settings."""
+
+NO_ERROR: Final = 0
+REFUSED_STREAM: Final = 7
+CANCEL: Final = 8
+
+ROOM: Final = 65_535
+"""What may be sent before the other side allows more, unless it says otherwise."""
+
+OUR_ROOM: Final = 2**31 - 1
+FRAME_BYTES: Final = 16_384
+OUR_FRAME_BYTES: Final = 1 << 20
+MESSAGE_BYTES_MAX: Final = 64 << 20
+LAST_STREAM: Final = 1 << 30
+
+CODES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+"""How gRPC numbers what became of a call."""
+
+HTTP_CODES: Final = {
+    b"400": "INTERNAL",
+    b"401": "UNAUTHENTICATED",
+    b"403": "PERMISSION_DENIED",
+    b"404": "UNIMPLEMENTED",
+    b"429": "UNAVAILABLE",
+    b"502": "UNAVAILABLE",
+    b"503": "UNAVAILABLE",
+    b"504": "UNAVAILABLE",
+}
+"""What an HTTP status means where there is none of gRPC's."""
+
+_head: Final = struct.Struct(">BHBBL")
+_long: Final = struct.Struct(">L")
+_setting: Final = struct.Struct(">HL")
+_message: Final = struct.Struct(">BL")
+
+
+class Broken(Exception):
+    """What came is not HTTP/2. The connection is of no use any more."""
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    length = len(payload)
+    return _head.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
+
+
+OPENING: Final = (
+    PREFACE
+    + _frame(
+        SETTINGS,
+        0,
+        0,
+        b"".join(
+            [
+                _setting.pack(TABLE_SIZE, 0),
+                _setting.pack(ENABLE_PUSH, 0),
+                _setting.pack(FIRST_ROOM, OUR_ROOM),
+                _setting.pack(FRAME_SIZE, OUR_FRAME_BYTES),
+            ]
+        ),
+    )
+    + _frame(WINDOW, 0, 0, _long.pack(OUR_ROOM - ROOM))
+)
+
+
+def packed(message: bytes) -> bytes:
+    """A message as it stands in the stream of a call."""
+    return _message.pack(0, len(message)) + message
+
+
+@lru_cache(256)
+def _request(scheme: str, authority: str, path: str, metadata: Metadata, milliseconds: int | None) -> bytes:
+    """The headers that begin a call."""
+    headers = [
+        (":method", "POST"),
+        (":scheme", scheme),
+        (":path", path),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", "holdfast"),
+        *metadata,
+    ]
+    if milliseconds is not None:
+        headers.append(("grpc-timeout", f"{milliseconds}m"))
+    return Encoder().encode([NeverIndexedHeaderTuple(*each) for each in headers], huffman=False)
+
+
+@lru_cache(256)
+def _fields(block: bytes) -> dict[bytes, bytes]:
+    """Headers as the server sent them."""
+    decoder = Decoder()
+    decoder.header_table_size = decoder.max_allowed_table_size = 0
+    try:
+        return {bytes(name): bytes(value) for name, value in decoder.decode(block, raw=True)}
+    except HPACKError as error:
+        raise Broken(f"headers that cannot be read: {error}") from None
+
+
+class Call:
+    """One call: what came of it so far."""
+
+    __slots__ = (
+        "_is_last",
+        "_partial",
+        "_room",
+        "_unsent",
+        "failure",
+        "is_over",
+        "messages",
+        "stream",
+        "taken",
+    )
+
+    def __init__(self, stream: int, room: int) -> None:
+        self.stream = stream
+        self.messages: list[bytes] = []
+        """Responses, in their order. Whoever has read them may take them away."""
+        self.is_over = False
+        self.failure: Failed | None = None
+        """Why it failed; if it is over and there is none, it did not."""
+        self.taken = 0
+        """Bytes that came since the server was last told that there is room for more."""
+        self._partial = b""
+        self._room = room
+        self._unsent = b""
+        self._is_last = False
+
+    def _end(self, failure: Failed | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.failure = failure
+
+    def _read(self, data: bytes) -> None:
+        if self._partial:
+            data = self._partial + data
+        at, size = 0, len(data)
+        while size - at >= 5:
+            compressed, length = _message.unpack_from(data, at)
+            if compressed or length > MESSAGE_BYTES_MAX:
+                self._end(Failed("RESOURCE_EXHAUSTED", "a response that is too large, or compressed"))
+                return
+            if size - at - 5 < length:
+                break
+            self.messages.append(data[at + 5 : at + 5 + length])
+            at += 5 + length
+        self._partial = data[at:] if at else data
+
+    def _told(self, fields: dict[bytes, bytes], is_end: bool) -> None:
+        """Headers came: the first, or the last."""
+        status = fields.get(b":status")
+        if status is not None and status != b"200":
+            if not status.startswith(b"1"):
+                told = f"HTTP status {status.decode('latin-1')}"
+                self._end(Failed(HTTP_CODES.get(status, "UNKNOWN"), told))
+            return
+        number = fields.get(b"grpc-status")
+        if number is not None:
+            code = CODES[int(number)] if number.isdigit() and int(number) < len(CODES) else "UNKNOWN"
+            details = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
+            self._end(None if code == "OK" else Failed(code, details))
+        elif is_end:
+            self._end(Failed("UNKNOWN", "the call ended without a status"))
+
+
+class Http2:
+    """One connection from its beginning."""
+
+    __slots__ = (
+        "_block",
+        "_buffer",
+        "_calls",
+        "_first_room",
+        "_frame_bytes",
+        "_out",
+        "_pings",
+        "_room",
+        "_route",
+        "_stream",
+        "_taken",
+        "heard",
+        "is_ending",
+    )
+
+    def __init__(self, scheme: str, authority: str) -> None:
+        self._route = scheme, authority
+        self._out = [OPENING]
+        self._calls: dict[int, Call] = {}
+        self._stream = -1
+        self._buffer = b""
+        self._block: tuple[int, int, bytes] | None = None
+        """Headers that have yet to be completed: whose, their flags, and what came of them."""
+        self._room = self._first_room = ROOM
+        self._frame_bytes = FRAME_BYTES
+        self._taken = 0
+        self._pings: list[bytes] = []
+        self.heard = False
+        """The server has said a word."""
+        self.is_ending = False
+        """No call can be begun any more."""
+
+    # --- what goes out --------------------------------------------------------------------------
+
+    def begin(self, path: str, metadata: Metadata, seconds: float | None, data: bytes, is_last: bool) -> Call:
+        """A call; ``data``: messages, packed. Without ``is_last`` more of them may follow."""
+        self._stream += 2
+        self.is_ending = self.is_ending or self._stream >= LAST_STREAM
+        call = self._calls[self._stream] = Call(self._stream, self._first_room)
+        milliseconds = None if seconds is None else max(int(seconds * 1000), 1)
+        block = _request(*self._route, path, metadata, milliseconds)
+        self._out.append(_frame(HEADERS, END_OF_HEADERS, call.stream, block))
+        self.send(call, data, is_last)
+        return call
+
+    def send(self, call: Call, data: bytes, is_last: bool = False) -> None:
+        """Messages, packed; as soon as the server has room for them."""
+        call._unsent += data
+        call._is_last = is_last
+        self._push(call)
+
+    def _push(self, call: Call) -> None:
+        while call._unsent:
+            size = min(len(call._unsent), self._room, call._room, self._frame_bytes)
+            if size <= 0:
+                return
+            part, call._unsent = call._unsent[:size], call._unsent[size:]
+            self._room -= size
+            call._room -= size
+            is_end = call._is_last and not call._unsent
+            self._out.append(_frame(DATA, END_OF_STREAM if is_end else 0, call.stream, part))
+
+    def cancel(self, call: Call) -> None:
+        """Nobody wants to know any more."""
+        if self._calls.pop(call.stream, None) is not None and not call.is_over:
+            self._out.append(_frame(RESET, 0, call.stream, _long.pack(CANCEL)))
+            call._end(Failed("CANCELLED", "the call was given up"))
+
+    def ping(self) -> None:
+        """Have the server say a word."""
+        self._out.append(_frame(PING, 0, 0, bytes(8)))
+
+    def answer_pings(self) -> None:
+        """Not by itself: etcd sends one before each response, to find out how fast the network is, unless the
+        last is not answered yet. That is not worth waking up and writing for each time."""
+        for payload in self._pings:
+            self._out.append(_frame(PING, ACKNOWLEDGES, 0, payload))
+        self._pings.clear()
+
+    def has_pings(self) -> bool:
+        return bool(self._pings)
+
+    def outgoing(self) -> bytes:
+        """What is to be sent now."""
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def has_outgoing(self) -> bool:
+        return bool(self._out)
+
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    # --- what comes in --------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> list[Call]:
+        """Calls of which there is news. Raises Broken; then ``lost`` tells the calls."""
+        news: list[Call] = []
+        if self._buffer:
+            data = self._buffer + data
+        at, size = 0, len(data)
+        while size - at >= 9:
+            high, low, kind, flags, stream = _head.unpack_from(data, at)
+            length = high << 16 | low
+            if not self.heard:
+                if kind != SETTINGS or flags & ACKNOWLEDGES:
+                    raise Broken("it does not speak HTTP/2")
+                self.heard = True
+            if length > OUR_FRAME_BYTES:
+                raise Broken("a frame that is too large")
+            if size - at - 9 < length:
+                break
+            payload = data[at + 9 : at + 9 + length]
+            at += 9 + length
+            if kind == GOAWAY:
+                news += self._go_away(payload)
+            elif (call := self._frame(kind, flags, stream & 0x7FFFFFFF, payload)) is not None:
+                news.append(call)
+        self._buffer = data[at:]
+        return news
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> Call | None:
+        if self._block is not None and kind != CONTINUATION:
+            raise Broken("headers that are not continued")
+        if kind == DATA:
+            return self._data(flags, stream, payload)
+        if kind == HEADERS:
+            payload = _unpadded(flags, payload)
+            return self._headers(stream, flags, payload[5:] if flags & WITH_PRIORITY else payload)
+        if kind == CONTINUATION:
+            if self._block is None or self._block[0] != stream:
+                raise Broken("headers of another call are continued")
+            _, first, block = self._block
+            self._block = None
+            return self._headers(stream, first | flags & END_OF_HEADERS, block + payload)
+        if kind == WINDOW:
+            self._allowed(stream, _long.unpack(_sized(payload, 4))[0] & 0x7FFFFFFF)
+        elif kind == RESET:
+            return self._reset(stream, _long.unpack(_sized(payload, 4))[0])
+        elif kind == SETTINGS:
+            if not flags & ACKNOWLEDGES:
+                self._set(payload)
+        elif kind == PING:
+            if not flags & ACKNOWLEDGES:
+                self._pings.append(_sized(payload, 8))
+        elif kind == PUSH:
+            raise Broken("it sends what nobody asked for")
+        return None  # what else there is does not concern us
+
+    def _data(self, flags: int, stream: int, payload: bytes) -> Call | None:
+        call = self._calls.get(stream)
+        self._taken += len(payload)
+        if self._taken >= OUR_ROOM // 2:
+            self._out.append(_frame(WINDOW, 0, 0, _long.pack(self._taken)))
+            self._taken = 0
+        if call is None:
+            return None  # it was given up
+        call.taken += len(payload)
+        if call.taken >= OUR_ROOM // 2:
+            self._out.append(_frame(WINDOW, 0, stream, _long.pack(call.taken)))
+            call.taken = 0
+        call._read(_unpadded(flags, payload))
+        if flags & END_OF_STREAM:
+            call._end(Failed("UNKNOWN", "the call ended without a status"))
+        return self._seen(call)
+
+    def _headers(self, stream: int, flags: int, block: bytes) -> Call | None:
+        if not flags & END_OF_HEADERS:
+            if len(block) > OUR_FRAME_BYTES:
+                raise Broken("headers that are too large")
+            self._block = stream, flags, block
+            return None
+        call = self._calls.get(stream)
+        if call is None:
+            return None
+        call._told(_fields(block), bool(flags & END_OF_STREAM))
+        return self._seen(call)
+
+    def _seen(self, call: Call) -> Call:
+        if call.is_over:
+            self._calls.pop(call.stream, None)
+            if call._unsent or not call._is_last:
+                # It is over on their side alone: let go of ours, too.
+                self._out.append(_frame(RESET, 0, call.stream, _long.pack(NO_ERROR)))
+        return call
+
+    def _reset(self, stream: int, code: int) -> Call | None:
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            if code == REFUSED_STREAM:
+                call._end(Failed(NEVER_SENT, "the server takes no more calls"))
+            else:
+                call._end(Failed("UNAVAILABLE", f"the server gave up the call ({code})"))
+        return call
+
+    def _allowed(self, stream: int, size: int) -> None:
+        """There is room for more."""
+        if not stream:
+            self._room += size
+            for each in list(self._calls.values()):
+                self._push(each)
+            return
+        call = self._calls.get(stream)
+        if call is not None:
+            call._room += size
+            self._push(call)
+
+    def _set(self, payload: bytes) -> None:
+        if len(payload) % _setting.size:
+            raise Broken("settings that cannot be read")
+        for what, value in _setting.iter_unpack(payload):
+            if what == FIRST_ROOM:
+                for call in self._calls.values():
+                    call._room += value - self._first_room
+                self._first_room = value
+            elif what == FRAME_SIZE:
+                self._frame_bytes = max(value, FRAME_BYTES)
+        self._out.append(_frame(SETTINGS, ACKNOWLEDGES, 0))
+        for call in list(self._calls.values()):
+            self._push(call)
+
+    def _go_away(self, payload: bytes) -> list[Call]:
+        """The server is about to end; what it has not begun it never will."""
+        self.is_ending = True
+        last = _long.unpack_from(payload)[0] & 0x7FFFFFFF if len(payload) >= 8 else 0
+        left = [call for call in self._calls.values() if call.stream > last]
+        for call in left:
+            del self._calls[call.stream]
+            call._end(Failed(NEVER_SENT, "the server is about to end"))
+        return left
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def lost(self, why: str) -> list[Call]:
+        """The connection is gone: nobody knows what becomes of the calls that are under way."""
+        self.is_ending = True
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
+            call._end(Failed("UNAVAILABLE", why))
+        return calls
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise Broken("more padding than there is")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _sized(payload: bytes, size: int) -> bytes:
+    if len(payload) != size:
+        raise Broken("a frame of the wrong size")
+    return payload

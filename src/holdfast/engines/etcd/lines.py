@@ -1,0 +1,351 @@
+"""Connections to one member, for threads: a thread that asks has one to itself for as long as that takes.
+
+What watches has one for good, which any thread may write to and one reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import socket
+import ssl
+from time import monotonic
+from typing import Any, Final
+
+from ...core.ops import Refused
+from .. import pool
+from ..bell import Bell
+from ..sockets import HARD_CLOSE, told, tune
+from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
+from .failures import NEVER_SENT
+from .http2 import Broken, Call, Http2, packed
+from .members import Member, closed_by_server, no_grpc, not_connected
+
+__all__ = ["Connection", "Stream"]
+
+READ_BYTES: Final = 65_536
+
+CONNECTIONS_MAX: Final = 16
+"""So many threads of a client are answered at a time; others wait for their turn."""
+
+QUIET_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 5.0
+"""A stream that has been silent for so long is asked for a word, which has so long to come. etcd does not
+allow to be asked more often than every five seconds."""
+
+IDLE_SECONDS: Final = 0.1
+"""One unused for longer is looked at before it is used: a server may have closed it."""
+
+PONG_SECONDS: Final = 0.1
+"""Pings are answered so late, together."""
+
+NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
+SURPLUS_SECONDS: Final = 10.0
+"""A connection that was not needed for longer, while another was, is closed."""
+
+
+class Line:
+    """One connection, used by one thread at a time."""
+
+    __slots__ = (
+        "__weakref__",
+        "_interest",
+        "_is_plain",
+        "_poll",
+        "_socket",
+        "answered_at",
+        "http2",
+        "used_at",
+    )
+
+    def __init__(self, connected: socket.socket, http2: Http2) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._poll = select.poll()
+        self._interest = select.POLLIN
+        self._poll.register(connected.fileno(), select.POLLIN)
+        self._is_plain = not isinstance(connected, ssl.SSLSocket)
+        self.http2 = http2
+        self.used_at = self.answered_at = monotonic()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def say(self, ends_at: float) -> None:
+        """Send what is to be sent. Raises OSError, and Failed if nothing of it was sent."""
+        left = self.http2.outgoing()
+        try:
+            left = left[self._socket.send(left) :]
+        except (*NOT_NOW, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:
+            if not self._is_plain:
+                raise  # a part of it may have been sent
+            raise Failed(NEVER_SENT, f"nothing could be sent: {told(error)}") from None
+        while left:
+            self._sleep(select.POLLOUT, ends_at)
+            with contextlib.suppress(*NOT_NOW, ssl.SSLWantWriteError):
+                left = left[self._socket.send(left) :]
+
+    def hear(self, ends_at: float) -> list[Call]:
+        """Wait for what comes, and read it. Raises OSError and Broken."""
+        if self._is_plain:  # else what is there may have been read already
+            self._sleep(select.POLLIN, ends_at)
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except NOT_NOW:
+            self._sleep(select.POLLIN, ends_at)
+            return []
+        except ssl.SSLWantWriteError:
+            self._sleep(select.POLLOUT, ends_at)
+            return []
+        if not data:
+            raise ConnectionResetError(closed_by_server(self.http2))
+        news = self.http2.feed(data)
+        if self.http2.has_outgoing():
+            self.say(ends_at)
+        return news
+
+    def _sleep(self, interest: int, ends_at: float) -> None:
+        if interest != self._interest:
+            self._poll.modify(self._socket.fileno(), interest)
+            self._interest = interest
+        left = ends_at - monotonic()
+        if left <= 0 or not self._poll.poll(left * 1000):
+            raise TimeoutError
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it, or is about to."""
+        try:
+            while data := self._socket.recv(READ_BYTES):
+                self.http2.feed(data)
+        except NOT_NOW:
+            return self.http2.is_ending
+        except (OSError, Broken):
+            pass
+        return True
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def hang_up(self) -> None:
+        """From any thread: whoever waits for an answer here gets none, and closes it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hard: what the kernel still has of ours is not sent any more."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+        self._socket.close()
+
+    def __del__(self) -> None:
+        """An interrupt can strike between any two steps, and nobody has the connection any more."""
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+
+class Connection(pool.Pool[Line]):
+    """One member of the cluster, and the connections there are to it."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(CONNECTIONS_MAX)
+        self._member = member
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def call(self, name: str, request: Any, timeout: float, metadata: Metadata) -> Any:
+        """One request, one response. Raises Failed."""
+        method = METHODS[name]
+        call = self._exchange(method, packed(request.SerializeToString()), timeout, metadata)
+        if len(call.messages) != 1:
+            raise Failed("INTERNAL", "not one response")
+        return method.response.FromString(call.messages[0])
+
+    def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
+        """As many responses, or fewer."""
+        data = b"".join([packed(each.SerializeToString()) for each in requests])
+        call = self._exchange(KEEP_ALIVE, data, timeout, metadata)
+        return [KEEP_ALIVE.response.FromString(each) for each in call.messages]
+
+    def _exchange(self, method: Method, data: bytes, timeout: float, metadata: Metadata) -> Call:
+        line = self._take(timeout)
+        try:
+            started = monotonic()
+            if started - line.answered_at > PONG_SECONDS:
+                line.http2.answer_pings()
+                line.answered_at = started
+            call = line.http2.begin(method.path, metadata, timeout, data, is_last=True)
+            self._finish(line, call, started + timeout)
+            line.used_at = monotonic()
+        except BaseException:
+            self._lose(line)
+            raise
+        if line.http2.is_ending or self._closed:
+            self._lose(line)
+        else:
+            self._put(line)
+            self._close_surplus()
+        if call.failure is not None:
+            raise call.failure
+        return call
+
+    def _finish(self, line: Line, call: Call, ends_at: float) -> None:
+        try:
+            line.say(ends_at)
+            while not call.is_over:
+                line.hear(ends_at)
+        except TimeoutError:
+            raise Failed("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
+        except Broken as broken:
+            raise no_grpc(self._member, line.http2, broken) from None
+        except OSError as error:
+            raise Failed("UNAVAILABLE", f"the connection broke: {told(error)}") from None
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def watch(self, timeout: float, metadata: Metadata) -> Stream:
+        """A stream of watch requests and responses. Raises Failed."""
+        line = self._open(timeout)
+        with self._mutex:
+            self._taken.add(line)
+        return Stream(self, line, metadata, timeout)
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def _take(self, seconds: float) -> Line:
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                try:
+                    return self._wait_for_one(seconds)
+                except Refused as trouble:
+                    raise Failed(NEVER_SENT, str(trouble)) from None
+            if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
+                return line
+            self._lose(line)
+
+    def _open(self, seconds: float) -> Line:
+        member = self._member
+        try:
+            connected = socket.create_connection((member.host, member.port), timeout=seconds)
+        except (OSError, UnicodeError) as error:
+            raise not_connected(member, error) from None
+        try:
+            tune(connected)
+            if member.protection is not None:
+                connected = member.protection.wrap_socket(connected, server_hostname=member.host)
+            return Line(connected, Http2(member.scheme, member.endpoint))
+        except OSError as error:
+            connected.close()
+            raise not_connected(member, error) from None
+        except BaseException:
+            connected.close()
+            raise
+
+    def _all_busy(self) -> Refused:
+        return Refused(f"all {self._most} connections to {self._member.endpoint} are busy")
+
+    def _close_surplus(self) -> None:
+        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
+        while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
+            try:
+                line = self._idle.pop(0)
+            except IndexError:
+                return
+            self._lose(line)
+
+    def close(self) -> None:
+        """Close what is idle, and have those who wait for an answer close theirs."""
+        self._closed = True
+        for line in self._lines():
+            line.hang_up()
+        self._lose_idle()
+
+    def forget(self) -> None:
+        """This is the child of a fork."""
+        for line in self._lines():
+            line.forget()
+
+
+class Stream:
+    """A call that goes on: written to from any thread, read by one."""
+
+    def __init__(self, connection: Connection, line: Line, metadata: Metadata, timeout: float) -> None:
+        self._connection = connection
+        self._line = line
+        self._timeout = timeout
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._bell = Bell()
+        self._poll = select.poll()
+        self._poll.register(self._bell.fileno(), select.POLLIN)
+        self._poll.register(line.fileno(), select.POLLIN)
+        self._call = line.http2.begin(WATCH.path, metadata, None, b"", is_last=False)
+        self._is_cancelled = False
+
+    def send(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._requests.put(request)
+        if requests:
+            self._bell.ring()
+
+    def receive(self) -> list[Any]:
+        """The next responses. Raises Failed."""
+        http2, call = self._line.http2, self._call
+        quiet = QUIET_SECONDS
+        try:
+            while not call.messages:
+                if self._is_cancelled:
+                    raise Failed("CANCELLED", "the stream was cancelled")
+                if call.is_over:
+                    raise call.failure or Failed("UNAVAILABLE", "the stream ended")
+                self._say()
+                came = [
+                    fd for fd, _ in self._poll.poll((PONG_SECONDS if http2.has_pings() else quiet) * 1000)
+                ]
+                if self._bell.fileno() in came:
+                    self._bell.clear()
+                if self._line.fileno() in came:
+                    self._line.hear(monotonic() + self._timeout)
+                    quiet = QUIET_SECONDS
+                elif came:
+                    continue
+                elif http2.has_pings():
+                    http2.answer_pings()
+                elif quiet == QUIET_SECONDS:
+                    http2.ping()
+                    quiet = ANSWER_SECONDS
+                else:
+                    raise Failed("UNAVAILABLE", "the server has not said a word for long")
+        except TimeoutError:
+            raise Failed("UNAVAILABLE", "the server takes nothing any more") from None
+        except (OSError, ValueError, Broken) as error:
+            raise Failed("UNAVAILABLE", f"the stream broke: {error}") from None
+        messages, call.messages = call.messages, []
+        return [WATCH.response.FromString(each) for each in messages]
+
+    def _say(self) -> None:
+        requests = []
+        while not self._requests.empty():
+            requests.append(packed(self._requests.get_nowait().SerializeToString()))
+        if requests:
+            self._line.http2.send(self._call, b"".join(requests))
+        if self._line.http2.has_outgoing():
+            self._line.say(monotonic() + self._timeout)
+
+    def cancel(self) -> None:
+        """From any thread: who reads it is told."""
+        self._is_cancelled = True
+        self._bell.ring()
+
+    def close(self) -> None:
+        """By the one who reads."""
+        self._connection._lose(self._line)
+        self._bell.close()

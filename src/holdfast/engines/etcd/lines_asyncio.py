@@ -1,0 +1,282 @@
+"""A connection to one member, for asyncio: any number of calls at a time, none of which needs a task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import Any, Final
+
+from ..sockets import HARD_CLOSE, told, tune
+from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
+from .failures import NEVER_SENT
+from .http2 import Broken, Call, Http2, packed
+from .lines import ANSWER_SECONDS, PONG_SECONDS, QUIET_SECONDS
+from .members import Member, closed_by_server, no_grpc, not_connected
+
+__all__ = ["Connection", "Stream"]
+
+
+class Line(asyncio.Protocol):
+    """One connection of the loop's."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._socket: socket.socket | None = None
+        self._waiting: dict[Call, asyncio.Future[None]] = {}
+        self._is_to_flush = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._pong: asyncio.TimerHandle | None = None
+        self._heard = False
+        self.failure: Exception | None = None
+        """Why nothing comes any more."""
+        self.http2 = Http2(member.scheme, member.endpoint)
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def begin(
+        self, method: Method, data: bytes, timeout: float | None, metadata: Metadata, is_last: bool = True
+    ) -> Call:
+        call = self.http2.begin(method.path, metadata, timeout, data, is_last)
+        self.flush_soon()
+        if self._timer is None:
+            self._timer = self._loop.call_later(QUIET_SECONDS, self._look, QUIET_SECONDS)
+        return call
+
+    async def news(self, call: Call) -> None:
+        """Until there is some. A cancellation ends the waiting, not the call."""
+        future = self._waiting[call] = self._loop.create_future()
+        try:
+            await future
+        finally:
+            self._waiting.pop(call, None)
+
+    def cancel(self, call: Call) -> None:
+        self.http2.cancel(call)
+        self._tell([call])
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """What is asked in one turn of the loop goes out in one write."""
+        if not self._is_to_flush:
+            self._is_to_flush = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_to_flush = False
+        if self._transport is not None and self.failure is None and self.http2.has_outgoing():
+            self._transport.write(self.http2.outgoing())
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            self._tell(self.http2.feed(data))
+        except Broken as broken:
+            self._end(no_grpc(self._member, self.http2, broken))
+        else:
+            self._flush()
+            if self.http2.has_pings() and self._pong is None:
+                self._pong = self._loop.call_later(PONG_SECONDS, self._answer_pings)
+
+    def _answer_pings(self) -> None:
+        self._pong = None
+        self.http2.answer_pings()
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = closed_by_server(self.http2) if error is None else told(error)
+        self._end(Failed("UNAVAILABLE", f"the connection broke: {why}"))
+
+    def _tell(self, calls: list[Call]) -> None:
+        for call in calls:
+            future = self._waiting.get(call)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def _look(self, seconds: float) -> None:
+        """While there are calls, a server that is silent is asked for a word."""
+        self._timer = None
+        if self.failure is not None or not self.http2.has_calls():
+            return
+        if self._heard:
+            seconds = QUIET_SECONDS
+        elif seconds == QUIET_SECONDS:
+            self.http2.ping()
+            self._flush()
+            seconds = ANSWER_SECONDS
+        else:
+            self._end(Failed("UNAVAILABLE", "the server has not said a word for long"))
+            return
+        self._heard = False
+        self._timer = self._loop.call_later(seconds, self._look, seconds)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, failure: Exception) -> None:
+        """Hard: what was not sent is thrown away."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        for timer in (self._timer, self._pong):
+            if timer is not None:
+                timer.cancel()
+        self._tell(self.http2.lost(str(failure)))
+        if self._transport is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)  # type: ignore[union-attr]  # if there is none it raises
+            self._transport.abort()
+
+    def close(self) -> None:
+        self._end(Failed("CANCELLED", "the connection was closed"))
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy. The loop's selector is the parent's, too."""
+        self.failure = Failed("CANCELLED", "the connection is the parent process's")
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._socket.fileno())
+        _INHERITED.append(self)
+
+
+_INHERITED: Final[list[Line]] = []
+"""In the child of a fork: kept from the garbage collector, which would complain of transports left open."""
+
+
+class Connection:
+    """One member of the cluster, and the connection there is to it, made when it is needed."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+        self._lines: set[Line] = set()
+        self._is_closed = False
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def call(self, name: str, request: Any, timeout: float, metadata: Metadata) -> Any:
+        """One request, one response. Raises Failed."""
+        method = METHODS[name]
+        call = await self._exchange(method, packed(request.SerializeToString()), timeout, metadata)
+        if len(call.messages) != 1:
+            raise Failed("INTERNAL", "not one response")
+        return method.response.FromString(call.messages[0])
+
+    async def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
+        """As many responses, or fewer."""
+        data = b"".join([packed(each.SerializeToString()) for each in requests])
+        call = await self._exchange(KEEP_ALIVE, data, timeout, metadata)
+        return [KEEP_ALIVE.response.FromString(each) for each in call.messages]
+
+    async def _exchange(self, method: Method, data: bytes, timeout: float, metadata: Metadata) -> Call:
+        line = await self._open(timeout)
+        call = line.begin(method, data, timeout, metadata)
+        try:
+            async with asyncio.timeout(timeout):
+                while not call.is_over:
+                    await line.news(call)
+        except TimeoutError:
+            line.cancel(call)
+            raise Failed("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
+        if call.failure is not None:
+            raise line.failure if line.failure is not None and not line.http2.heard else call.failure
+        return call
+
+    async def watch(self, timeout: float, metadata: Metadata) -> Stream:
+        """A stream of watch requests and responses. Raises Failed."""
+        line = await self._open(timeout)
+        return Stream(line, line.begin(WATCH, b"", None, metadata, is_last=False))
+
+    # --- the connection -------------------------------------------------------------------------
+
+    async def _open(self, timeout: float) -> Line:
+        """The line in place, or a new one. Whoever gives up leaves it to the others."""
+        line = self._line
+        if line is not None and line.failure is None and not line.http2.is_ending:
+            return line
+        if self._is_closed:
+            raise Failed(NEVER_SENT, "the connection was closed")
+        opening = self._opening
+        if opening is None:
+            opening = self._opening = asyncio.ensure_future(self._connect(timeout))
+            opening.add_done_callback(self._opened)
+        return await asyncio.shield(opening)
+
+    def _opened(self, opening: asyncio.Task[Line]) -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._line = opening.result()
+
+    async def _connect(self, timeout: float) -> Line:
+        member, loop = self._member, asyncio.get_running_loop()
+        made = Line(member)
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(
+                    lambda: made,
+                    member.host,
+                    member.port,
+                    ssl=member.protection,
+                    server_hostname=None if member.protection is None else member.host,
+                )
+            if made._socket is not None:
+                tune(made._socket)
+        except (OSError, UnicodeError) as error:
+            made.close()
+            raise not_connected(member, error) from None
+        except BaseException:
+            made.close()
+            raise
+        self._lines = {line for line in self._lines if line.failure is None} | {made}
+        return made
+
+    async def close(self) -> None:
+        self._is_closed = True
+        opening = self._opening
+        if opening is not None:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        for line in self._lines:
+            line.close()
+        await asyncio.sleep(0)  # a turn of the loop, in which it lets go of them
+
+    def forget(self) -> None:
+        """This is the child of a fork."""
+        for line in self._lines:
+            line.forget()
+
+
+class Stream:
+    """A call that goes on."""
+
+    def __init__(self, line: Line, call: Call) -> None:
+        self._line = line
+        self._call = call
+
+    def send(self, requests: list[Any]) -> None:
+        if requests and not self._call.is_over:
+            data = b"".join([packed(each.SerializeToString()) for each in requests])
+            self._line.http2.send(self._call, data)
+            self._line.flush_soon()
+
+    async def receive(self) -> list[Any]:
+        """The next responses. Raises Failed."""
+        call = self._call
+        while not call.messages:
+            if call.is_over:
+                raise call.failure or Failed("UNAVAILABLE", "the stream ended")
+            await self._line.news(call)
+        messages, call.messages = call.messages, []
+        return [WATCH.response.FromString(each) for each in messages]
+
+    def cancel(self) -> None:
+        self._line.cancel(self._call)

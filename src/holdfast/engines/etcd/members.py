@@ -1,0 +1,62 @@
+"""One member of a cluster as connections need it, and what it means that one cannot be made."""
+
+from __future__ import annotations
+
+import ssl
+from typing import NamedTuple
+
+from ...errors import EngineUnavailable
+from ..sockets import told
+from .calls import Failed
+from .failures import NEVER_SENT
+from .http2 import Broken, Http2
+from .options import Options
+
+__all__ = ["Member", "closed_by_server", "member_of", "no_grpc", "not_connected"]
+
+
+class Member(NamedTuple):
+    """Where it is, and how connections to it are protected."""
+
+    endpoint: str
+    host: str
+    port: int
+    protection: ssl.SSLContext | None
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.protection is None else "https"
+
+
+def member_of(endpoint: str, options: Options) -> Member:
+    host, _, port = endpoint.rpartition(":")
+    return Member(endpoint, host.strip("[]"), int(port), options.protection())
+
+
+def not_connected(member: Member, error: Exception) -> Exception:
+    """Nothing was asked yet. Where trying again is of no use, that is said."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return EngineUnavailable(
+            f"the certificate of {member.endpoint} is not trusted ({error.verify_message}): "
+            "name the file of its authority, ca=…"
+        )
+    if isinstance(error, ssl.SSLError):
+        return EngineUnavailable(
+            f"no TLS with {member.endpoint} ({error.reason or told(error)}): is it a server without TLS?"
+        )
+    return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
+
+
+def no_grpc(member: Member, http2: Http2, broken: Broken) -> Exception:
+    """What came cannot be read."""
+    if http2.heard:
+        return Failed("UNAVAILABLE", f"the connection broke: {broken}")
+    return EngineUnavailable(
+        f"{member.endpoint} does not speak gRPC: is it etcd's port for clients? does it want TLS (tls=true)?"
+    )
+
+
+def closed_by_server(http2: Http2) -> str:
+    if http2.heard:
+        return "the server closed the connection"
+    return "the server closed the connection before it said a word: does it want TLS (tls=true)?"

@@ -1,0 +1,427 @@
+"""gRPC over HTTP/2, against a server of somebody else's making (``h2``), in memory: bytes there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.engines.etcd.calls import Failed
+from holdfast.engines.etcd.failures import NEVER_SENT
+from holdfast.engines.etcd.http2 import (
+    DATA,
+    GOAWAY,
+    HEADERS,
+    MESSAGE_BYTES_MAX,
+    OPENING,
+    OUR_FRAME_BYTES,
+    PING,
+    PUSH,
+    RESET,
+    ROOM,
+    SETTINGS,
+    WINDOW,
+    Broken,
+    Call,
+    Http2,
+    _frame,
+    packed,
+)
+
+PATH = "/etcdserverpb.KV/Range"
+HEADERS_OF_A_RESPONSE = [(":status", "200"), ("content-type", "application/grpc")]
+FINE = [("grpc-status", "0"), ("grpc-message", "")]
+
+
+class Server:
+    """Speaks to one client."""
+
+    def __init__(self, client: Http2) -> None:
+        self.client = client
+        config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        self.h2 = h2.connection.H2Connection(config)
+        self.h2.initiate_connection()
+        self.headers: dict[int, dict[str, str]] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.ended: list[int] = []
+        self.resets: dict[int, int] = {}
+        self.pongs: list[bytes] = []
+        self.reads = True
+        """Says that there is room again for what came."""
+
+    def hear(self) -> None:
+        """What the client has to say."""
+        for event in self.h2.receive_data(self.client.outgoing()):
+            if isinstance(event, h2.events.RequestReceived):
+                self.headers[event.stream_id] = dict(event.headers)  # type: ignore[arg-type]  # decoded
+            elif isinstance(event, h2.events.DataReceived):
+                self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+                if self.reads:
+                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                self.ended.append(event.stream_id)
+            elif isinstance(event, h2.events.StreamReset):
+                self.resets[event.stream_id] = event.error_code
+            elif isinstance(event, h2.events.PingAckReceived):
+                self.pongs.append(event.ping_data)
+
+    def say(self, chunk: int = 1 << 20) -> list[Call]:
+        """What is to be said to the client, in pieces so large."""
+        data = self.h2.data_to_send()
+        news = []
+        for at in range(0, len(data), chunk):
+            news += self.client.feed(data[at : at + chunk])
+        return news
+
+    def answer(self, stream: int, *messages: bytes, trailers: list[tuple[str, str]] | None = None) -> None:
+        self.h2.send_headers(stream, HEADERS_OF_A_RESPONSE)
+        for message in messages:
+            self.send(stream, message)
+        self.h2.send_headers(stream, FINE if trailers is None else trailers, end_stream=True)
+
+    def send(self, stream: int, message: bytes, padding: int | None = None) -> None:
+        data = packed(message)
+        size = self.h2.max_outbound_frame_size - 256
+        for at in range(0, len(data), size):
+            self.h2.send_data(stream, data[at : at + size], pad_length=padding)
+
+
+@pytest.fixture
+def client() -> Http2:
+    return Http2("http", "localhost:2379")
+
+
+@pytest.fixture
+def server(client: Http2) -> Server:
+    return Server(client)
+
+
+def begin(client: Http2, *messages: bytes, is_last: bool = True) -> Call:
+    return client.begin(PATH, (), 1.5, b"".join(map(packed, messages)), is_last)
+
+
+def failure_of(call: Call) -> Failed:
+    assert call.is_over
+    assert call.failure is not None
+    return call.failure
+
+
+def test_a_call_says_what_grpc_asks_for(client: Http2, server: Server) -> None:
+    call = client.begin(PATH, (("token", "a.b"),), 1.5, packed(b"question"), is_last=True)
+    server.hear()
+    assert server.headers[call.stream] == {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": PATH,
+        ":authority": "localhost:2379",
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "user-agent": "holdfast",
+        "token": "a.b",
+        "grpc-timeout": "1500m",
+    }
+    assert server.bodies[call.stream] == b"\0\0\0\0\x08question"
+    assert server.ended == [call.stream]
+
+
+def test_a_call_and_its_answer(client: Http2, server: Server) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    server.answer(call.stream, b"answer")
+    news = server.say()
+    assert set(news) == {call}
+    assert call.messages == [b"answer"]
+    assert call.is_over
+    assert call.failure is None
+    assert not client.has_calls()
+    server.hear()
+    assert not server.resets
+
+
+@given(
+    questions=st.lists(st.binary(max_size=40_000), min_size=1, max_size=4),
+    answers=st.lists(st.binary(max_size=40_000), max_size=4),
+    chunk=st.integers(1, 5000),
+    padding=st.none() | st.integers(0, 255),
+)
+def test_whatever_is_said_arrives_as_it_was_said(
+    questions: list[bytes], answers: list[bytes], chunk: int, padding: int | None
+) -> None:
+    """In pieces of any size, padded or not, and however little room there is at a time."""
+    client = Http2("http", "localhost:2379")
+    server = Server(client)
+    calls = [begin(client, each) for each in questions]
+    while client.has_outgoing():
+        server.hear()
+        server.say(chunk)
+    for call, question in zip(calls, questions, strict=True):
+        assert server.bodies[call.stream] == packed(question)
+        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+        for answer in answers:
+            server.send(call.stream, answer, padding)
+        server.h2.send_headers(call.stream, FINE, end_stream=True)
+    server.say(chunk)
+    for call in calls:
+        assert call.messages == answers
+        assert call.is_over
+        assert call.failure is None
+
+
+def test_no_more_is_sent_than_there_is_room_for(client: Http2, server: Server) -> None:
+    """``h2`` refuses what is too much."""
+    server.reads = False
+    first, second = begin(client, bytes(ROOM)), begin(client, b"behind it")
+    server.hear()
+    server.say()
+    server.hear()
+    assert len(server.bodies[first.stream]) == ROOM
+    assert second.stream not in server.bodies
+    server.h2.increment_flow_control_window(100)
+    server.h2.increment_flow_control_window(100, first.stream)
+    server.say()
+    server.hear()
+    assert server.bodies[first.stream] == packed(bytes(ROOM))
+    assert server.bodies[second.stream] == packed(b"behind it")
+    assert sorted(server.ended) == [first.stream, second.stream]
+
+
+def test_room_for_calls_under_way_can_be_changed(client: Http2, server: Server) -> None:
+    server.hear()
+    server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    server.say()
+    call = begin(client, bytes(100))
+    server.hear()
+    assert len(server.bodies[call.stream]) == 10
+    server.reads = False
+    server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 50})
+    server.say()
+    server.hear()
+    assert len(server.bodies[call.stream]) == 60, "ten were read, and there is room for fifty"
+
+
+def test_a_server_is_told_that_there_is_room_again(client: Http2, server: Server) -> None:
+    call = begin(client, b"x", is_last=False)
+    server.hear()
+    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    call.taken = client._taken = 2**30 - 2
+    server.send(call.stream, b"more")
+    server.say()
+    windows = client.outgoing().removeprefix(_frame(SETTINGS, 1, 0))
+    assert windows == _frame(WINDOW, 0, 0, (2**30 + 7).to_bytes(4)) + _frame(
+        WINDOW, 0, call.stream, (2**30 + 7).to_bytes(4)
+    )
+
+
+def test_a_ping_is_answered_and_one_of_ours_too(client: Http2, server: Server) -> None:
+    server.hear()
+    server.h2.ping(b"12345678")
+    server.say()
+    server.hear()
+    assert not server.pongs
+    client.answer_pings()
+    client.ping()
+    server.hear()
+    assert server.pongs == [b"12345678"]
+    assert client.outgoing() == b""
+    server.say()
+    assert not client.has_outgoing(), "an answer is not answered"
+
+
+@pytest.mark.parametrize(
+    ("trailers", "code", "details"),
+    [
+        ([("grpc-status", "5"), ("grpc-message", "lease not found")], "NOT_FOUND", "lease not found"),
+        ([("grpc-status", "14"), ("grpc-message", "100%25 %C3%A4")], "UNAVAILABLE", "100% ä"),
+        ([("grpc-status", "99")], "UNKNOWN", ""),
+        ([("grpc-status", "-1")], "UNKNOWN", ""),
+        ([("other", "thing")], "UNKNOWN", "the call ended without a status"),
+    ],
+    ids=["known", "quoted", "a number of our time", "no number", "none"],
+)
+def test_a_call_that_failed(
+    client: Http2, server: Server, trailers: list[tuple[str, str]], code: str, details: str
+) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    server.answer(call.stream, trailers=trailers)
+    server.say()
+    assert (failure_of(call).code, failure_of(call).details) == (code, details)
+
+
+def test_a_call_that_fails_at_once(client: Http2, server: Server) -> None:
+    """The first headers are the last."""
+    call = begin(client, b"question")
+    server.hear()
+    headers = [*HEADERS_OF_A_RESPONSE, ("grpc-status", "16"), ("grpc-message", "who are you?")]
+    server.h2.send_headers(call.stream, headers, end_stream=True)
+    server.say()
+    assert (failure_of(call).code, failure_of(call).details) == ("UNAUTHENTICATED", "who are you?")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("503", "UNAVAILABLE"), ("404", "UNIMPLEMENTED"), ("302", "UNKNOWN")]
+)
+def test_a_server_that_knows_nothing_of_grpc(client: Http2, server: Server, status: str, code: str) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    server.h2.send_headers(call.stream, [(":status", status)])
+    server.h2.send_data(call.stream, b"<html>", end_stream=True)
+    server.say()
+    assert (failure_of(call).code, failure_of(call).details) == (code, f"HTTP status {status}")
+
+
+def test_an_end_without_a_status(client: Http2, server: Server) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    server.h2.send_data(call.stream, packed(b"answer"), end_stream=True)
+    server.say()
+    assert failure_of(call).code == "UNKNOWN"
+
+
+def test_headers_that_take_several_frames(client: Http2, server: Server) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    long = "x" * 40_000
+    server.answer(call.stream, trailers=[("grpc-status", "13"), ("grpc-message", long)])
+    server.say(chunk=1000)
+    assert failure_of(call).details == long
+
+
+@pytest.mark.parametrize(("error", "code"), [(7, NEVER_SENT), (2, "UNAVAILABLE"), (8, "UNAVAILABLE")])
+def test_a_call_that_the_server_gives_up(client: Http2, server: Server, error: int, code: str) -> None:
+    """One that it refused it has not begun: that can be asked again without a look."""
+    call = begin(client, b"question")
+    server.hear()
+    server.h2.reset_stream(call.stream, error)
+    assert server.say() == [call]
+    assert failure_of(call).code == code
+
+
+def test_a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else(
+    client: Http2, server: Server
+) -> None:
+    first, second = begin(client, b"one"), begin(client, b"two")
+    server.hear()
+    news = client.feed(_frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream.to_bytes(4) + bytes(4)))
+    assert news == [second]
+    assert client.is_ending
+    assert failure_of(second).code == NEVER_SENT
+    assert not first.is_over
+    server.answer(first.stream, b"answer")
+    server.say()
+    assert first.messages == [b"answer"]
+
+
+def test_a_connection_that_is_lost_takes_its_calls_with_it(client: Http2, server: Server) -> None:
+    call = begin(client, b"question")
+    assert client.lost("it broke") == [call]
+    assert (failure_of(call).code, failure_of(call).details) == ("UNAVAILABLE", "it broke")
+    assert client.is_ending
+
+
+def test_a_call_that_was_given_up_is_not_heard_of_again(client: Http2, server: Server) -> None:
+    call = begin(client, b"question")
+    server.hear()
+    client.cancel(call)
+    client.cancel(call)
+    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    server.send(call.stream, b"too late")
+    assert server.say() == []
+    assert failure_of(call).code == "CANCELLED"
+    server.hear()
+    assert server.resets == {call.stream: 8}
+
+
+def test_a_stream_goes_on_until_one_side_ends_it(client: Http2, server: Server) -> None:
+    call = begin(client, b"one", is_last=False)
+    server.hear()
+    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    for word in (b"two", b"three"):
+        client.send(call, packed(word))
+        server.hear()
+        server.send(call.stream, word)
+        assert set(server.say()) == {call}
+    assert call.messages == [b"two", b"three"]
+    assert server.bodies[call.stream] == packed(b"one") + packed(b"two") + packed(b"three")
+    server.h2.send_headers(call.stream, FINE, end_stream=True)
+    server.say()
+    assert call.is_over
+    server.hear()
+    assert server.resets == {call.stream: 0}, "our half is over, too"
+
+
+def test_a_response_that_is_too_large_or_compressed_is_refused(client: Http2, server: Server) -> None:
+    for data in (b"\0" + (MESSAGE_BYTES_MAX + 1).to_bytes(4), b"\1\0\0\0\1x"):
+        call = begin(client, b"question")
+        server.hear()
+        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+        server.h2.send_data(call.stream, data)
+        server.say()
+        assert failure_of(call).code == "RESOURCE_EXHAUSTED"
+        server.hear()
+
+
+def test_the_numbers_of_calls_run_out_in_time(client: Http2) -> None:
+    client._stream = 2**30 - 3
+    begin(client)
+    assert not client.is_ending
+    begin(client)
+    assert client.is_ending
+
+
+HELLO = _frame(SETTINGS, 0, 0)
+NONSENSE: dict[str, Callable[[int], bytes]] = {
+    "another protocol": lambda stream: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "TLS": lambda stream: b"\x15\x03\x01\x00\x02\x02\x46" + bytes(9),
+    "no greeting": lambda stream: _frame(PING, 0, 0, bytes(8)),
+    "a frame too large": lambda stream: HELLO + (OUR_FRAME_BYTES + 1).to_bytes(3) + bytes(6),
+    "a push": lambda stream: HELLO + _frame(PUSH, 4, stream, bytes(4)),
+    "half a ping": lambda stream: HELLO + _frame(PING, 0, 0, bytes(4)),
+    "half a setting": lambda stream: HELLO + _frame(SETTINGS, 0, 0, bytes(4)),
+    "half a window": lambda stream: HELLO + _frame(WINDOW, 0, 0, bytes(3)),
+    "half a reset": lambda stream: HELLO + _frame(RESET, 0, stream, bytes(3)),
+    "padding alone": lambda stream: HELLO + _frame(DATA, 8, stream, b"\5four"),
+    "no headers": lambda stream: HELLO + _frame(HEADERS, 4, stream, b"\xff\xff\xff\xff\xff\xff"),
+    "headers that lean on others": lambda stream: HELLO + _frame(HEADERS, 4, stream, b"\xbe"),
+    "headers interrupted": lambda stream: HELLO + _frame(HEADERS, 0, stream) + _frame(PING, 0, 0, bytes(8)),
+    "headers of another": lambda stream: HELLO + _frame(HEADERS, 0, stream) + _frame(9, 4, stream + 2),
+    "a continuation of nothing": lambda stream: HELLO + _frame(9, 4, stream),
+    "endless headers": lambda stream: (
+        HELLO + _frame(HEADERS, 0, stream, bytes(OUR_FRAME_BYTES)) + _frame(9, 0, stream, bytes(9))
+    ),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
+def test_what_makes_no_sense_breaks_the_connection(client: Http2, nonsense: Callable[[int], bytes]) -> None:
+    call = begin(client, b"question")
+    with pytest.raises(Broken):
+        client.feed(nonsense(call.stream))
+    assert client.lost("it broke") == [call]
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_whatever_comes_is_read_or_refused(noise: bytes, greeted: bool) -> None:
+    client = Http2("http", "localhost:2379")
+    begin(client, b"question")
+    if greeted:
+        client.feed(HELLO)
+    try:
+        client.feed(noise)
+    except Broken:
+        client.lost("it broke")
+
+
+def test_it_begins_with_the_preface(client: Http2) -> None:
+    begin(client, b"question")
+    assert client.outgoing().startswith(OPENING)
+    assert not client.has_outgoing()
+    begin(client, b"question")
+    assert OPENING not in client.outgoing()
