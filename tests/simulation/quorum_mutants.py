@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from holdfast.core.ops import Now
 from holdfast.drivers.simulation import Fault
 from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, membership
 from holdfast.protocols.quorum.acquiring import Taking
@@ -140,7 +139,7 @@ def validity_before_the_stamp() -> Patch:
     stamped: set[tuple[str, float]] = set()
 
     async def stamp(quorum: Quorum, takings: list[Taking]) -> None:
-        now = await Now()
+        now = quorum.now()
         for taking in takings:
             if now >= shipped_valid(quorum, taking.sent, taking.ttl):
                 taking.verdict = FAILED

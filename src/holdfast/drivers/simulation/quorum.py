@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...core.ops import Apply, ApplyInOrder, ListNames, Script, Tend
 from ...protocols import quorum as family
-from ...protocols.quorum import Answers, Chance, Fan, Quorum, Wall
+from ...protocols.quorum import Answers, Chance, Fan, Quorum
 from ...rules import node
 from ...rules.requests import Acquire, Granted, Reply
 from .client import GIVING_BACK, SimulatedClient, Task
@@ -71,10 +71,11 @@ class QuorumClient(SimulatedClient):
             retry_seconds=0.2,
             jitter_seconds=0.2,
             linger=linger,
+            now=self._tell_time_at_once,
+            wall_us=self.wall_us,
         )
         self._chance = world.stream("chance", machine, incarnation)
         self._acts[Fan] = self._fan
-        self._at_once[Wall] = lambda op: self.wall_us()
         self._at_once[Chance] = lambda op: self._chance.random()
         self.sending = (*self.sending, Fan)
 

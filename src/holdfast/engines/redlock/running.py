@@ -8,10 +8,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ...core.ops import Nonce, Now, Post
+from ...core.ops import Nonce, Post
 from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime, wall_us
-from ...protocols.quorum import Answers, Chance, Fan, Quorum, Wall
+from ...protocols.quorum import Answers, Chance, Fan, Quorum
 from ...protocols.quorum.ops import Batch
 from .asking import Asking
 from .settings import RedlockSettings
@@ -98,6 +98,8 @@ def quorum_of(settings: RedlockSettings, hooks: Hooks) -> Quorum:
         retry_seconds=settings.retry_seconds,
         jitter_seconds=settings.jitter_seconds,
         linger=LINGER_SECONDS,
+        now=boottime,
+        wall_us=wall_us,
         initialises=settings.initialises,
     )
 
@@ -110,8 +112,6 @@ def source_of(quorum: Quorum, namespace: str) -> str:
 def at_once(hooks: Hooks) -> dict[type, Callable[[Any], Any]]:
     """The operations that neither block nor suspend."""
     return {
-        Now: lambda op: boottime(),
-        Wall: lambda op: wall_us(),
         Chance: lambda op: random.random(),
         Nonce: lambda op: secrets.token_hex(8),
         Post: lambda op: hooks.post(op.nonce),

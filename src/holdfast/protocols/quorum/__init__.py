@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .holding import tend
 from .membership import join, rejoin, status
-from .ops import Answers, Chance, Fan, QuorumOp, QuorumScript, Wall
+from .ops import Answers, Chance, Fan, QuorumOp, QuorumScript
 from .outside import list_names
 from .requests import apply, apply_in_order
 from .state import Quorum
@@ -20,7 +20,6 @@ __all__ = [
     "Quorum",
     "QuorumOp",
     "QuorumScript",
-    "Wall",
     "apply",
     "apply_in_order",
     "join",

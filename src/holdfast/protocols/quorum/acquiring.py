@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...core.ops import Now, Pause, Refused, Troubled
+from ...core.ops import Pause, Refused, Troubled
 from ...rules import node
 from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .membership import described, join, look_after, look_after_in_time
-from .ops import Answers, Batch, Chance, Wall
+from .ops import Answers, Batch, Chance
 from .state import Attempt, Quorum, column
 from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp, is_answered
 from .views import Seen, holders_of, seen_claims, soonest_end
@@ -152,8 +152,8 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
         await join(quorum)
     if quorum.unready:
         await look_after_in_time(quorum)
-    sent = await Now()
-    hint = quorum.hint(await Wall())
+    sent = quorum.now()
+    hint = quorum.hint(quorum.wall_us())
     batch: Batch = tuple([(taking.attempt.name, _hinted(taking.request, hint)) for taking in takings])
     answers = await quorum.ask(batch, _enough_to_judge(quorum, takings))
     to_stamp = []
@@ -168,7 +168,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
             to_stamp.append(taking)
     if to_stamp:
         await _stamp(quorum, to_stamp)
-    now = await Now()
+    now = quorum.now()
     failed = []
     for taking in takings:
         if now >= quorum.valid_until(taking.sent, taking.ttl):
@@ -278,7 +278,7 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
         longest = max(longest, taking.request.ttl / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
-        await quorum.ask_each(batches, lambda answers: True, behind_until=(await Now()) + longest)
+        await quorum.ask_each(batches, lambda answers: True, behind_until=quorum.now() + longest)
     for taking in takings:
         taking.attempt.owner = ""
         taking.attempt.token = 0
@@ -293,7 +293,7 @@ async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
     skewed = [reply.now for reply in replies.values() if reply.__class__ is Skewed]
     if len(skewed) >= quorum.majority:
         # Most clocks differ from ours: theirs it is that numbers are measured by.
-        quorum.offset = sorted(skewed)[len(skewed) // 2] - await Wall()
+        quorum.offset = sorted(skewed)[len(skewed) // 2] - quorum.wall_us()
         return True
     return bool(quorum.unready) and await look_after(quorum)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...core.ops import Now, Post, Refused, Troubled, Unknown
+from ...core.ops import Post, Refused, Troubled, Unknown
 from ...rules import node
 from ...rules.node import Kept, Lost, Unready, View
 from ...rules.requests import (
@@ -157,7 +157,7 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
     def enough(answers: Answers) -> bool:
         return len(answers) >= least and _is_given_back(_with(absent, answers), size)
 
-    behind_until = (await Now()) + max(attempt.ttl, 1.0)
+    behind_until = quorum.now() + max(attempt.ttl, 1.0)
     answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
     told = _with(absent, answers)
     if not is_over(told, size):

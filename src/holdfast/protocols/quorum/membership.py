@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ...core.ops import Nonce, Now, Pause, Refused, Troubled
+from ...core.ops import Nonce, Pause, Refused, Troubled
 from ...errors import EngineUnavailable
 from ...rules.node import (
     Admit,
@@ -266,13 +266,13 @@ async def look_after(quorum: Quorum) -> bool:
     quorum.unready.clear()  # they will say so again
     quorum.looked_in_vain = 0 if mended else quorum.looked_in_vain + 1
     pause = min(LOOK_AFTER_SECONDS * 2 ** min(quorum.looked_in_vain, 10), LOOK_AFTER_SECONDS_MAX)
-    quorum.looks_after_at = (await Now()) + pause
+    quorum.looks_after_at = quorum.now() + pause
     return mended
 
 
 async def look_after_in_time(quorum: Quorum) -> None:
     """Now and then, before anything is asked that is counted by the clock."""
-    if quorum.unready and (await Now()) >= quorum.looks_after_at:
+    if quorum.unready and quorum.now() >= quorum.looks_after_at:
         await look_after(quorum)
 
 

@@ -1,11 +1,11 @@
-"""What the quorum protocol awaits beyond ``core.ops``: several nodes at once, wall time, chance."""
+"""What the quorum protocol awaits beyond ``core.ops``: several nodes at once, and chance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, TypeVar
 
-from ...core.ops import Nonce, Now, Pause, Post, Troubled
+from ...core.ops import Nonce, Pause, Post, Troubled
 from ...rules.node import NodeReply, NodeRequest
 from ...rules.node.membership import (
     Admit,
@@ -22,7 +22,7 @@ from ...rules.node.membership import (
 )
 from ...rules.node.values import List, NamePage
 
-__all__ = ["Answers", "Batch", "Chance", "Fan", "QuorumOp", "QuorumScript", "Wall"]
+__all__ = ["Answers", "Batch", "Chance", "Fan", "QuorumOp", "QuorumScript"]
 
 T = TypeVar("T")
 
@@ -53,15 +53,6 @@ class Fan(NamedTuple):
         return (yield self)
 
 
-class Wall:
-    """Wall time in microseconds: only ever a hint for numbers, never compared with a deadline."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Wall, int, int]:
-        return (yield self)
-
-
 class Chance:
     """A number between 0 and 1, so that two who collide do not collide again."""
 
@@ -71,5 +62,5 @@ class Chance:
         return (yield self)
 
 
-QuorumOp = Fan | Wall | Chance | Now | Nonce | Pause | Post
+QuorumOp = Fan | Chance | Nonce | Pause | Post
 QuorumScript = Coroutine[QuorumOp, Any, T]

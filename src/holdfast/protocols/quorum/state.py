@@ -68,6 +68,10 @@ class Quorum:
     jitter_seconds: float
     linger: float
     """How long a request can be under way after its caller gave up."""
+    now: Callable[[], float]
+    """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
+    wall_us: Callable[[], int]
+    """Wall time in microseconds: only ever a hint for numbers, never compared with a deadline."""
     initialises: bool = True
     """A set of which all nodes are empty is initialised by who comes first."""
     set_id: str = ""
@@ -89,22 +93,20 @@ class Quorum:
     """Name → those of this client who wait for it, in their order."""
     watching: set[str] = field(default_factory=set)
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    size: int = field(init=False)
+    majority: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        return len(self.labels)
-
-    @property
-    def majority(self) -> int:
-        return majority(len(self.labels))
+    def __post_init__(self) -> None:
+        self.size = len(self.labels)
+        self.majority = majority(self.size)
 
     @property
     def member(self) -> str:
-        return f"{self.set_id}/{len(self.labels)}"
+        return f"{self.set_id}/{self.size}"
 
     def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
         """The same questions for all nodes."""
-        asks = tuple([(node, batch) for node in range(len(self.labels))])
+        asks = tuple([(node, batch) for node in range(self.size)])
         return Fan(asks, enough, self.node_seconds, self.member, None)
 
     def ask_each(
@@ -169,7 +171,7 @@ class Quorum:
     def may_have(self, attempt: Attempt) -> list[int]:
         """The nodes that are to be told of its end."""
         absent = attempt.absent
-        return [node for node in range(len(self.labels)) if node not in absent]
+        return [node for node in range(self.size) if node not in absent]
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""
