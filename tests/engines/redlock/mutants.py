@@ -136,7 +136,9 @@ MUTANTS = (
         "cmsgpack.pack(SCHEMA, 1, false, false)",
     ),
     Mutant(
-        "idle records are kept for ever", "local RETENTION_MS = 86400000", "local RETENTION_MS = 86400000000"
+        "idle records are kept for ever",
+        "local RETENTION_MS = '86400000'",
+        "local RETENTION_MS = '86400000000'",
     ),
     Mutant("numbers are rounded", "'view', now, fence,", "'view', now, fence - fence % 10,"),
 )

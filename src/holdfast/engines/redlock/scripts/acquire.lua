@@ -21,7 +21,8 @@ if is_idle and ARGV[5] == '0' and (mark[2] == ARGV[4] or ttl <= (tonumber(mark[2
   local number = hint > last and hint or last + 1
   if number < MAX_TOKEN then
     local claim = { owner, number, now, now + ttl, ttl, 0, ARGV[6], ARGV[7], ARGV[8], 0 }
-    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX', math.ceil(ttl / 1000) + RETENTION_MS)
+    local lives = string.format('%d', math.ceil(ttl / 1000) + RETENTION_MS)
+    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX', lives)
     return number
   end
 end

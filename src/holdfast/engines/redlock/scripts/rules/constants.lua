@@ -10,7 +10,9 @@ local MAX_TOKEN = 9007199254740992
 local HINT_SPAN = 60000000
 local BROKEN_KEPT = 3600000000
 local OVER_KEPT = 100
-local RETENTION_MS = 86400000
+
+-- A text, since the server writes out numbers at length; Lua reckons with it all the same.
+local RETENTION_MS = '86400000'
 local NOT_EXPORTED = 'it was not exported, or somebody else adopted it'
 
 -- Fields of a claim. The first of an attempt that is over is its owner, too.
