@@ -192,7 +192,7 @@ async def join(quorum: Quorum) -> None:
             )
         set_id = await initialise(quorum, greetings)
         greetings = {}
-    quorum.set_id = set_id
+    quorum.belongs_to(set_id)
     await _mend(quorum, greetings)
 
 
@@ -452,7 +452,7 @@ async def status(quorum: Quorum) -> list[Status]:
     greetings = await greet(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
     sets = Counter(state_of(each).set_id for each in greetings.values() if state_of(each).set_id)
     if sets and not quorum.set_id:
-        quorum.set_id = max(sets, key=lambda each: sets[each])
+        quorum.belongs_to(max(sets, key=lambda each: sets[each]))
     found = []
     for node, label in enumerate(quorum.labels):
         each = greetings.get(node)

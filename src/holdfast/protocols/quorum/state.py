@@ -95,14 +95,17 @@ class Quorum:
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     size: int = field(init=False)
     majority: int = field(init=False)
+    member: str = field(init=False)
+    """``set/size``: what the mark of each node begins with."""
 
     def __post_init__(self) -> None:
         self.size = len(self.labels)
         self.majority = majority(self.size)
+        self.belongs_to(self.set_id)
 
-    @property
-    def member(self) -> str:
-        return f"{self.set_id}/{self.size}"
+    def belongs_to(self, set_id: str) -> None:
+        self.member = f"{set_id}/{self.size}"
+        self.set_id = set_id  # last: whoever sees that it is known takes the rest to be known, too
 
     def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
         """The same questions for all nodes."""
