@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -123,12 +123,10 @@ class Asking:
         self.result = answers(question.space, question.batch, self.replies, address)
 
 
-def askings_of(space: Space, op: Fan) -> list[Asking]:
-    """One for each node; what is the same for one after the other is packed once."""
-    found = []
+def askings_of(space: Space, op: Fan) -> Iterator[Asking]:
+    """One for each node, made when it is to be sent; what is the same for several is packed once."""
     question: Question | None = None
     for node, batch in op.asks:
         if question is None or batch is not question.batch:
             question = Question(space, batch, op.member, op.behind_until)
-        found.append(Asking(question, node))
-    return found
+        yield Asking(question, node)

@@ -53,6 +53,7 @@ class NodeLine:
         "_again_at",
         "_client",
         "_failures",
+        "_feed",
         "_gets",
         "_greeting",
         "_heard",
@@ -60,8 +61,9 @@ class NodeLine:
         "_next",
         "_owed",
         "_poll",
-        "_reader",
+        "_recv",
         "_seconds",
+        "_send_some",
         "_settings",
         "_since",
         "_socket",
@@ -120,7 +122,13 @@ class NodeLine:
         if self.run and not self._unsent and (not owed or now - owed[0].sent_at <= self._seconds):
             asking.sent_at = now
             owed.append(asking)
-            self._send(asking.question.payload(self.run))
+            payload = asking.question.payload(self.run)
+            try:
+                sent = self._send_some(payload)
+            except OSError as error:
+                sent = self._not_sent(error)
+            if sent != len(payload):
+                self._keep(payload, sent)
             return
         self._ask_later(asking, now)
 
@@ -162,18 +170,24 @@ class NodeLine:
 
     def _send(self, payload: bytes) -> None:
         """As much as the kernel takes; the rest follows."""
-        assert self._socket is not None  # noqa: S101 - the callers have looked
         if self._unsent:
             self._unsent += payload
             return
         try:
-            sent = self._socket.send(payload)
-        except BlockingIOError:
-            sent = 0
+            sent = self._send_some(payload)
         except OSError as error:
+            sent = self._not_sent(error)
+        if sent != len(payload):
+            self._keep(payload, sent)
+
+    def _not_sent(self, error: OSError) -> int:
+        if not isinstance(error, BlockingIOError):
             self._break(f"nothing could be sent to {self.address}: {error.strerror}")
-            return
-        if sent < len(payload):
+        return 0
+
+    def _keep(self, payload: bytes, sent: int) -> None:
+        """What the kernel did not take is sent later; unless the connection broke, and there is no later."""
+        if self._socket is not None:
             self._unsent = payload[sent:]
             self._watch(select.POLLIN | select.POLLOUT)
 
@@ -181,33 +195,19 @@ class NodeLine:
 
     def ready(self, now: float) -> None:
         """The poll has something to say about this connection."""
-        if self.run and not self._unsent:
-            self._receive(now)
-            return
-        if self._socket is None:
-            return
-        if self._greeting is None and not self.run:
-            self._connected()
-            return
-        if self._unsent:
-            payload, self._unsent = self._unsent, b""
-            self._watch(select.POLLIN)
-            self._send(payload)
-        self._receive(now)
-
-    def _receive(self, now: float) -> None:
-        if self._socket is None:
+        if (self._unsent or not self.run) and not self._is_under_way():
             return
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = self._recv(READ_BYTES)
             if not data:
                 raise ConnectionResetError(errno.ECONNRESET, "the server closed it")
-            self._reader.feed(data)
-            while (reply := self._gets()) is not False:
+            self._feed(data)
+            gets, owed = self._gets, self._owed
+            while (reply := gets()) is not False:
                 if reply.__class__ is int and self.run:
-                    asking = self._owed[0]
+                    asking = owed[0]
                     if asking.wanted == 1:  # nearly always
-                        self._owed.popleft()
+                        owed.popleft()
                         asking.result = asking.question.numbered(reply)
                         continue
                 if self.run:
@@ -221,6 +221,19 @@ class NodeLine:
         except (OSError, IndexError, hiredis.ProtocolError) as error:
             told = getattr(error, "strerror", None) or type(error).__name__
             self._break(f"the connection to {self.address} broke: {told}")
+
+    def _is_under_way(self) -> bool:
+        """See to what comes before any answer. Whether there may be one."""
+        if self._socket is None:
+            return False
+        if self._greeting is None and not self.run:
+            self._connected()
+            return False
+        if self._unsent:
+            payload, self._unsent = self._unsent, b""
+            self._watch(select.POLLIN)
+            self._send(payload)
+        return self._socket is not None
 
     def _answered(self, reply: Any, now: float) -> None:
         asking = self._owed[0]
@@ -251,6 +264,7 @@ class NodeLine:
             raise self._not_connected(error) from None
         connecting.setblocking(False)
         self._socket = connecting
+        self._send_some, self._recv = connecting.send, connecting.recv
         self.fileno = connecting.fileno()
         try:
             code = connecting.connect_ex(place)
@@ -271,8 +285,8 @@ class NodeLine:
         if code:
             self._break(f"no connection to {self.address}: {os.strerror(code)}")
             return
-        self._reader = hiredis.Reader()
-        self._gets = self._reader.gets
+        reader = hiredis.Reader()
+        self._feed, self._gets = reader.feed, reader.gets
         login = self._settings.login
         self._greeting = greet_node(self, self._settings, (login.username, login.password), self._client)
         self._watch(select.POLLIN)
