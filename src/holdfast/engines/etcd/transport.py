@@ -149,7 +149,7 @@ class Watcher:
             stream.send(requests)
 
     def listen(self) -> None:
-        """Without the handshake of ``threading``: an interrupt in it would leave a thread that never begins."""
+        """Without the handshake of ``threading``: an interrupt would leave a thread that never begins."""
         if not self._serving.locked() and not self._closed.is_set():
             start_new_thread(self._serve, ())
 
