@@ -156,7 +156,11 @@ class Pool(Generic[L]):
 
     def _lines(self) -> list[L]:
         """Those that are open, in use or not. After a fork, too: a mutex may be locked for ever there."""
-        return [each for each in list(self._taken) if not isinstance(each, _Room)]
+        while True:
+            try:
+                return [each for each in list(self._taken) if not isinstance(each, _Room)]
+            except RuntimeError:
+                continue  # one more, or one less, while we looked
 
     def _lose_idle(self) -> None:
         while self._idle:

@@ -44,11 +44,10 @@ def test_a_user_over_tls(guarded_url: str, connect: Connect, hold: Hold) -> None
 
 
 def test_a_server_without_tls_and_one_that_wants_it(guarded: Etcd, url: str, connect: Connect) -> None:
-    """Which of the two it is, is said at once."""
     with pytest.raises(EngineUnavailable, match="is it a server without TLS"):
-        connect(f"{url}?tls=true").lock("x").acquire()
+        connect(f"{url}?tls=true", io_timeout=1).lock("x").acquire()
     with pytest.raises(EngineUnavailable, match="does it want TLS"):
-        connect(f"etcd://{guarded.address}").lock("x").acquire()
+        connect(f"etcd://{guarded.address}", io_timeout=1).lock("x").acquire()
 
 
 @pytest.mark.parametrize("driver", ["threads", "asyncio"])

@@ -14,7 +14,7 @@ from ...drivers.clock import boottime
 from ...errors import EngineUnavailable
 from . import wire_pb2 as wire
 from .calls import Failed, Metadata, Send
-from .failures import TokenExpired, sorted_failure
+from .failures import ALL_BUSY, UNUSABLE, TokenExpired, sorted_failure
 from .options import Options
 
 __all__ = ["Conversation"]
@@ -129,6 +129,11 @@ class Conversation:
     def failure(self, connection: Any, error: Failed) -> Exception:
         """What a failed call means; after some, the next member is tried."""
         failure = sorted_failure(error.code, error.details)
+        if error.code == ALL_BUSY:
+            return failure
+        if error.code == UNUSABLE:
+            self.doubt(connection)
+            return Refused(error.details) if len(self._options.endpoints) > 1 else failure
         if isinstance(failure, Refused | Unknown):
             self.doubt(connection)
         elif isinstance(failure, TokenExpired):

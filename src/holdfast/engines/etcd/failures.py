@@ -7,7 +7,16 @@ from typing import Final
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 
-__all__ = ["NEVER_SENT", "Compacted", "LeaseMissing", "LeaseThere", "TokenExpired", "sorted_failure"]
+__all__ = [
+    "ALL_BUSY",
+    "NEVER_SENT",
+    "UNUSABLE",
+    "Compacted",
+    "LeaseMissing",
+    "LeaseThere",
+    "TokenExpired",
+    "sorted_failure",
+]
 
 
 class LeaseMissing(Exception):
@@ -29,12 +38,18 @@ class TokenExpired(Exception):
 NEVER_SENT: Final = "NEVER_SENT"
 """Beside gRPC's codes: the server has not seen the call, and never will."""
 
+ALL_BUSY: Final = "ALL_BUSY"
+"""The same, and that is our own doing: the server has no part in it."""
+
+UNUSABLE: Final = "UNUSABLE"
+"""The same: it is no etcd, or TLS with it cannot be had. Another member may be better."""
+
 TOKENS: Final = ("invalid auth token", "revision of auth store is old")
 REFUSALS: Final = ("too many requests", "no leader")
 
 
 def sorted_failure(code: str, details: str) -> Exception:
-    """``code``: the name of gRPC's status code, or ``NEVER_SENT``."""
+    """``code``: the name of gRPC's status code, or one of our own."""
     told = _told(details)
     if code == "UNAUTHENTICATED" or any(text in details for text in TOKENS):
         return TokenExpired(told)
@@ -44,7 +59,7 @@ def sorted_failure(code: str, details: str) -> Exception:
         return LeaseThere(told)
     if code == "OUT_OF_RANGE" and "compacted" in details:
         return Compacted(told)
-    if code == NEVER_SENT:
+    if code in (NEVER_SENT, ALL_BUSY):
         return Refused(f"etcd cannot be reached: {told}")
     if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED") and any(text in details for text in REFUSALS):
         return Refused(f"etcd refuses: {told}")
@@ -56,6 +71,8 @@ def sorted_failure(code: str, details: str) -> Exception:
 
 
 def _hopeless(code: str, told: str) -> str:
+    if code == UNUSABLE:
+        return told
     if code == "RESOURCE_EXHAUSTED" and "space exceeded" in told:
         return f"etcd is full ({told}): compact and defragment it, raise its quota, then disarm the alarm"
     if "user name is empty" in told:

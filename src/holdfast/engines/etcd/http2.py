@@ -30,11 +30,10 @@ PADDED: Final = 0x8
 WITH_PRIORITY: Final = 0x20
 """Flags of frames."""
 
-TABLE_SIZE, ENABLE_PUSH, _, FIRST_ROOM, FRAME_SIZE = range(1, 6)
+TABLE_SIZE, ENABLE_PUSH, CALLS_MAX, FIRST_ROOM, FRAME_SIZE = range(1, 6)
 """Settings."""
 
 NO_ERROR: Final = 0
-REFUSED_STREAM: Final = 7
 CANCEL: Final = 8
 
 ROOM: Final = 65_535
@@ -44,6 +43,12 @@ OUR_ROOM: Final = 2**31 - 1
 FRAME_BYTES: Final = 16_384
 OUR_FRAME_BYTES: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 64 << 20
+CALLS_AT_ONCE: Final = 120
+"""At most, also where the server allows more."""
+
+MILLISECONDS_MAX: Final = 99_999_999
+"""More cannot be written down."""
+
 LAST_STREAM: Final = 1 << 30
 
 CODES: Final = (
@@ -78,6 +83,9 @@ HTTP_CODES: Final = {
     b"504": "UNAVAILABLE",
 }
 """What an HTTP status means where there is none of gRPC's."""
+
+NO_TABLE: Final = b"\x20"
+"""Begins a block of headers: there is no table of them. Somebody may ask for that, and nobody minds."""
 
 _head: Final = struct.Struct(">BHBBL")
 _long: Final = struct.Struct(">L")
@@ -133,7 +141,7 @@ def _request(scheme: str, authority: str, path: str, metadata: Metadata, millise
     ]
     if milliseconds is not None:
         headers.append(("grpc-timeout", f"{milliseconds}m"))
-    return Encoder().encode([NeverIndexedHeaderTuple(*each) for each in headers], huffman=False)
+    return NO_TABLE + Encoder().encode([NeverIndexedHeaderTuple(*each) for each in headers], huffman=False)
 
 
 @lru_cache(256)
@@ -152,7 +160,8 @@ class Call:
 
     __slots__ = (
         "_is_last",
-        "_partial",
+        "_missing",
+        "_parts",
         "_room",
         "_unsent",
         "failure",
@@ -171,7 +180,10 @@ class Call:
         """Why it failed; if it is over and there is none, it did not."""
         self.taken = 0
         """Bytes that came since the server was last told that there is room for more."""
-        self._partial = b""
+        self._parts: list[bytes] = []
+        """What came of messages that are not complete."""
+        self._missing = 0
+        """So many bytes, at least, until one is."""
         self._room = room
         self._unsent = b""
         self._is_last = False
@@ -182,19 +194,27 @@ class Call:
             self.failure = failure
 
     def _read(self, data: bytes) -> None:
-        if self._partial:
-            data = self._partial + data
-        at, size = 0, len(data)
-        while size - at >= 5:
-            compressed, length = _message.unpack_from(data, at)
-            if compressed or length > MESSAGE_BYTES_MAX:
-                self._end(Failed("RESOURCE_EXHAUSTED", "a response that is too large, or compressed"))
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
                 return
-            if size - at - 5 < length:
-                break
+            data = b"".join(self._parts)
+            self._parts.clear()
+        at, size = 0, len(data)
+        while at < size:
+            self._missing = 5 - (size - at)
+            if self._missing <= 0:
+                compressed, length = _message.unpack_from(data, at)
+                if compressed or length > MESSAGE_BYTES_MAX:
+                    self._end(Failed("RESOURCE_EXHAUSTED", "a response that is too large, or compressed"))
+                    return
+                self._missing += length
+            if self._missing > 0:
+                self._parts.append(data[at:])
+                return
             self.messages.append(data[at + 5 : at + 5 + length])
             at += 5 + length
-        self._partial = data[at:] if at else data
 
     def _told(self, fields: dict[bytes, bytes], is_end: bool) -> None:
         """Headers came: the first, or the last."""
@@ -220,6 +240,7 @@ class Http2:
         "_block",
         "_buffer",
         "_calls",
+        "_calls_max",
         "_first_room",
         "_frame_bytes",
         "_out",
@@ -236,6 +257,7 @@ class Http2:
         self._route = scheme, authority
         self._out = [OPENING]
         self._calls: dict[int, Call] = {}
+        self._calls_max = CALLS_AT_ONCE
         self._stream = -1
         self._buffer = b""
         self._block: tuple[int, int, bytes] | None = None
@@ -256,7 +278,7 @@ class Http2:
         self._stream += 2
         self.is_ending = self.is_ending or self._stream >= LAST_STREAM
         call = self._calls[self._stream] = Call(self._stream, self._first_room)
-        milliseconds = None if seconds is None else max(int(seconds * 1000), 1)
+        milliseconds = None if seconds is None else min(max(int(seconds * 1000), 1), MILLISECONDS_MAX)
         block = _request(*self._route, path, metadata, milliseconds)
         self._out.append(_frame(HEADERS, END_OF_HEADERS, call.stream, block))
         self.send(call, data, is_last)
@@ -310,6 +332,10 @@ class Http2:
 
     def has_calls(self) -> bool:
         return bool(self._calls)
+
+    def has_room(self) -> bool:
+        """Whether the server takes one call more here."""
+        return not self.is_ending and len(self._calls) < self._calls_max
 
     # --- what comes in --------------------------------------------------------------------------
 
@@ -407,10 +433,8 @@ class Http2:
     def _reset(self, stream: int, code: int) -> Call | None:
         call = self._calls.pop(stream, None)
         if call is not None:
-            if code == REFUSED_STREAM:
-                call._end(Failed(NEVER_SENT, "the server takes no more calls"))
-            else:
-                call._end(Failed("UNAVAILABLE", f"the server gave up the call ({code})"))
+            # Also where it says that it refused it: a proxy may say so of what it has passed on.
+            call._end(Failed("UNAVAILABLE", f"the server gave up the call ({code})"))
         return call
 
     def _allowed(self, stream: int, size: int) -> None:
@@ -429,7 +453,9 @@ class Http2:
         if len(payload) % _setting.size:
             raise Broken("settings that cannot be read")
         for what, value in _setting.iter_unpack(payload):
-            if what == FIRST_ROOM:
+            if what == CALLS_MAX:
+                self._calls_max = min(value, CALLS_AT_ONCE)
+            elif what == FIRST_ROOM:
                 for call in self._calls.values():
                     call._room += value - self._first_room
                 self._first_room = value
@@ -441,8 +467,10 @@ class Http2:
 
     def _go_away(self, payload: bytes) -> list[Call]:
         """The server is about to end; what it has not begun it never will."""
+        if len(payload) < 8:
+            raise Broken("a frame of the wrong size")
         self.is_ending = True
-        last = _long.unpack_from(payload)[0] & 0x7FFFFFFF if len(payload) >= 8 else 0
+        last = _long.unpack_from(payload)[0] & 0x7FFFFFFF
         left = [call for call in self._calls.values() if call.stream > last]
         for call in left:
             del self._calls[call.stream]

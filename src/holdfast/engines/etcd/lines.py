@@ -19,7 +19,7 @@ from .. import pool
 from ..bell import Bell
 from ..sockets import HARD_CLOSE, told, tune
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
-from .failures import NEVER_SENT
+from .failures import ALL_BUSY, NEVER_SENT
 from .http2 import Broken, Call, Http2, packed
 from .members import Member, closed_by_server, no_grpc, not_connected
 
@@ -44,6 +44,10 @@ PONG_SECONDS: Final = 0.1
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
 SURPLUS_SECONDS: Final = 10.0
 """A connection that was not needed for longer, while another was, is closed."""
+
+
+class NothingSent(OSError):
+    """The kernel took nothing of what was to be sent."""
 
 
 class Line:
@@ -74,39 +78,37 @@ class Line:
         return self._socket.fileno()
 
     def say(self, ends_at: float) -> None:
-        """Send what is to be sent. Raises OSError, and Failed if nothing of it was sent."""
+        """Send what is to be sent. Raises NothingSent, or OSError where a part of it may have been."""
         left = self.http2.outgoing()
         try:
             left = left[self._socket.send(left) :]
         except (*NOT_NOW, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            if not self._is_plain:
-                raise  # a part of it may have been sent
-            raise Failed(NEVER_SENT, f"nothing could be sent: {told(error)}") from None
+            if self._is_plain:
+                raise NothingSent(told(error)) from None
+            raise
         while left:
             self._sleep(select.POLLOUT, ends_at)
             with contextlib.suppress(*NOT_NOW, ssl.SSLWantWriteError):
                 left = left[self._socket.send(left) :]
 
-    def hear(self, ends_at: float) -> list[Call]:
+    def hear(self, ends_at: float, sleeps: bool = True) -> None:
         """Wait for what comes, and read it. Raises OSError and Broken."""
-        if self._is_plain:  # else what is there may have been read already
+        if sleeps and self._is_plain:  # else what is there may have been read already
             self._sleep(select.POLLIN, ends_at)
         try:
             data = self._socket.recv(READ_BYTES)
         except NOT_NOW:
-            self._sleep(select.POLLIN, ends_at)
-            return []
+            if sleeps and not self._is_plain:
+                self._sleep(select.POLLIN, ends_at)
+            return
         except ssl.SSLWantWriteError:
             self._sleep(select.POLLOUT, ends_at)
-            return []
+            return
         if not data:
             raise ConnectionResetError(closed_by_server(self.http2))
-        news = self.http2.feed(data)
-        if self.http2.has_outgoing():
-            self.say(ends_at)
-        return news
+        self.http2.feed(data)
 
     def _sleep(self, interest: int, ends_at: float) -> None:
         if interest != self._interest:
@@ -132,7 +134,8 @@ class Line:
     def hang_up(self) -> None:
         """From any thread: whoever waits for an answer here gets none, and closes it."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Hard: what the kernel still has of ours is not sent any more."""
@@ -160,10 +163,10 @@ class Connection(pool.Pool[Line]):
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def call(self, name: str, request: Any, timeout: float, metadata: Metadata) -> Any:
+    def call(self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False) -> Any:
         """One request, one response. Raises Failed."""
         method = METHODS[name]
-        call = self._exchange(method, packed(request.SerializeToString()), timeout, metadata)
+        call = self._exchange(method, packed(request.SerializeToString()), timeout, metadata, urgent)
         if len(call.messages) != 1:
             raise Failed("INTERNAL", "not one response")
         return method.response.FromString(call.messages[0])
@@ -171,13 +174,15 @@ class Connection(pool.Pool[Line]):
     def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
         """As many responses, or fewer."""
         data = b"".join([packed(each.SerializeToString()) for each in requests])
-        call = self._exchange(KEEP_ALIVE, data, timeout, metadata)
+        call = self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
         return [KEEP_ALIVE.response.FromString(each) for each in call.messages]
 
-    def _exchange(self, method: Method, data: bytes, timeout: float, metadata: Metadata) -> Call:
-        line = self._take(timeout)
+    def _exchange(
+        self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
+    ) -> Call:
+        line = self._take(timeout, urgent)
+        started = monotonic()
         try:
-            started = monotonic()
             if started - line.answered_at > PONG_SECONDS:
                 line.http2.answer_pings()
                 line.answered_at = started
@@ -198,9 +203,14 @@ class Connection(pool.Pool[Line]):
 
     def _finish(self, line: Line, call: Call, ends_at: float) -> None:
         try:
-            line.say(ends_at)
+            try:
+                line.say(ends_at)
+            except NothingSent as error:
+                raise Failed(NEVER_SENT, f"nothing could be sent: {error}") from None
             while not call.is_over:
                 line.hear(ends_at)
+                if line.http2.has_outgoing() and not call.is_over:
+                    line.say(ends_at)
         except TimeoutError:
             raise Failed("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
         except Broken as broken:
@@ -212,34 +222,43 @@ class Connection(pool.Pool[Line]):
 
     def watch(self, timeout: float, metadata: Metadata) -> Stream:
         """A stream of watch requests and responses. Raises Failed."""
-        line = self._open(timeout)
-        with self._mutex:
-            self._taken.add(line)
-        return Stream(self, line, metadata, timeout)
+        line = self._opened_beyond(timeout)
+        try:
+            return Stream(self, line, metadata, timeout)
+        except OSError as error:
+            self._lose(line)
+            raise Failed(NEVER_SENT, f"no stream could be begun: {told(error)}") from None
 
     # --- connections ----------------------------------------------------------------------------
 
-    def _take(self, seconds: float) -> Line:
+    def _take(self, seconds: float, urgent: bool) -> Line:
+        """What is urgent waits behind nobody: it has one opened beyond the limit, if need be."""
         while True:
             try:
                 line = self._idle.pop()
             except IndexError:
+                if urgent and len(self._taken) >= self._most:
+                    return self._opened_beyond(seconds)
                 try:
                     return self._wait_for_one(seconds)
                 except Refused as trouble:
-                    raise Failed(NEVER_SENT, str(trouble)) from None
+                    raise Failed(ALL_BUSY, str(trouble)) from None
             if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
                 return line
             self._lose(line)
 
+    def _opened_beyond(self, seconds: float) -> Line:
+        line = self._open(seconds)
+        with self._mutex:
+            self._taken.add(line)
+        return line
+
     def _open(self, seconds: float) -> Line:
-        member = self._member
-        try:
-            connected = socket.create_connection((member.host, member.port), timeout=seconds)
-        except (OSError, UnicodeError) as error:
-            raise not_connected(member, error) from None
+        member, ends_at = self._member, monotonic() + seconds
+        connected = self._connect(ends_at)
         try:
             tune(connected)
+            connected.settimeout(max(ends_at - monotonic(), 0.001))
             if member.protection is not None:
                 connected = member.protection.wrap_socket(connected, server_hostname=member.host)
             return Line(connected, Http2(member.scheme, member.endpoint))
@@ -250,17 +269,42 @@ class Connection(pool.Pool[Line]):
             connected.close()
             raise
 
+    def _connect(self, ends_at: float) -> socket.socket:
+        """To the first of its addresses that answers. Where there are several, none has all the time."""
+        member = self._member
+        trouble: Exception = TimeoutError()
+        try:
+            places = socket.getaddrinfo(member.host, member.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise not_connected(member, error) from None
+        for number, (family, kind, protocol, _, place) in enumerate(places):
+            left = ends_at - monotonic()
+            if left <= 0:
+                break
+            connecting = socket.socket(family, kind, protocol)
+            try:
+                connecting.settimeout(left / (2 if number + 1 < len(places) else 1))
+                connecting.connect(place)
+            except OSError as error:
+                connecting.close()
+                trouble = error
+            except BaseException:
+                connecting.close()
+                raise
+            else:
+                return connecting
+        raise not_connected(member, trouble)
+
     def _all_busy(self) -> Refused:
         return Refused(f"all {self._most} connections to {self._member.endpoint} are busy")
 
     def _close_surplus(self) -> None:
         """What was opened for a crowd that is gone is closed: the one used last is always on top."""
-        while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
-            try:
-                line = self._idle.pop(0)
-            except IndexError:
-                return
-            self._lose(line)
+        try:
+            while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
+                self._lose(self._idle.pop(0))
+        except IndexError:
+            return  # others took them meanwhile
 
     def close(self) -> None:
         """Close what is idle, and have those who wait for an answer close theirs."""
@@ -313,7 +357,7 @@ class Stream:
                 if self._bell.fileno() in came:
                     self._bell.clear()
                 if self._line.fileno() in came:
-                    self._line.hear(monotonic() + self._timeout)
+                    self._line.hear(monotonic() + self._timeout, sleeps=False)
                     quiet = QUIET_SECONDS
                 elif came:
                     continue

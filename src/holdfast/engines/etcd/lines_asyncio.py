@@ -9,8 +9,9 @@ import socket
 from typing import Any, Final
 
 from ..sockets import HARD_CLOSE, told, tune
+from ..sockets_asyncio import reach
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
-from .failures import NEVER_SENT
+from .failures import ALL_BUSY, NEVER_SENT, UNUSABLE
 from .http2 import Broken, Call, Http2, packed
 from .lines import ANSWER_SECONDS, PONG_SECONDS, QUIET_SECONDS
 from .members import Member, closed_by_server, no_grpc, not_connected
@@ -21,17 +22,18 @@ __all__ = ["Connection", "Stream"]
 class Line(asyncio.Protocol):
     """One connection of the loop's."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, connected: socket.socket) -> None:
         self._member = member
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._socket: socket.socket | None = None
+        """As the loop makes it, once connected."""
+        self._socket = connected
         self._waiting: dict[Call, asyncio.Future[None]] = {}
         self._is_to_flush = False
         self._timer: asyncio.TimerHandle | None = None
         self._pong: asyncio.TimerHandle | None = None
         self._heard = False
-        self.failure: Exception | None = None
+        self.failure: Failed | None = None
         """Why nothing comes any more."""
         self.http2 = Http2(member.scheme, member.endpoint)
 
@@ -74,7 +76,6 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._socket = transport.get_extra_info("socket")
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -121,7 +122,7 @@ class Line(asyncio.Protocol):
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _end(self, failure: Exception) -> None:
+    def _end(self, failure: Failed) -> None:
         """Hard: what was not sent is thrown away."""
         if self.failure is not None:
             return
@@ -129,10 +130,11 @@ class Line(asyncio.Protocol):
         for timer in (self._timer, self._pong):
             if timer is not None:
                 timer.cancel()
-        self._tell(self.http2.lost(str(failure)))
+        self.http2.lost(failure.details)
+        self._tell(list(self._waiting))
         if self._transport is not None:
-            with contextlib.suppress(OSError, AttributeError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)  # type: ignore[union-attr]  # if there is none it raises
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
             self._transport.abort()
 
     def close(self) -> None:
@@ -140,10 +142,10 @@ class Line(asyncio.Protocol):
 
     def forget(self) -> None:
         """This is the child of a fork: let go of our copy. The loop's selector is the parent's, too."""
-        self.failure = Failed("CANCELLED", "the connection is the parent process's")
-        if self._socket is not None:
+        if self.failure is None:
             with contextlib.suppress(OSError):
-                os.close(self._socket.fileno())
+                os.close(self._socket.detach())
+        self.failure = Failed("CANCELLED", "the connection is the parent process's")
         _INHERITED.append(self)
 
 
@@ -188,7 +190,8 @@ class Connection:
             line.cancel(call)
             raise Failed("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
         if call.failure is not None:
-            raise line.failure if line.failure is not None and not line.http2.heard else call.failure
+            is_unusable = line.failure is not None and line.failure.code == UNUSABLE
+            raise line.failure if is_unusable and line.failure is not None else call.failure
         return call
 
     async def watch(self, timeout: float, metadata: Metadata) -> Stream:
@@ -201,7 +204,7 @@ class Connection:
     async def _open(self, timeout: float) -> Line:
         """The line in place, or a new one. Whoever gives up leaves it to the others."""
         line = self._line
-        if line is not None and line.failure is None and not line.http2.is_ending:
+        if line is not None and line.failure is None and line.http2.has_room():
             return line
         if self._is_closed:
             raise Failed(NEVER_SENT, "the connection was closed")
@@ -209,7 +212,19 @@ class Connection:
         if opening is None:
             opening = self._opening = asyncio.ensure_future(self._connect(timeout))
             opening.add_done_callback(self._opened)
-        return await asyncio.shield(opening)
+        try:
+            async with asyncio.timeout(timeout):
+                line = await asyncio.shield(opening)
+        except TimeoutError:
+            raise Failed(NEVER_SENT, f"no connection to {self._member.endpoint} in time") from None
+        except asyncio.CancelledError:
+            us = asyncio.current_task()
+            if opening.cancelled() and not (us is not None and us.cancelling()):
+                raise Failed(NEVER_SENT, "the connection was closed") from None
+            raise
+        if line.failure is not None or not line.http2.has_room():
+            raise _not_begun(line)
+        return line
 
     def _opened(self, opening: asyncio.Task[Line]) -> None:
         self._opening = None
@@ -218,24 +233,23 @@ class Connection:
 
     async def _connect(self, timeout: float) -> Line:
         member, loop = self._member, asyncio.get_running_loop()
-        made = Line(member)
         try:
             async with asyncio.timeout(timeout):
-                await loop.create_connection(
-                    lambda: made,
-                    member.host,
-                    member.port,
-                    ssl=member.protection,
-                    server_hostname=None if member.protection is None else member.host,
-                )
-            if made._socket is not None:
-                tune(made._socket)
+                connected = await reach(member.host, member.port, timeout)
+                try:
+                    tune(connected)
+                    made = Line(member, connected)
+                    await loop.create_connection(
+                        lambda: made,
+                        sock=connected,
+                        ssl=member.protection,
+                        server_hostname=None if member.protection is None else member.host,
+                    )
+                except BaseException:
+                    connected.close()
+                    raise
         except (OSError, UnicodeError) as error:
-            made.close()
             raise not_connected(member, error) from None
-        except BaseException:
-            made.close()
-            raise
         self._lines = {line for line in self._lines if line.failure is None} | {made}
         return made
 
@@ -253,6 +267,14 @@ class Connection:
         """This is the child of a fork."""
         for line in self._lines:
             line.forget()
+
+
+def _not_begun(line: Line) -> Failed:
+    """It ended, or others filled it, before anything of ours was sent."""
+    failure = line.failure
+    if failure is None:
+        return Failed(ALL_BUSY, "there are too many calls")
+    return failure if failure.code == UNUSABLE else Failed(NEVER_SENT, failure.details)
 
 
 class Stream:

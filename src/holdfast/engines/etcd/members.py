@@ -5,10 +5,9 @@ from __future__ import annotations
 import ssl
 from typing import NamedTuple
 
-from ...errors import EngineUnavailable
 from ..sockets import told
 from .calls import Failed
-from .failures import NEVER_SENT
+from .failures import NEVER_SENT, UNUSABLE
 from .http2 import Broken, Http2
 from .options import Options
 
@@ -33,26 +32,31 @@ def member_of(endpoint: str, options: Options) -> Member:
     return Member(endpoint, host.strip("[]"), int(port), options.protection())
 
 
-def not_connected(member: Member, error: Exception) -> Exception:
-    """Nothing was asked yet. Where trying again is of no use, that is said."""
+def not_connected(member: Member, error: Exception) -> Failed:
+    """Nothing was asked yet."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return EngineUnavailable(
+        return Failed(
+            UNUSABLE,
             f"the certificate of {member.endpoint} is not trusted ({error.verify_message}): "
-            "name the file of its authority, ca=…"
+            "name the file of its authority, ca=…",
         )
     if isinstance(error, ssl.SSLError):
-        return EngineUnavailable(
-            f"no TLS with {member.endpoint} ({error.reason or told(error)}): is it a server without TLS?"
+        # One that merely ended may have been about to be restarted.
+        ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        return Failed(
+            NEVER_SENT if ended else UNUSABLE,
+            f"no TLS with {member.endpoint} ({error.reason or told(error)}): is it a server without TLS?",
         )
     return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
 
 
-def no_grpc(member: Member, http2: Http2, broken: Broken) -> Exception:
+def no_grpc(member: Member, http2: Http2, broken: Broken) -> Failed:
     """What came cannot be read."""
     if http2.heard:
         return Failed("UNAVAILABLE", f"the connection broke: {broken}")
-    return EngineUnavailable(
-        f"{member.endpoint} does not speak gRPC: is it etcd's port for clients? does it want TLS (tls=true)?"
+    return Failed(
+        UNUSABLE,
+        f"{member.endpoint} does not speak gRPC: is it etcd's port for clients? does it want TLS (tls=true)?",
     )
 
 

@@ -76,9 +76,9 @@ class EtcdThreads:
 
     @staticmethod
     def _send(op: Send) -> Any:
-        connection, method, requests, timeout, metadata, _ = op
+        connection, method, requests, timeout, metadata, urgent = op
         if method:
-            return connection.call(method, requests[0], timeout, metadata)
+            return connection.call(method, requests[0], timeout, metadata, urgent)
         return connection.keep_alive(requests, timeout, metadata)
 
     def listen(self) -> None:
@@ -180,10 +180,10 @@ class Watcher:
         except Failed as error:
             raise self._talk.failure(connection, error) from None
         self._stream, self._followed = stream, connection
-        if self._closed.is_set() or self._talk.connection() is not connection:
-            stream.cancel()
-        stream.send(self._watches.restart())
         try:
+            if self._closed.is_set() or self._talk.is_given_up(connection):
+                stream.cancel()
+            stream.send(self._watches.restart())
             while True:
                 for response in stream.receive():
                     self._failures = 0

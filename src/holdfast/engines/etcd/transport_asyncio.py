@@ -106,7 +106,8 @@ class EtcdAsyncio:
                 await self.run(self._store.script(Retire(leases)))
             except (Refused, Unknown, EngineUnavailable) as trouble:
                 log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
-        await asyncio.gather(*self._ending, *(connection.close() for connection in self._talk.close()))
+        connections = self._talk.close()
+        await asyncio.gather(*self._ending, *(connection.close() for connection in connections))
 
     def forked(self) -> None:
         """The parent's connections are not ours: let go of them without a word."""
@@ -189,10 +190,10 @@ class Watcher:
         except Failed as error:
             raise self._talk.failure(connection, error) from None
         self._stream, self._followed = stream, connection
-        if self._closed.is_set() or self._talk.connection() is not connection:
-            stream.cancel()
-        stream.send(self._watches.restart())
         try:
+            if self._closed.is_set() or self._talk.is_given_up(connection):
+                stream.cancel()
+            stream.send(self._watches.restart())
             while True:
                 for response in await stream.receive():
                     self._failures = 0

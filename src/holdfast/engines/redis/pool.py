@@ -103,12 +103,11 @@ class Pool(pool.Pool[SocketLine]):
 
     def _close_surplus(self) -> None:
         """What was opened for a crowd that is gone is closed: the one used last is always on top."""
-        while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
-            try:
-                line = self._idle.pop(0)
-            except IndexError:
-                return
-            self._lose(line)
+        try:
+            while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
+                self._lose(self._idle.pop(0))
+        except IndexError:
+            return  # others took them meanwhile
 
     def _open(self, seconds: float) -> SocketLine:
         age = self._age

@@ -144,7 +144,8 @@ class SocketLine:
     def hang_up(self) -> None:
         """From any thread: whoever waits for an answer here gets none, and closes it."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Hard: what the kernel still has of ours is not sent any more."""

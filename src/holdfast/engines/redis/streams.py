@@ -25,6 +25,7 @@ import hiredis
 from ...core.ops import Refused, Troubled, Unknown
 from ..looking import Looks, let_others_run
 from ..sockets import HARD_CLOSE, tune
+from ..sockets_asyncio import reach, socket_connected
 from .settings import Address
 from .sockets import connection_refused
 
@@ -301,7 +302,10 @@ async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | Non
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
-            connected = await _connected(loop, address)
+            if address.port:
+                connected = await reach(address.host, address.port, seconds)
+            else:
+                connected = await socket_connected(socket.AF_UNIX, address.host)
             try:
                 tune(connected)
                 _, stream = await loop.create_connection(
@@ -316,28 +320,3 @@ async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | Non
     except (OSError, UnicodeError) as error:
         raise connection_refused(address, error) from None
     return stream
-
-
-async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
-    """A socket of our own, so that the child of a fork can let go of it by itself."""
-    if not address.port:
-        return await _socket_connected(loop, socket.AF_UNIX, address.host)
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    trouble: OSError | None = None
-    for family, _, _, _, place in found:
-        try:
-            return await _socket_connected(loop, family, place)
-        except OSError as error:
-            trouble = error
-    raise trouble or OSError(f"{address.host} has no address")
-
-
-async def _socket_connected(loop: asyncio.AbstractEventLoop, family: int, place: Any) -> socket.socket:
-    connected = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connected.setblocking(False)
-        await loop.sock_connect(connected, place)
-    except BaseException:
-        connected.close()
-        raise
-    return connected
