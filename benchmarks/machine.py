@@ -14,7 +14,7 @@ from typing import Any
 from .contestant import Contestant
 from .service import Service
 
-__all__ = ["describe"]
+__all__ = ["describe", "processor_time", "stolen_since"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,3 +80,19 @@ def file_system(folder: Path) -> str:
         return "unknown"
     types = [fields[fields.index("-") + 1] for fields in mounts if fields[2] == wanted]
     return types[0] if types else "unknown"
+
+
+def processor_time() -> tuple[int, int]:
+    """Of all processors since they were started: in all, and what others had on the host of a virtual machine
+    while this one would have run. Nothing where the system does not tell."""
+    try:
+        fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0
+    return (sum(fields), fields[7]) if len(fields) == 8 else (0, 0)
+
+
+def stolen_since(before: tuple[int, int]) -> float:
+    """The share of the time that was taken away since then."""
+    whole, stolen = processor_time()
+    return (stolen - before[1]) / (whole - before[0]) if whole > before[0] else 0.0

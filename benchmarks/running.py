@@ -59,7 +59,7 @@ class GroupRun:
 
     def measure_all(self, progress: Progress) -> None:
         self.folder.mkdir()
-        began = time.monotonic()
+        began, processors = time.monotonic(), machine.processor_time()
         try:
             with self.group.serve() as service:
                 self.facts = machine.describe(self.group.contestants, service, self.folder)
@@ -70,6 +70,7 @@ class GroupRun:
         except Exception:  # noqa: BLE001 - the other groups are worth measuring
             self.failures["all"] = traceback.format_exc()
         self.seconds["all"] = round(time.monotonic() - began, 1)
+        self.facts = {**self.facts, "stolen": round(machine.stolen_since(processors), 4)}
 
     def qualify(self, service: Service) -> None:
         """Only who excludes is measured. A peer that does not is left out; else nothing makes sense."""
@@ -80,7 +81,7 @@ class GroupRun:
             except MeasurementInvalid as error:
                 if each.role != "peer":
                     raise
-                self.left_out[each.label] = str(error)
+                self.left_out[each.label] = _in_short(error)
                 self.group = self.group.without(each)
 
     def measure_each(self, service: Service, progress: Progress) -> None:
@@ -126,7 +127,7 @@ class GroupRun:
             except MeasurementInvalid as error:
                 if error.who is None or error.who.role != "peer":
                     raise
-                left_out[error.who.label] = str(error)
+                left_out[error.who.label] = _in_short(error)
                 others = [each for each in bench.contestants if each != error.who]
                 another_folder = self.folder / f"{bench.folder.name}-again"
                 bench = replace(bench, contestants=others, folder=another_folder)
@@ -150,3 +151,8 @@ class GroupRun:
             self.options.smoke,
             report,
         )
+
+
+def _in_short(error: MeasurementInvalid) -> str:
+    """What it says in the end. How it came there names folders of this machine."""
+    return str(error).strip().splitlines()[-1]

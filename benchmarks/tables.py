@@ -119,13 +119,21 @@ def targets_table(outcomes: Sequence[Mapping[str, Any]]) -> str:
     return table(("", "wanted", "measured", ""), lines)
 
 
+def _stolen(machine: Mapping[str, Any]) -> str:
+    """Whether a virtual machine had its processors to itself. Results of old do not say."""
+    if "stolen" not in machine:
+        return ""
+    return f", {machine['stolen']:.1%} of the processors' time taken by others on the host"
+
+
 def machine_section(machine: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     servers = "".join(f"{name} {version}, " for name, version in machine["servers"].items())
     return (
         f"Measured {machine['date']} at commit {machine['commit']}: {machine['python']}, SQLite "
         f"{machine['sqlite']}, {servers}{machine['kernel']}, {machine['cpus']} × {machine['processor']}, "
-        f"files on {machine['file_system']}, load before the run {machine['load_before']}. {versions}."
+        f"files on {machine['file_system']}, load before the run {machine['load_before']}"
+        f"{_stolen(machine)}. {versions}."
     )
 
 

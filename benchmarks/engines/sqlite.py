@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from functools import partial
 
 from ..contestant import Contestant, Handle, Place
@@ -28,12 +29,25 @@ class BareTransactions(Handle):
     def __init__(self, place: Place, name: str) -> None:
         self._name = name
         self._database = sqlite3.connect(place.folder / "bare.db", isolation_level=None, timeout=BUSY_SECONDS)
-        self._database.execute("PRAGMA journal_mode=WAL")
+        self._write_ahead()
         self._database.execute("PRAGMA synchronous=NORMAL")
         self._database.execute(self.TABLE)
         execute = self._database.execute
         self.acquire = partial(execute, "INSERT INTO locks VALUES (?, ?)", (name, "me"))
         self.release = partial(execute, "DELETE FROM locks WHERE name = ?", (name,))
+
+    def _write_ahead(self) -> None:
+        """Those who do this at the same time get in each other's way, and SQLite does not wait here."""
+        ends_at = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError:
+                if time.monotonic() >= ends_at:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
     def try_acquire(self) -> bool:
         try:
