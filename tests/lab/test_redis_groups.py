@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
+from holdfast.lab.servers import RedisCluster, RedisSentinel
 from holdfast.lab.servers.resp import Redirected
 from support import wait_until
 from support.servers import shared_redis_cluster
@@ -20,14 +20,6 @@ def test_sentinels_replace_a_master_that_is_well() -> None:
         assert watched.master() is watched.nodes[1]
 
 
-def _is_replica(node: Redis) -> bool:
-    """Sentinels end all connections of a node that they turn round."""
-    try:
-        return bool(node.command("ROLE")[0] == b"slave")
-    except ConnectionError:
-        return False
-
-
 @SENTINEL
 def test_sentinels_replace_a_master_that_is_gone() -> None:
     with RedisSentinel(password="secret") as watched:
@@ -39,10 +31,10 @@ def test_sentinels_replace_a_master_that_is_gone() -> None:
         assert watched.wait_for_another(first) is second
         assert second.command("GET", "x") == b"1"
         first.start()
-        wait_until(lambda: _is_replica(first))
+        wait_until(first.is_replica)
         wait_until(lambda: second.info("replication")["connected_slaves"] == "1")
         second.restart()
-        assert second.command("ROLE")[0] == b"master", "a node keeps the role that it was given"
+        assert second.is_replica() is False, "a node keeps the role that it was given"
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_a_replica_is_told_at_once_but_not_once_it_was_a_master(driver: Driver) 
             with pytest.raises(Refused, match="read-only replica"):
                 asker.acquire("y")
             master.command("REPLICAOF", "NO", "ONE")
-            wait_until(lambda: master.command("ROLE")[0] == b"master")
+            wait_until(lambda: master.is_replica() is False)
             assert isinstance(asker.acquire("y"), Granted)
             asker.until_told_to_look(looked)
 

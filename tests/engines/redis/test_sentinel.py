@@ -53,7 +53,7 @@ def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisS
         wait_until(lambda: old.command("WAIT", 1, 1000) == 1)
         looked = asker.told_to_look
         new = failing.failover()
-        wait_until(lambda: old.command("ROLE")[0] == b"slave")
+        wait_until(old.is_replica)
 
         def again() -> object:
             with contextlib.suppress(Troubled):

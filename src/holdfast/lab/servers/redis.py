@@ -82,6 +82,13 @@ class Redis(Server):
         with self.connection() as connection:
             return ask(connection, *commands)
 
+    def is_replica(self) -> bool | None:
+        """None: it does not say. Whoever turns it round has it hang up on everybody."""
+        try:
+            return bool(self.command("ROLE")[0] == b"slave")
+        except OSError:
+            return None
+
     @contextlib.contextmanager
     def connection(self) -> Iterator[socket.socket]:
         """A plain socket (or a TLS one), logged in as the default user."""

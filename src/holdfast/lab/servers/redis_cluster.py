@@ -143,7 +143,7 @@ class RedisCluster(Group[ClusterNode]):
     def end_move(self, slot: int, target: ClusterNode) -> None:
         """Close the slot: it is the target's, and others say so (MOVED)."""
         others = [each for each in self.members if each is not target and each.answers()]
-        masters = [target, *(each for each in others if each.command("ROLE")[0] == b"master")]
+        masters = [target, *(each for each in others if each.is_replica() is False)]
 
         def is_told() -> bool:
             # A message of the old owner that was under way makes others believe it again, until they know

@@ -121,7 +121,7 @@ class RedisSentinel:
         def another() -> Redis | None:
             now = {self._named_by(sentinel) for sentinel in self.sentinels if sentinel.answers()}
             found = [node for node in self.nodes if now == {node.port} and node is not old]
-            return found[0] if found and found[0].command("ROLE")[0] == b"master" else None
+            return found[0] if found and found[0].is_replica() is False else None
 
         return until(another, "no other master", SETTLE_SECONDS)
 
