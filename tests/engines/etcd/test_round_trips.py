@@ -111,13 +111,13 @@ def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
     thousand, every few seconds, kept it so busy that it did not answer in time."""
     holder, client = connect(), connect()
     hold(holder.lock("x"))
-    waiting = threading.Thread(target=lambda: client.lock("x").acquire(timeout=0.5))
+    waiting = threading.Thread(target=lambda: client.lock("x").acquire(timeout=1.5))
     waiting.start()
     until_waiting(holder, 1)
     waiting.join(20)
     looks = [op.requests[0] for op in spy.sent() if op.method == "Txn"]
     conditional = [look for look in looks if look.compare and not look.success[0].HasField("request_put")]
-    assert len(conditional) == 2, "when it had armed, and when its time was over"
+    assert len(conditional) >= 2, "when it had armed, and when its time was over"
     for look in conditional:
         assert not any(act.request_range.sort_order for act in look.success)
         assert not any(act.request_range.range_end for act in look.success)
