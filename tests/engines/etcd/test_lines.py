@@ -21,11 +21,12 @@ from holdfast.engines.etcd import lines, lines_asyncio
 from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.engines.etcd.calls import Failed
 from holdfast.engines.etcd.failures import ALL_BUSY, NEVER_SENT
-from holdfast.engines.etcd.http2 import DATA, HEADERS, SETTINGS, Http2, _frame, packed
+from holdfast.engines.etcd.http2 import DATA, HEADERS, PING, SETTINGS, Http2, _frame, packed
 from holdfast.engines.etcd.lines import Line
 from holdfast.engines.etcd.members import Member
 from holdfast.engines.sockets import HARD_CLOSE
 from holdfast.lab.servers import Etcd
+from support import wait_until
 from support.servers import shared_etcd
 
 TIMES = 10
@@ -245,3 +246,104 @@ def test_nothing_was_sent_where_nobody_listens() -> None:
     with server(lambda connected: None) as member:
         pass
     assert code_of(lambda: lines.Connection(member).call("Put", PUT, 5.0, ())) == NEVER_SENT
+
+
+# --- words that nothing hangs on ----------------------------------------------------------------
+
+PINGED = _frame(PING, 0, 0, bytes(8))
+ANSWERED = _frame(PING, 1, 0, bytes(8))
+ASKED = _frame(PING, 0, 0, b"a server")
+OURS = _frame(PING, 1, 0, b"a server")
+
+
+def read_until(connected: socket.socket, wanted: bytes) -> None:
+    heard = b""
+    while wanted not in heard:
+        part = connected.recv(65_536)
+        if not part:
+            raise ConnectionResetError
+        heard += part
+
+
+def watched(member: Member, driver: str) -> str:
+    """What ends a watch of which nothing is ever heard."""
+
+    def in_threads() -> None:
+        stream = lines.Connection(member).watch(5.0, ())
+        try:
+            stream.receive()
+        finally:
+            stream.close()
+
+    async def in_a_loop() -> None:
+        connection = lines_asyncio.Connection(member)
+        try:
+            await (await connection.watch(5.0, ())).receive()
+        finally:
+            await connection.close()
+
+    with pytest.raises(Failed) as failure:
+        in_threads() if driver == "threads" else asyncio.run(asyncio.wait_for(in_a_loop(), 20))
+    return failure.value.details
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lines, lines_asyncio):
+        monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+def test_a_stream_that_is_silent_for_long_is_asked_for_a_word_and_given_up(driver: str) -> None:
+    """The kernel takes what we send as long as it has room: only an answer shows that somebody is there."""
+    answers = 0
+
+    def serve(connected: socket.socket) -> None:
+        nonlocal answers
+        connected.sendall(HELLO)
+        for _ in range(3):
+            read_until(connected, PINGED)
+            connected.sendall(ANSWERED)
+            answers += 1
+        while connected.recv(65_536):
+            pass  # not a word more
+
+    with server(serve) as member:
+        assert "has not said a word" in watched(member, driver)
+    assert answers == 3
+
+
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+def test_a_server_that_asks_for_a_word_gets_one(driver: str) -> None:
+    """Though nothing else is said on the stream."""
+    answered = threading.Event()
+
+    def serve(connected: socket.socket) -> None:
+        connected.sendall(HELLO + ASKED)
+        read_until(connected, OURS)
+        answered.set()
+
+    with server(serve) as member:
+        watched(member, driver)
+    assert answered.is_set()
+
+
+def test_a_server_that_asks_between_two_calls_gets_its_word_with_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines, "PONG_SECONDS", 0.0)
+
+    def serve(connected: socket.socket) -> None:
+        connected.recv(65_536)
+        connected.sendall(HELLO + answer() + ASKED)
+        read_until(connected, OURS)
+
+    with server(serve) as member:
+        connection = lines.Connection(member)
+        connection.call("Put", PUT, 5.0, ())
+        line = connection._idle[0]
+        wait_until(lambda: not line.is_stale() and line.http2.has_pings())
+        assert code_of(lambda: connection.call("Put", PUT, 5.0, ())) == "UNAVAILABLE", "it hangs up then"
+        connection.close()

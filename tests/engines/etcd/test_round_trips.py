@@ -7,6 +7,8 @@ import threading
 from engines.etcd.conftest import Connect, Hold
 from engines.etcd.spy import Spy
 from holdfast import Client
+from holdfast.engines.etcd.wire_pb2 import TxnRequest
+from holdfast.engines.tickets import TicketsThreads
 from support import wait_until
 
 
@@ -110,14 +112,36 @@ def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
     """As long as the one before it is there, a look asks for two keys. A thousand who each had etcd sort a
     thousand, every few seconds, kept it so busy that it did not answer in time."""
     holder, client = connect(), connect()
-    hold(holder.lock("x"))
-    waiting = threading.Thread(target=lambda: client.lock("x").acquire(timeout=1.5))
+    lease = hold(holder.lock("x"))
+    conditional: list[TxnRequest] = []
+
+    def looks() -> int:
+        for op in spy.sent():
+            asked = op.requests[0]
+            if (
+                isinstance(asked, TxnRequest)
+                and asked.compare
+                and not asked.success[0].HasField("request_put")
+            ):
+                conditional.append(asked)
+        return len(conditional)
+
+    def wait() -> None:
+        with client.lock("x"):
+            pass
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
+    wait_until(lambda: looks() == 1, message="it looks when it has armed")
+    adapter = client._driver.adapter
+    assert isinstance(adapter, TicketsThreads)
+    (nonce,) = adapter._desk.mine
+    client._driver.post(nonce)
+    wait_until(lambda: looks() == 2, message="and when it is woken")
     until_waiting(holder, 1)
-    waiting.join(20)
-    looks = [op.requests[0] for op in spy.sent() if op.method == "Txn"]
-    conditional = [look for look in looks if look.compare and not look.success[0].HasField("request_put")]
-    assert len(conditional) >= 2, "when it had armed, and when its time was over"
+    assert looks() == 2
     for look in conditional:
         assert not any(act.request_range.sort_order for act in look.success)
         assert not any(act.request_range.range_end for act in look.success)
+    lease.release()
+    waiting.join(20)

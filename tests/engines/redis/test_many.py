@@ -118,7 +118,7 @@ def test_what_a_crowd_needed_is_closed_when_it_is_gone(
         assert len(pool._idle) == 3
         at_once(pool.exchange(PING, 1))
         assert len(pool._idle) == 3
-        monkeypatch.setattr("holdfast.engines.redis.pool.SURPLUS_SECONDS", 0.0)
+        monkeypatch.setattr("holdfast.engines.sockets.SURPLUS_SECONDS", 0.0)
         at_once(pool.exchange(PING, 1))
         assert len(pool._idle) == 1
         assert pool.call(PING) in (b"PONG", "PONG")

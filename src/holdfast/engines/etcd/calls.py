@@ -50,7 +50,7 @@ WATCH: Final = Method("/etcdserverpb.Watch/Watch", wire.WatchRequest, wire.Watch
 
 
 class Failed(Exception):
-    """A call failed, as grpc tells it."""
+    """A call failed, by one of gRPC's codes or one of ours."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(code, details)

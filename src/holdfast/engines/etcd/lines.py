@@ -6,7 +6,6 @@ What watches has one for good, which any thread may write to and one reads.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import select
 import socket
@@ -15,9 +14,8 @@ from time import monotonic
 from typing import Any, Final
 
 from ...core.ops import Refused
-from .. import pool
 from ..bell import Bell
-from ..sockets import HARD_CLOSE, told, tune
+from ..sockets import SocketLine, SocketPool, told, tune
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
 from .failures import ALL_BUSY, NEVER_SENT
 from .http2 import Broken, Call, Http2, packed
@@ -42,37 +40,27 @@ PONG_SECONDS: Final = 0.1
 """Pings are answered so late, together."""
 
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
-SURPLUS_SECONDS: Final = 10.0
-"""A connection that was not needed for longer, while another was, is closed."""
 
 
 class NothingSent(OSError):
     """The kernel took nothing of what was to be sent."""
 
 
-class Line:
+class Line(SocketLine):
     """One connection, used by one thread at a time."""
 
-    __slots__ = (
-        "__weakref__",
-        "_interest",
-        "_is_plain",
-        "_poll",
-        "_socket",
-        "answered_at",
-        "http2",
-        "used_at",
-    )
+    __slots__ = ("_interest", "_is_plain", "_poll", "answered_at", "http2")
 
     def __init__(self, connected: socket.socket, http2: Http2) -> None:
+        super().__init__(connected)
         connected.setblocking(False)
-        self._socket = connected
         self._poll = select.poll()
         self._interest = select.POLLIN
         self._poll.register(connected.fileno(), select.POLLIN)
         self._is_plain = not isinstance(connected, ssl.SSLSocket)
         self.http2 = http2
-        self.used_at = self.answered_at = monotonic()
+        self.answered_at = self.used_at
+        """When pings were last answered."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -129,32 +117,8 @@ class Line:
             pass
         return True
 
-    # --- the end --------------------------------------------------------------------------------
 
-    def hang_up(self) -> None:
-        """From any thread: whoever waits for an answer here gets none, and closes it."""
-        with contextlib.suppress(OSError):
-            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Hard: what the kernel still has of ours is not sent any more."""
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
-        self._socket.close()
-
-    def __del__(self) -> None:
-        """An interrupt can strike between any two steps, and nobody has the connection any more."""
-        if hasattr(self, "_socket"):
-            self._socket.close()
-
-    def forget(self) -> None:
-        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
-        with contextlib.suppress(OSError):
-            os.close(self._socket.detach())
-
-
-class Connection(pool.Pool[Line]):
+class Connection(SocketPool[Line]):
     """One member of the cluster, and the connections there are to it."""
 
     def __init__(self, member: Member) -> None:
@@ -297,26 +261,6 @@ class Connection(pool.Pool[Line]):
 
     def _all_busy(self) -> Refused:
         return Refused(f"all {self._most} connections to {self._member.endpoint} are busy")
-
-    def _close_surplus(self) -> None:
-        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
-        try:
-            while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
-                self._lose(self._idle.pop(0))
-        except IndexError:
-            return  # others took them meanwhile
-
-    def close(self) -> None:
-        """Close what is idle, and have those who wait for an answer close theirs."""
-        self._closed = True
-        for line in self._lines():
-            line.hang_up()
-        self._lose_idle()
-
-    def forget(self) -> None:
-        """This is the child of a fork."""
-        for line in self._lines():
-            line.forget()
 
 
 class Stream:

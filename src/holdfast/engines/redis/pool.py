@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 
 from ...core.ops import Refused
-from .. import pool
+from ..sockets import SocketPool
 from .settings import Address
 from .sockets import SocketLine
 
@@ -16,11 +16,8 @@ __all__ = ["Pool"]
 IDLE_SECONDS: Final = 1.0
 """A connection unused for longer is looked at before it is used: the server may have closed it."""
 
-SURPLUS_SECONDS: Final = 10.0
-"""One that was not needed for longer, while another was, is closed."""
 
-
-class Pool(pool.Pool[SocketLine]):
+class Pool(SocketPool[SocketLine]):
     """Connections to one address."""
 
     def __init__(
@@ -101,14 +98,6 @@ class Pool(pool.Pool[SocketLine]):
         else:
             super()._put(line)
 
-    def _close_surplus(self) -> None:
-        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
-        try:
-            while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
-                self._lose(self._idle.pop(0))
-        except IndexError:
-            return  # others took them meanwhile
-
     def _open(self, seconds: float) -> SocketLine:
         age = self._age
         line = self._open_line(self.address)
@@ -126,13 +115,5 @@ class Pool(pool.Pool[SocketLine]):
         self._lose_idle()
 
     def close(self) -> None:
-        """Close what is idle, and have those who wait for an answer close theirs."""
-        self._closed = True
-        for line in self._lines():
-            line.hang_up()
-        self.drop()
-
-    def forget(self) -> None:
-        """This is the child of a fork."""
-        for line in self._lines():
-            line.forget()
+        self._age += 1
+        super().close()

@@ -6,8 +6,6 @@ own time-outs need two. What was given up is cut off hard: nothing of it is sent
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import socket
 import ssl
@@ -20,8 +18,9 @@ import hiredis
 
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
+from .. import sockets
 from ..looking import Looks
-from ..sockets import HARD_CLOSE, told, tune
+from ..sockets import told, tune
 from .settings import Address
 
 __all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
@@ -30,11 +29,10 @@ READ_BYTES: Final = 16_384
 DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
 
 
-class SocketLine:
+class SocketLine(sockets.SocketLine):
     """One connection, used by one thread at a time."""
 
     __slots__ = (
-        "__weakref__",
         "_feed",
         "_gets",
         "_look",
@@ -42,18 +40,15 @@ class SocketLine:
         "_recv",
         "_seconds",
         "_send",
-        "_socket",
         "address",
         "age",
-        "used_at",
     )
 
     def __init__(self, connected: socket.socket, address: Address, seconds: float) -> None:
+        super().__init__(connected)
         self.address = address
         self.age = 0
         """Kept by the pool."""
-        self.used_at = monotonic()
-        self._socket = connected
         self._seconds = seconds
         _limit(connected, seconds)
         reader = hiredis.Reader()
@@ -140,28 +135,6 @@ class SocketLine:
 
     def is_open(self) -> bool:
         return self._socket.fileno() >= 0
-
-    def hang_up(self) -> None:
-        """From any thread: whoever waits for an answer here gets none, and closes it."""
-        with contextlib.suppress(OSError):
-            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Hard: what the kernel still has of ours is not sent any more."""
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
-        self._socket.close()
-
-    def __del__(self) -> None:
-        """An interrupt can strike between any two steps, and nobody has the connection any more."""
-        if hasattr(self, "_socket"):
-            self._socket.close()
-
-    def forget(self) -> None:
-        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
-        with contextlib.suppress(OSError):
-            os.close(self._socket.detach())
 
 
 class HearingSocket(SocketLine):

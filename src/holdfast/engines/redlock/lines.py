@@ -123,7 +123,7 @@ class NodeLine:
             asking.sent_at = now
             owed.append(asking)
             payload = asking.question.payload(self.run)
-            try:
+            try:  # as ``_send`` does, written out for the path of every grant
                 sent = self._send_some(payload)
             except OSError as error:
                 sent = self._not_sent(error)
