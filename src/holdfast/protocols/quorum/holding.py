@@ -154,19 +154,12 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
     absent = dict.fromkeys(attempt.absent, ABSENT)
     least = len(asks) if hears_all else quorum.majority - len(absent)
 
-    told: dict[int, Any] = {}
-
     def enough(answers: Answers) -> bool:
-        nonlocal told
-        if len(answers) < least:
-            return False
-        told = _with(absent, answers)
-        return _is_given_back(told, size)
+        return len(answers) >= least and _is_given_back(_with(absent, answers), size)
 
     behind_until = quorum.now() + max(attempt.ttl, 1.0)
     answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
-    if len(told) != len(answers) + len(absent):  # else it was judged on the way
-        told = _with(absent, answers)
+    told = _with(absent, answers)
     if not is_over(told, size):
         sent = len(answers) < len(asks) or any(isinstance(reply, Unknown) for reply in told.values())
         trouble = Unknown if sent else Refused

@@ -55,10 +55,9 @@ def refusal(request: Request) -> str | None:
 
 def apply(quorum: Quorum, name: str, request: Request) -> QuorumScript[Reply]:
     """What ``Apply(name, request)`` means here."""
-    if request.__class__ not in _ALWAYS:
-        why_not = refusal(request)
-        if why_not is not None:
-            raise Unsupported(why_not)
+    why_not = refusal(request)
+    if why_not is not None:
+        raise Unsupported(why_not)
     return _SCRIPTS[request.__class__](quorum, name, request)
 
 
@@ -113,6 +112,3 @@ _SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumScript[Reply]]] = {
     Unwatch: _unwatch,
     Inspect: _inspect,
 }
-
-_ALWAYS = frozenset(_SCRIPTS) - {Acquire}
-"""What no kind of lock is refused."""
