@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Any
 
-__all__ = ["reach", "socket_connected"]
+from .sockets import tune
+
+__all__ = ["give_to_loop", "reach", "socket_connected"]
 
 
 async def reach(host: str, port: int, seconds: float) -> socket.socket:
@@ -36,3 +39,48 @@ async def socket_connected(family: int, place: Any) -> socket.socket:
         connected.close()
         raise
     return connected
+
+
+async def give_to_loop(
+    connected: socket.socket, protocol: asyncio.Protocol, tls: ssl.SSLContext | None, host: str
+) -> None:
+    """From now on the loop serves the socket, for the protocol. Whatever fails, the socket is closed.
+
+    TLS is begun on a connection that the loop has already, so that it can be cut: whoever gives up while
+    asyncio makes both at once, just when the handshake is done, has it part politely from the server, out of
+    our reach and for up to 30 seconds.
+    """
+    loop = asyncio.get_running_loop()
+    transport: asyncio.Transport | None = None
+    try:
+        tune(connected)
+        if tls is None:
+            await loop.create_connection(lambda: protocol, sock=connected)
+            return
+        transport, early = await loop.create_connection(_Early, sock=connected)
+        protected = await loop.start_tls(transport, early, tls, server_hostname=host)
+        if protected is None or protected.is_closing() or early.is_over:
+            raise ConnectionResetError("the server closed the connection after the handshake")
+    except BaseException:
+        if transport is not None:
+            transport.abort()
+        connected.close()
+        raise
+    protected.set_protocol(protocol)
+    protocol.connection_made(protected)
+    if early.heard:
+        protocol.data_received(bytes(early.heard))
+
+
+class _Early(asyncio.Protocol):
+    """Keeps what comes before the protocol is there."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.is_over = False
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_over = True

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
 import holdfast.aio
 from engines.zookeeper.admin import Admin
+from holdfast.drivers.asyncio import AsyncioDriver
 from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.engines.zookeeper.link import Link
 from support import async_wait_until
-
-QUIET_SECONDS = 0.3
 
 
 class Canceller:
@@ -24,37 +22,44 @@ class Canceller:
         self.task: asyncio.Task[Any] | None = None
         self.left = 0
         self.answered = False
-        self._under_way: set[object] = set()
-        self._heard_at = 0.0
-        shipped = Link.send
+        self._waits = False
+        shipped, wait = Link.send, AsyncioDriver._wait
 
         def send(link: Link, requests: Any, notify: Any) -> None:
             task = self.task
             self.left -= task is not None
             is_the_one = task is not None and not self.left
-            self._under_way.add(request := object())
 
             def answered(answers: Any) -> None:
                 notify(answers)
-                self._heard_at = time.monotonic()
-                self._under_way.discard(request)
                 if is_the_one and self.answered and task is not None:
-                    task.get_loop().call_soon_threadsafe(task.cancel)
+                    task.get_loop().call_soon_threadsafe(cancel_once, task)
 
             shipped(link, requests, answered)
             if is_the_one and not self.answered and task is not None:
-                task.cancel()
+                cancel_once(task)
+
+        async def waiting(driver: AsyncioDriver, op: Any) -> bool:
+            is_ours = asyncio.current_task() is self.task
+            self._waits = self._waits or is_ours
+            try:
+                return await wait(driver, op)
+            finally:
+                if is_ours:
+                    self._waits = False
 
         monkeypatch.setattr(Link, "send", send)
+        monkeypatch.setattr(AsyncioDriver, "_wait", waiting)
 
     async def until_quiet(self, task: asyncio.Task[Any]) -> None:
-        """Until it is done; or it waits, and so sends no more requests."""
-        began = time.monotonic()
-        while not task.done():
-            quiet_since = max(self._heard_at, began)
-            if not self._under_way and time.monotonic() - quiet_since > QUIET_SECONDS:
-                return
-            await asyncio.wait({task}, timeout=QUIET_SECONDS / 10)
+        """Until it is done; or it waits for its turn, and so sends no more requests."""
+        await async_wait_until(lambda: task.done() or self._waits)
+
+
+def cancel_once(task: asyncio.Task[Any]) -> None:
+    """A second time would hurry its cleaning up."""
+    if not task.cancelling():
+        task.cancel()
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
         canceller.task = task = asyncio.create_task(client.lock("x").acquire())
         await canceller.until_quiet(task)
         canceller.task = None
-        task.cancel()
+        cancel_once(task)
         await asyncio.wait({task})
         if not task.cancelled():
             taken = task.result()

@@ -8,8 +8,8 @@ import os
 import socket
 from typing import Any, Final
 
-from ..sockets import HARD_CLOSE, told, tune
-from ..sockets_asyncio import reach
+from ..sockets import HARD_CLOSE, told
+from ..sockets_asyncio import give_to_loop, reach
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
 from .failures import ALL_BUSY, NEVER_SENT, UNUSABLE
 from .http2 import Broken, Call, Http2, packed
@@ -232,22 +232,12 @@ class Connection:
             self._line = opening.result()
 
     async def _connect(self, timeout: float) -> Line:
-        member, loop = self._member, asyncio.get_running_loop()
+        member = self._member
         try:
             async with asyncio.timeout(timeout):
                 connected = await reach(member.host, member.port, timeout)
-                try:
-                    tune(connected)
-                    made = Line(member, connected)
-                    await loop.create_connection(
-                        lambda: made,
-                        sock=connected,
-                        ssl=member.protection,
-                        server_hostname=None if member.protection is None else member.host,
-                    )
-                except BaseException:
-                    connected.close()
-                    raise
+                made = Line(member, connected)
+                await give_to_loop(connected, made, member.protection, member.host)
         except (OSError, UnicodeError) as error:
             raise not_connected(member, error) from None
         self._lines = {line for line in self._lines if line.failure is None} | {made}

@@ -24,8 +24,8 @@ import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
 from ..looking import Looks, let_others_run
-from ..sockets import HARD_CLOSE, tune
-from ..sockets_asyncio import reach, socket_connected
+from ..sockets import HARD_CLOSE
+from ..sockets_asyncio import give_to_loop, reach, socket_connected
 from .settings import Address
 from .sockets import connection_refused
 
@@ -299,24 +299,14 @@ S = TypeVar("S", StreamLine, HearingStream)
 
 async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | None, seconds: float) -> S:
     """Connect. Whatever fails, nothing was asked of the server yet."""
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
             if address.port:
                 connected = await reach(address.host, address.port, seconds)
             else:
                 connected = await socket_connected(socket.AF_UNIX, address.host)
-            try:
-                tune(connected)
-                _, stream = await loop.create_connection(
-                    lambda: kind(address, connected, seconds),
-                    sock=connected,
-                    ssl=tls,
-                    server_hostname=address.host if tls is not None else None,
-                )
-            except BaseException:
-                connected.close()
-                raise
+            stream = kind(address, connected, seconds)
+            await give_to_loop(connected, stream, tls, address.host)
     except (OSError, UnicodeError) as error:
         raise connection_refused(address, error) from None
     return stream
