@@ -5,9 +5,11 @@ from __future__ import annotations
 from asyncio import selector_events
 from typing import Any
 
+from .noting import Noted
+
 __all__ = ["left_open", "watch_loops"]
 
-_left_open: list[str] = []
+_left_open: Noted[str] = Noted()
 
 
 def watch_loops() -> None:
@@ -16,11 +18,9 @@ def watch_loops() -> None:
 
     def close(loop: Any) -> None:
         if not loop.is_closed():
-            _left_open.extend(
-                f"{transport.get_protocol()!r} at {transport!r}"
-                for transport in list(loop._transports.values())
-                if transport._sock is not None
-            )
+            for transport in list(loop._transports.values()):
+                if transport._sock is not None:
+                    _left_open.note(f"{transport.get_protocol()!r} at {transport!r}")
         shipped(loop)
 
     selector_events.BaseSelectorEventLoop.close = close  # type: ignore[method-assign,assignment]  # for the whole run
@@ -28,5 +28,4 @@ def watch_loops() -> None:
 
 def left_open() -> list[str]:
     """What was left open since this was last asked."""
-    told, _left_open[:] = list(_left_open), []
-    return told
+    return _left_open.since_last_asked()

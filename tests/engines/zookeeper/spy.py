@@ -7,23 +7,27 @@ from typing import Any
 import pytest
 
 from holdfast.engines.zookeeper.link import Link
+from support.noting import Noted
 
 __all__ = ["Spy"]
 
 
 class Spy:
-    """Each batch sent since it was last asked: the names of its requests. One batch is one wait."""
+    """Each batch answered since it was last asked: the names of its requests. One batch is one wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._sent: list[list[Any]] = []
+        self._answered: Noted[list[Any]] = Noted()
         shipped = Link.send
 
         def send(link: Link, requests: Any, notify: Any) -> None:
-            self._sent.append(list(requests))
-            shipped(link, requests, notify)
+            def answered(answers: Any) -> None:
+                self._answered.note(list(requests))
+                notify(answers)
+
+            shipped(link, requests, answered)
 
         monkeypatch.setattr(Link, "send", send)
 
     def batches(self) -> list[list[str]]:
-        sent, self._sent[:] = list(self._sent), []
-        return [[type(request).__name__ for request in batch] for batch in sent]
+        answered = self._answered.since_last_asked()
+        return [[type(request).__name__ for request in batch] for batch in answered]

@@ -84,12 +84,15 @@ def test_a_waiter_is_told_once_and_looks_once(connect: Connect, hold: Hold, spy:
     first = hold(other.lock("x"))
     granted: list[Lease] = []
     threads = []
-    for number in range(3):
+
+    def is_armed() -> bool:
+        return ["GetData", "Exists"] in spy.batches()
+
+    for _ in range(3):
         thread = threading.Thread(target=lambda: granted.append(hold(client.lock("x"))))
         threads.append(thread)
         thread.start()
-        until_waiting(other, number + 1)
-    spy.batches()
+        wait_until(is_armed)
     first.release()
     wait_until(lambda: len(granted) == 1)
     assert sorted(spy.batches()) == [["Delete"], ["GetChildren2"]]
