@@ -12,6 +12,8 @@ import pytest
 import holdfast
 from faults.children import acting, holding, waiting
 from holdfast import Client, fencing
+from holdfast.rules import handing
+from holdfast.rules.handing import CAME_SECONDS
 from support import wait_until
 
 
@@ -89,7 +91,7 @@ def test_a_waiter_that_stands_still_costs_one_turn(sqlite_url: str, locks: Clien
     lock = locks.lock("x")
     lock.acquire()
     with waiting(sqlite_url) as waiter:
-        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        wait_until(lambda: any(w.age > CAME_SECONDS for w in locks.inspect("x").waiters))
         waiter.stop()
         lock.release()
         assert lock.acquire(blocking=False) is None, "it is the waiter's turn"
@@ -100,6 +102,26 @@ def test_a_waiter_that_stands_still_costs_one_turn(sqlite_url: str, locks: Clien
         waiter.cont()
         lock.release()
         waiter.expect("granted")
+        waiter.send()
+        waiter.expect("released")
+
+
+def test_a_waiter_that_stands_still_since_just_now_costs_its_ttl(
+    sqlite_url: str, locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is handed the lock, as if it stood still just after it had it."""
+    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    lock = locks.lock("x")
+    lock.acquire()
+    with waiting(sqlite_url, ttl=1.5) as waiter:
+        wait_until(lambda: locks.inspect("x").waiters)
+        waiter.stop()
+        lock.release()
+        lease = lock.acquire(timeout=20)
+        assert lease is not None
+        waiter.cont()
+        lease.release()
+        assert int(waiter.expect("granted")) > lease.token, "not what it was handed: that was over by then"
         waiter.send()
         waiter.expect("released")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from holdfast.rules import handing
 from holdfast.rules.queueing import drop_clients, next_event_at, settle, turns
 from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Inspect, Request
@@ -14,20 +15,22 @@ from rules.judge import Judge
 from rules.moves import KINDS, Move, acquires, aimed, long_moves, moves, play, shortest
 
 
-def record_after(sequence: list[Move]) -> tuple[Record, float]:
+def record_after(sequence: list[Move], hands_over: bool) -> tuple[Record, float]:
     """A record such as sequences leave behind, unsettled."""
     record, now = EMPTY, 1000.0
+    rule = handing.apply if hands_over else apply
     for move in sequence:
         now += move.pause
-        record = apply(record, aimed(move, record), now, move.wall_us, move.dead).record
+        record = rule(record, aimed(move, record), now, move.wall_us, move.dead).record
     return record, now
 
 
 records = st.builds(
-    lambda kind, seed, length: record_after(long_moves(kind, seed, length)),
+    lambda kind, seed, length, hands_over: record_after(long_moves(kind, seed, length), hands_over),
     st.sampled_from(KINDS),
     st.integers(0, 2**32),
     st.integers(1, 40),
+    st.booleans(),
 )
 
 

@@ -382,6 +382,26 @@ def prompt_hand_off(seen: Evidence) -> Iterator[str]:
                     )
             for nonce in turns:
                 since.setdefault(nonce, change.at)
+    yield from _heirs_told_late(seen)
+
+
+def _heirs_told_late(seen: Evidence) -> Iterator[str]:
+    """Who was handed a lock knows of it as soon; unless it gives it up just then, or it is taken from it."""
+    began = {belief.state.nonce: belief.began for belief in reversed(seen.beliefs)}
+    for name, changes in seen.changes.items():
+        handed: dict[str, float] = {}
+        for change in changes:
+            held = {holder.nonce for holder in change.after.holders} if handed else set()
+            for heir in [nonce for nonce in handed if nonce not in held]:
+                at = handed.pop(heir)
+                known = min(began.get(heir, inf), change.at)
+                if known - at > HAND_OFF_SECONDS and not seen.troubled(heir, at, known):
+                    yield f"{name!r}: {heir} was handed it at {at:.4f} s, known {known - at:.3f} s later"
+            handed |= {nonce: change.at for nonce, _ in _handed_over(change)}
+
+
+def _handed_over(change: Changed) -> list[tuple[str, int]]:
+    return _new_holders(change) if isinstance(change.request, Release) else []
 
 
 def wake_ups(seen: Evidence) -> Iterator[str]:
@@ -392,6 +412,7 @@ def wake_ups(seen: Evidence) -> Iterator[str]:
                 continue
             due = {w.nonce for w in change.after.queue if w.turn_at is not None}
             due |= {w.nonce for w in change.after.watchers}
+            due |= {nonce for nonce, _ in _handed_over(change)}
             if isinstance(change.reply, Broken):
                 due |= {victim.nonce for victim in change.reply.victims}
             vain = [wake.nonce for wake in change.wakes if wake.nonce not in due]

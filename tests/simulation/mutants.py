@@ -19,7 +19,7 @@ from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.records import acquiring, trouble
-from holdfast.rules import queueing, transitions
+from holdfast.rules import handing, queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
 from holdfast.rules.requests import (
     Acquire,
@@ -151,13 +151,18 @@ def undated_grants() -> Patch:
     return mock.patch.object(acquiring.Attempt, "dated", dated)
 
 
+def handed_over_undated() -> Patch:
+    """Who is handed the lock counts from when it hears of it."""
+    return mock.patch.object(handing, "_dated", lambda step, reply, nonce, now: step)
+
+
 # --- tokens -------------------------------------------------------------------------------------
 
 
 def token_before_grant() -> Patch:
     """INCR first, then SET NX: the number is older than the grant."""
     minted: dict[str, int] = {}
-    shipped_grant, shipped_acquire = transitions._grant, original(Acquire)
+    shipped_grant, shipped_acquire = transitions.grant, original(Acquire)
     state: dict[str, Any] = {}
 
     def acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
@@ -175,7 +180,7 @@ def token_before_grant() -> Patch:
             after, reply = shipped_grant(record, *arguments)
         return after._replace(token=max(record.token, after.token)), reply
 
-    return _both(handler(Acquire, acquire), mock.patch.object(transitions, "_grant", grant))
+    return _both(handler(Acquire, acquire), mock.patch.object(transitions, "grant", grant))
 
 
 class Mint(NamedTuple):
@@ -346,6 +351,7 @@ MUTANTS: Final = (
     Mutant("renewal that re-creates", renewal_that_recreates, ("tokens",), ("lock", "rlock")),
     Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
     Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("semaphore",), 3.0, ("slow",)),
+    Mutant("handed over without a date", handed_over_undated, ("deadlines",), ("lock", "rlock")),
     Mutant("token minted before the grant", token_before_grant, ("tokens",), ("lock", "rlock")),
     Mutant("token minted after the grant", token_after_grant, ("tokens",), ("lock",), 3.0, ("pause",)),
     Mutant("tokens in milliseconds", millisecond_tokens, ("tokens",), ("burst",), 2.0, FORGETS),

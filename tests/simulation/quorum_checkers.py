@@ -85,13 +85,17 @@ def tokens_grow(seen: QuorumEvidence) -> Iterator[str]:
 
 
 def in_the_order_of_grants(seen: QuorumEvidence) -> Iterator[str]:
-    """Where no clock was set, tokens grow in the order in which they were granted."""
+    """Where no clock was set, tokens grow in the order in which they were granted. Adopting is no grant."""
     if seen.jumps:
         return
     for name, beliefs in seen.beliefs_by_name().items():
         last: Belief | None = None
+        granted: set[str] = set()
         for belief in sorted(beliefs, key=lambda b: b.began):
-            if last is not None and belief.state.nonce != last.state.nonce and belief.token <= last.token:
+            if belief.state.nonce in granted:
+                continue
+            granted.add(belief.state.nonce)
+            if last is not None and belief.token <= last.token:
                 yield (
                     f"{name!r} at {belief.began:.4f} s: {belief.token} for {belief.state.nonce}, "
                     f"after {last.token} for {last.state.nonce}"

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.drivers.simulation import QUORUM_FORGETS
+from holdfast.drivers.simulation import QUORUM_FORGETS, Fault
 from simulation.campaign import describe_failure, one_schedule, shrunk
 from simulation.quorum_checkers import QUORUM_CHECKERS, check_quorum
 from simulation.quorum_mutants import QUORUM_MUTANTS, QuorumMutant
@@ -32,6 +32,12 @@ def test_promises_are_kept(batch: int) -> None:
         if outcome.found:
             pytest.fail(describe_failure(shrunk(outcome)), pytrace=False)
         gc.collect()
+
+
+def test_one_who_adopts_late_what_was_broken_meanwhile_is_granted_nothing() -> None:
+    """It hears of its lease, with its old token, after others had later ones: no grant is out of order."""
+    plan = [Fault(5.6726, "slow", 0, 3.287, 0.05), Fault(8.8197, "pause", 0, 1.922, 0.0)]
+    assert not check_quorum(run_quorum_schedule(670343860, "quorum handling", plan))
 
 
 def scheduled(mutant: QuorumMutant, number: int) -> QuorumRun:

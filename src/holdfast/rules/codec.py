@@ -6,11 +6,11 @@ import base64
 import json
 from typing import Any, Final
 
-from .record import Ended, Holder, Record, StoredValue, Waiter, Watcher
+from .record import Ended, Holder, Record, StoredValue, Waiter, Wants, Watcher
 
 __all__ = ["SCHEMA", "SchemaTooNew", "decode", "encode"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 _BEGINNING: Final = f"[{SCHEMA},"
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -72,13 +72,20 @@ def _record(
         kind,
         token,
         tuple([Holder(*h) for h in holders]),
-        tuple([Waiter(*w) for w in queue]),
+        tuple([_waiter(*w) for w in queue]),
         limit,
         declared,
         None if value is None else StoredValue(base64.b64decode(value[0]), value[1], value[2]),
         tuple([Ended(*e) for e in ended]),
         tuple([Watcher(*w) for w in watchers]),
     )
+
+
+def _waiter(*fields: Any) -> Waiter:
+    """Those of the first schema were one shorter."""
+    if len(fields) == 8 and fields[7] is not None:
+        return Waiter(*fields[:7], Wants(*fields[7]))
+    return Waiter(*fields)
 
 
 def _fields(parsed: Any) -> list[Any]:

@@ -22,6 +22,7 @@ __all__ = [
     "Record",
     "StoredValue",
     "Waiter",
+    "Wants",
     "Watcher",
     "cover",
     "is_idle",
@@ -63,6 +64,15 @@ class Holder(NamedTuple):
     metadata: Mapping[str, str]
 
 
+class Wants(NamedTuple):
+    """What one who waits will hold, where it can be handed over."""
+
+    ttl: float
+    renews: bool
+    max_hold: float | None
+    metadata: Mapping[str, str]
+
+
 class Waiter(NamedTuple):
     """One place in the queue."""
 
@@ -74,6 +84,8 @@ class Waiter(NamedTuple):
     expires_at: float
     turn_at: float | None
     """When its turn began; None while others are before it."""
+    wants: Wants | None = None
+    """None: it takes the lock by itself."""
 
 
 class Ended(NamedTuple):

@@ -65,7 +65,7 @@ from .requests import (
     Withdrawn,
 )
 
-__all__ = ["ADMITS", "Step", "apply", "apply_in_order"]
+__all__ = ["ADMITS", "Step", "apply", "apply_in_order", "grant"]
 
 ADMITS: Final[dict[str | None, Admits]] = {
     None: mutex.admits,
@@ -192,7 +192,7 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
             not ask.fair and admits([h.mode for h in holders], ask.mode, record.limit)
         )
     if may:
-        return _grant(record, ask, place, now, wall_us, admits)
+        return grant(record, ask, place, now, wall_us, admits)
     if not ask.wait:
         return record, Busy(record.holders, now)
     return _enqueue(record, ask, place, now, admits)
@@ -205,7 +205,7 @@ def _mismatch(record: Record, kind: str, limit: int) -> Mismatch | None:
     return None if known is None else Mismatch(known, record.declared)
 
 
-def _grant(
+def grant(
     record: Record, ask: Acquire, place: int | None, now: float, wall_us: int, admits: Admits
 ) -> tuple[Record, Reply]:
     token = _next_token(record, wall_us)

@@ -16,12 +16,14 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.sqlite.stores import HOLDER, One, record_of
+from engines.sqlite.stores import HOLDER, One, query, record_of, update
+from holdfast.drivers.clock import boottime
 from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
 from holdfast.engines.sqlite.table import Table
-from holdfast.rules.requests import Acquire, Break, Done, Granted, Queued, Release, Renew
+from holdfast.rules.codec import decode
+from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Queued, Release, Renew
 from support import run_python, stays_true, wait_until
 
 SOON = 0.9
@@ -134,18 +136,22 @@ def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
         pass
     assert inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.FULL
     assert holder.release("x", attempt) == Done()
-    assert len(record_of(holder, "x").queue) == 1
+    assert [h.client for h in record_of(holder, "x").holders] == [waiter.id]
 
 
 @pytest.mark.usefixtures("strangers")
-def test_a_waiter_that_cannot_be_told_but_lives_keeps_its_turn(path: Path, client: Callable[[], One]) -> None:
+@pytest.mark.parametrize("fair", [True, False], ids=["handed over", "its turn"])
+def test_a_waiter_that_cannot_be_told_but_lives_keeps_what_it_got(
+    path: Path, client: Callable[[], One], fair: bool
+) -> None:
     holder, waiter = client(), client()
     attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
+    waiting = waiter.attempt(wait=True, fair=fair)
     waiter.ask("x", waiting)
     (path.parent / "locks.db.clients" / f"{waiter.id}.sock").unlink()
     holder.release("x", attempt)
-    assert [w.nonce for w in record_of(holder, "x").queue] == [waiting.nonce]
+    record = record_of(holder, "x")
+    assert [one.nonce for one in (record.holders if fair else record.queue)] == [waiting.nonce]
     assert isinstance(waiter.ask("x", waiting), Granted)
 
 
@@ -247,7 +253,7 @@ def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callabl
     """Another came in between, out of turn."""
     holder, waiter, other = client(), client(), client()
     attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
+    waiting = waiter.attempt(wait=True, fair=False)
     waiter.ask("x", waiting)
     holder.release("x", attempt)
     _told(waiter, waiting.nonce)
@@ -255,6 +261,108 @@ def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callabl
     barging, _ = other.hold("x", fair=False)
     assert isinstance(waiter.ask("x", waiting), Queued)
     assert [h.nonce for h in record_of(holder, "x").holders] == [barging.nonce]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_who_is_handed_the_lock_writes_nothing_and_counts_from_then(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    (handed,) = record_of(holder, "x").holders
+    _told(waiter, waiting.nonce)
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "load", None)
+        patch.setattr(Table, "store", None)
+        reply = waiter.ask("x", waiting)
+    assert isinstance(reply, Granted)
+    assert reply.token == handed.token
+    assert 0 < reply.age <= boottime() - handed.since
+
+
+@pytest.mark.usefixtures("strangers")
+def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    (handed,) = record_of(holder, "x").holders
+    reply = waiter.ask("x", waiting)
+    assert isinstance(reply, Granted)
+    assert reply.token == handed.token
+    assert reply.age > 0
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("order", ["in order", "the other way round"])
+def test_what_was_broken_meanwhile_is_not_taken_for_granted(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """Whichever message comes first: that it was handed over, or that it was taken away."""
+    holder, waiter, admin = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    late: list[Callable[[], object]] = []
+    if order != "in order":
+        send = wakeups.Inbox.send
+        with monkeypatch.context() as patch:
+            patch.setattr(wakeups.Inbox, "send", lambda *message: late.append(lambda: send(*message)))
+            holder.release("x", attempt)
+    else:
+        holder.release("x", attempt)
+    admin.ask("x", Break(None, "because"))
+    for message in late:
+        message()
+    waiter.store.listen_in_thread()
+    wait_until(lambda: waiter.posted == [waiting.nonce] * 2)
+    assert waiter.ask("x", waiting) == Gone("broken", "because")
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_message_that_does_not_say_what_was_written_outdates_what_others_said(
+    client: Callable[[], One],
+) -> None:
+    holder, waiter, admin = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True)
+    waiter.ask("x", waiting)
+    holder.release("x", attempt)
+    admin.ask("x", Break(None, "because" * 2000))
+    waiter.store.listen_in_thread()
+    wait_until(lambda: waiter.posted == [waiting.nonce] * 2)
+    assert waiter.ask("x", waiting) == Gone("broken", "because" * 2000)
+
+
+def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
+    client: Callable[[], One], url: str, path: Path
+) -> None:
+    with run_python(HOLDER, url, "x", "60") as holder:
+        holder.expect("held")
+        waiter, admin = client(), client()
+        waiting = waiter.attempt(wait=True)
+        assert isinstance(waiter.ask("x", waiting), Queued)
+        holder.send("release")
+        wait_until(lambda: [h.nonce for h in record_of(admin, "x").holders] == [waiting.nonce])
+        _told(waiter, waiting.nonce)
+        admin.ask("x", Break(None, "because"))
+        assert waiter.ask("x", waiting) == Gone("broken", "because")
+
+
+@pytest.mark.usefixtures("strangers")
+def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
+    """It may be told of its death before we are: then it gets a turn, which it cannot take."""
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiter.ask("x", waiter.attempt(wait=True))
+    update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
+    assert holder.release("x", attempt) == Done()
+    text = query(path, "SELECT record FROM locks WHERE name = ?", b"x")[0][0]
+    assert not decode(text).holders
 
 
 @pytest.mark.usefixtures("strangers")

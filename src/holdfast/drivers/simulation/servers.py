@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...core.ops import Apply, ApplyInOrder, ListNames, Refused, Tend, Unknown
-from ...rules import transitions
+from ...rules import handing, transitions
 from ...rules.record import EMPTY, Record, is_idle
 from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
 from .trace import Changed, Forgot
@@ -80,12 +80,12 @@ class Server:
 class Node(Server):
     """A store of records, moved by the rules as they stand, by the node's own clocks."""
 
-    def __init__(self, world: World, label: str, clock: Clock, wall: Clock) -> None:
+    def __init__(self, world: World, label: str, clock: Clock, wall: Clock, hands_over: bool = False) -> None:
         super().__init__(world, label)
         self.clock = clock
         self.wall = wall
         self.records: dict[str, Record] = {}
-        self._rule = transitions.apply
+        self._rule = handing.apply if hands_over else transitions.apply
         self._rule_in_order = transitions.apply_in_order
 
     def now(self) -> float:

@@ -39,6 +39,10 @@ GUARANTEES = Guarantees(
         "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
         "wall clock jumps": "kept: only tokens and retention look at it, and tokens never go back",
         "waiter is killed": "kept: its place is given to the next at once",
+        "waiter is paused": (
+            "kept: it costs those behind it one turn (two seconds); its ttl, if it had come less than a "
+            "tenth of a second before the lock was free"
+        ),
         "machine restarts": "kept: nobody holds the old liveness locks, so what was held is free",
         "process is paused in the middle of a write": "refused until it runs again, after io_timeout",
         "disk is full": "refused; what is held is lost at its deadline, and signalled",

@@ -31,7 +31,11 @@ def holder_of(record: Record, nonce: str) -> Holder | None:
 
 
 def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
-    """Whether what an attempt gets does not hang on others being alive: it has its turn, or is new here."""
+    """Whether what an attempt gets does not hang on others being alive: it was handed the lock, has its turn,
+    or is new here."""
+    for holder in record.holders:
+        if holder.nonce == ask.nonce:
+            return True
     for waiter in record.queue:
         if waiter.nonce == ask.nonce:
             return waiter.turn_at is not None

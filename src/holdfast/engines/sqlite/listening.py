@@ -53,7 +53,7 @@ class Listener:
         us: Identity,
         post: Callable[[str], None],
         probe: Callable[[str, Identity | None], Status],
-        learn: Callable[[News], None],
+        learn: Callable[[News | None], None],
     ) -> None:
         self._inbox = inbox
         self._us = us
@@ -191,8 +191,7 @@ class Listener:
         """Post what has come."""
         message = self._inbox.receive()
         if message is not None:
-            if message.news is not None:
-                self._learn(message.news)
+            self._learn(message.news)
             self._post(message.nonce)
 
     # --- on a thread ----------------------------------------------------------------------------

@@ -42,10 +42,10 @@ class Membership:
         side: Side,
         client: str,
         post: Callable[[str], None],
-        learn: Callable[[News], None],
+        learn: Callable[[News | None], None],
     ) -> None:
         self.client = client
-        self.post = post
+        self._post, self._learn = post, learn
         self.side = side
         self.us = identify()
         with contextlib.ExitStack() as undo:
@@ -76,6 +76,11 @@ class Membership:
     def is_registered(self, execute: Execute) -> bool:
         row = execute("SELECT dead FROM clients WHERE id = ?", (self.client,)).fetchone()
         return row is not None and not row[0]
+
+    def tell(self, nonce: str, news: News | None) -> None:
+        """What a message would, were it from another process."""
+        self._learn(news)
+        self._post(nonce)
 
     def say_goodbye(self, execute: Execute) -> None:
         """Without its row a client claims nothing; only then its files go."""

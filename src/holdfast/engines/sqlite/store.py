@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
+from ...rules import transitions
+from ...rules.handing import apply, heir_of
 from ...rules.queueing import next_event_at
 from ...rules.record import Record, is_idle, rebase
 from ...rules.requests import (
@@ -31,6 +33,7 @@ from ...rules.requests import (
     Acquire,
     Done,
     Gone,
+    Granted,
     Inspect,
     Queued,
     Refresh,
@@ -41,7 +44,7 @@ from ...rules.requests import (
     Snapshot,
     Wake,
 )
-from ...rules.transitions import Step, apply, apply_in_order
+from ...rules.transitions import Step, apply_in_order
 from ..local import Busy
 from .census import View
 from .claims import (
@@ -69,6 +72,9 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 8
 """How often a change is decided anew at once; after that the caller pauses."""
+
+HANDING_TRIES: Final = 3
+"""How often it is tried to hand a lock over: it cannot be, to one who died. That one gets a turn."""
 
 _DONE: Final = Done()
 _NOBODY: Final[Sequence[Guard]] = ()
@@ -156,16 +162,17 @@ class SqliteStore:
         for attempt in range(TRIES):
             loaded = self._table.load(execute, key)
             now, wall = boottime(), wall_us()
+            rule = transitions.apply if attempt >= HANDING_TRIES and request.__class__ is Release else apply
             if self._is_plain(loaded, request, now):
                 record, guards = loaded.record, _NOBODY
-                step = apply(record, request, now, wall)
+                step = rule(record, request, now, wall)
             else:
                 view = self._view(execute, loaded, now, getattr(request, "nonce", ""), fresh=attempt > 0)
                 record, guards = view.record, expired(view, now)
-                step = apply(record, request, now, wall, view.dead)
+                step = rule(record, request, now, wall, view.dead)
             if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
                 return step
-            if self._store(execute, key, loaded, step.record, wall, guards):
+            if self._store(execute, key, loaded, step.record, wall, guards, heir_of(request, step)):
                 return step
             self._presence.stay_registered(execute)
         raise Busy
@@ -181,7 +188,11 @@ class SqliteStore:
         before = recalled.record
         step = apply(before, request, now, wall)
         after = step.record
-        return step if after is not before and self._store(execute, key, recalled, after, wall) else None
+        if after is before:
+            # What it is told of as granted, another wrote down for it as it gave the lock back.
+            return step if step.reply.__class__ is Granted else None
+        stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
+        return step if stored else None
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
@@ -224,8 +235,9 @@ class SqliteStore:
         after: Record,
         wall: int,
         guards: Sequence[Guard] = (),
+        heir: str | None = None,
     ) -> bool:
-        if not self._table.store(execute, key, loaded, after, wall, guards):
+        if not self._table.store(execute, key, loaded, after, wall, guards, heir):
             return False
         for holder in after.holders:
             if holder.ttl < self._shortest_ttl:
@@ -368,7 +380,7 @@ class SqliteStore:
             wake = due.popleft()
             here, membership = HERE.get(wake.client), self._presence.membership
             if here is not None:
-                here.post(wake.nonce)
+                here.tell(wake.nonce, news)
             elif (
                 membership is not None
                 and membership.inbox.send(wake.client, wake.nonce, news) is Sent.REFUSED

@@ -132,9 +132,16 @@ class Table:
             return learned
         return None if key in self._shared else self._written.get(key)
 
-    def learn(self, news: News) -> None:
-        """Another client wrote this, and woke us. It may be from any thread, and may be outdated."""
-        if news.boot != self.boot:
+    def learn(self, news: News | None) -> None:
+        """Another client wrote this, and woke us. It may be from any thread, and may be outdated.
+
+        None: it does not say what it wrote.
+        """
+        if news is None:
+            self._learned.clear()
+            return
+        known = self._learned.get(news.key)
+        if news.boot != self.boot or (known is not None and known.version > news.version):
             return
         with contextlib.suppress(ValueError, TypeError, AttributeError):  # whoever reads it there is told
             if len(self._learned) >= LEARNED_AT_MOST:
@@ -176,8 +183,12 @@ class Table:
         after: Record,
         wall: int,
         expired: Sequence[Guard] = (),
+        heir: str | None = None,
     ) -> bool:
-        """Write, if the record is still the one that was loaded and all else still holds; tells whether."""
+        """Write, if the record is still the one that was loaded and all else still holds; tells whether.
+
+        ``heir``: the client that it is handed to.
+        """
         text, forget_at = encode(after), _forget_at(after, wall)
         values: tuple[Any, ...]
         if loaded.version < 0:
@@ -188,19 +199,24 @@ class Table:
         else:
             version = loaded.version + 1
             values = (version, self.boot, text, forget_at, self._namespace, key, loaded.version, self._client)
+            statement = UPDATE
             if expired:
-                guarded = UPDATE + NOT_RENEWED * len(expired)
-                written = execute(guarded, (*values, *[value for guard in expired for value in guard]))
-            else:
-                written = execute(UPDATE, values)
+                statement += NOT_RENEWED * len(expired)
+                values = (*values, *[value for guard in expired for value in guard])
+            if heir is not None:
+                statement += STILL_ALIVE
+                values = (*values, heir)
+            written = execute(statement, values)
         if written.rowcount != 1:
             self._written.pop(key, None)
             self._shared.add(key)
             return False
         if len(self._written) >= KEPT_AT_MOST:
             self.forget()
+        if self._learned:
+            self._learned.pop(key, None)  # it is older
         self._written[key] = Loaded(version, self.boot, after)
-        self._last = News(key, version, self.boot, text) if after.queue else None
+        self._last = News(key, version, self.boot, text) if after.queue or heir or after.ended else None
         return True
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:

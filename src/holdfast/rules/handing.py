@@ -1,0 +1,85 @@
+"""Handing a lock over: who gives it back grants it to the first in line in the same step.
+
+A turn, which is what the first in line gets otherwise, has to be taken up with a request of its own. Handing
+over saves that, where one who waits can be told that it has the lock already. It comes on top of the
+transitions, for engines that want it. The outcome is the same as if the first in line had taken up its turn
+at that very moment.
+
+One who stands still would then have the lock for its ttl, where a turn is over after two seconds. So only who
+came a moment ago is handed anything; who has waited longer is asked by a turn whether it is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from . import transitions
+from .mutex import admits
+from .queueing import find_holder
+from .record import Record, Wants
+from .requests import Acquire, Granted, Queued, Release, Request
+from .transitions import Step, grant
+
+__all__ = ["CAME_SECONDS", "apply", "heir_of"]
+
+CAME_SECONDS: Final = 0.1
+"""Who came so long ago at most is taken to be awake."""
+
+
+def apply(record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()) -> Step:
+    """``transitions.apply``, with handing over."""
+    step = transitions.apply(record, request, now, wall_us, dead)
+    if request.__class__ is Acquire:
+        if step.reply.__class__ is Queued:
+            return _noted(step, request)
+        if step.record is record and isinstance(step.reply, Granted):
+            return _dated(step, step.reply, request.nonce, now)
+    elif step.wake and request.__class__ is Release:
+        return _handing_over(step, now, wall_us)
+    return step
+
+
+def heir_of(request: Request, step: Step) -> str | None:
+    """The client that the lock was handed to, if it was."""
+    if request.__class__ is not Release or not step.wake or step.record.kind != "lock":
+        return None
+    return step.record.holders[0].client if step.record.holders else None
+
+
+def _noted(step: Step, ask: Acquire) -> Step:
+    """With its place one leaves what it wants."""
+    if ask.kind != "lock" or not ask.fair:
+        return step
+    record = step.record
+    for place, waiter in enumerate(record.queue):
+        if waiter.nonce == ask.nonce and waiter.wants is None:
+            wants = Wants(ask.ttl, ask.renews, ask.max_hold, ask.metadata)
+            queue = (*record.queue[:place], waiter._replace(wants=wants), *record.queue[place + 1 :])
+            return step._replace(record=record._replace(queue=queue))
+    return step
+
+
+def _handing_over(step: Step, now: float, wall_us: int) -> Step:
+    record = step.record
+    if record.kind != "lock" or record.holders or not record.queue:
+        return step
+    nonce, client, owner, mode, since, _, turn_at, wants = record.queue[0]
+    if wants is None or turn_at is None or now - since > CAME_SECONDS:
+        return step
+    if record.ended and any(ended.nonce == nonce for ended in record.ended):
+        return step
+    ttl, renews, max_hold, metadata = wants
+    ask = Acquire(
+        nonce, client, owner, "lock", mode, ttl, True, True, renews, max_hold, record.limit, metadata
+    )
+    after, reply = grant(record, ask, 0, now, wall_us, admits)
+    return step._replace(record=after) if reply.__class__ is Granted else step
+
+
+def _dated(step: Step, reply: Granted, nonce: str, now: float) -> Step:
+    """Who finds that it has the lock is told since when: that may be a while."""
+    holder = find_holder(step.record, nonce)
+    if holder is None or holder.since >= now:
+        return step
+    return step._replace(reply=reply._replace(age=now - holder.since))

@@ -1,0 +1,155 @@
+"""Handing over: what the first in line gets is what it would have taken, at the very same moment."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.rules import handing, transitions
+from holdfast.rules.codec import decode, encode
+from holdfast.rules.handing import CAME_SECONDS, heir_of
+from holdfast.rules.record import EMPTY, MAX_TOKEN, Holder, Record, Waiter, Wants
+from holdfast.rules.requests import Acquire, Busy, Done, Gone, Granted, Queued, Release, Wake, Withdraw
+from holdfast.rules.transitions import Step
+from rules.moves import KINDS, long_moves
+from rules.test_transitions import record_after
+
+WALL = 5_000_000
+
+
+def ask_for(number: int, kind: str = "lock", mode: str = "exclusive", fair: bool = True) -> Acquire:
+    metadata = {"number": str(number)}
+    return Acquire(f"n-{number}", f"c-{number}", "me", kind, mode, 30.0, True, fair, True, 60.0, 0, metadata)
+
+
+def queue_of(*asked: Acquire, at: float = 100.0) -> Record:
+    """The first holds, the others wait in this order."""
+    record = EMPTY
+    for ask in asked:
+        record = handing.apply(record, ask, at, WALL).record
+    return record
+
+
+def given_back(record: Record, at: float = 100.0625) -> Step:
+    return handing.apply(record, Release("n-0"), at, WALL)
+
+
+def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
+    step = given_back(queue_of(ask_for(0), ask_for(1), ask_for(2)))
+    (heir,) = step.record.holders
+    who = ("n-1", "c-1", "me", "exclusive")
+    assert heir == Holder(*who, WALL + 1, 100.0625, 130.0625, 30.0, True, 160.0625, {"number": "1"})
+    assert step.record.token == WALL + 1
+    assert [waiter.nonce for waiter in step.record.queue] == ["n-2"]
+    assert step.record.queue[0].turn_at is None
+    assert step.reply == Done()
+    assert step.wake == (Wake("c-1", "n-1"),)
+    assert heir_of(Release("n-0"), step) == "c-1"
+
+
+def test_it_is_told_since_when() -> None:
+    record = given_back(queue_of(ask_for(0), ask_for(1))).record
+    step = handing.apply(record, ask_for(1), 101.5625, WALL)
+    assert step.record is record
+    assert step.reply == Granted(WALL + 1, (), "lock", "exclusive", 30.0, 58.5, {"number": "1"}, 1.5)
+    assert isinstance(handing.apply(record, ask_for(3)._replace(wait=False), 101.5625, WALL).reply, Busy)
+
+
+def test_one_who_left_gives_it_to_the_next() -> None:
+    record = given_back(queue_of(ask_for(0), ask_for(1), ask_for(2))).record
+    step = handing.apply(record, Withdraw("n-1", 0.0), 100.2, WALL)
+    assert step.wake == (Wake("c-2", "n-2"),)
+    assert step.record.queue[0].turn_at == 100.2
+
+
+def test_who_has_waited_longer_is_asked_by_a_turn() -> None:
+    record = queue_of(ask_for(0), ask_for(1))
+    assert given_back(record, 100.0 + CAME_SECONDS).record.holders
+    step = given_back(record, 100.01 + CAME_SECONDS)
+    assert not step.record.holders
+    assert step.record.queue[0].turn_at == 100.01 + CAME_SECONDS
+    assert heir_of(Release("n-0"), step) is None
+
+
+@pytest.mark.parametrize(
+    "kind_and_mode", [("rwlock", "read"), ("rwlock", "write"), ("semaphore", "permit")], ids="-".join
+)
+def test_only_locks_are_handed_over(kind_and_mode: tuple[str, str]) -> None:
+    kind, mode = kind_and_mode
+    first = ask_for(0, kind, "write" if kind == "rwlock" else mode)._replace(limit=int(kind == "semaphore"))
+    record = queue_of(first, ask_for(1, kind, mode)._replace(limit=first.limit))
+    step = given_back(record)
+    assert not step.record.holders
+    assert step == transitions.apply(record, Release("n-0"), 100.0625, WALL)
+
+
+def test_where_others_may_barge_nothing_is_handed_over() -> None:
+    step = given_back(queue_of(ask_for(0), ask_for(1, fair=False)))
+    assert not step.record.holders
+    newcomer = ask_for(2, fair=False)._replace(wait=False)
+    assert isinstance(handing.apply(step.record, newcomer, 100.2, WALL).reply, Granted)
+
+
+def test_what_was_queued_by_an_earlier_version_takes_it_by_itself() -> None:
+    record = transitions.apply(queue_of(ask_for(0)), ask_for(1), 100.0, WALL).record
+    assert record.queue[0].wants is None
+    assert not given_back(record).record.holders
+    asked_again = handing.apply(record, ask_for(1), 100.0, WALL)
+    assert isinstance(asked_again.reply, Queued)
+    assert given_back(asked_again.record).record.holders[0].nonce == "n-1"
+
+
+def test_without_a_token_left_nobody_is_handed_anything() -> None:
+    record = queue_of(ask_for(0), ask_for(1))._replace(token=MAX_TOKEN - 1)
+    assert not given_back(record).record.holders
+
+
+def test_who_has_nothing_hands_nothing_over() -> None:
+    record = queue_of(ask_for(0), ask_for(1))
+    step = handing.apply(record, Release("n-9"), 100.1, WALL)
+    assert isinstance(step.reply, Gone)
+    assert step.record is record
+    assert heir_of(Release("n-9"), step) is None
+
+
+def test_what_one_wants_is_kept_as_text() -> None:
+    record = queue_of(ask_for(0), ask_for(1))
+    assert record.queue[0].wants == Wants(30.0, True, 60.0, {"number": "1"})
+    assert decode(encode(record)) == record
+
+
+def test_places_of_the_first_schema_are_understood() -> None:
+    first = '[1,"lock",7,[],[["n-1","c-1","me","exclusive",1.0,6.0,null]],0,0,null,[],[]]'
+    (waiter,) = decode(first).queue
+    assert waiter == Waiter("n-1", "c-1", "me", "exclusive", 1.0, 6.0, None, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) -> None:
+    @settings(max_examples=150)
+    @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0.0, 3.0))
+    def check(seed: int, length: int, pause: float) -> None:
+        record, now = record_after(long_moves(kind, seed, length), hands_over=True)
+        now += pause
+        for holder in record.holders:
+            request = Release(holder.nonce)
+            step = handing.apply(record, request, now, WALL)
+            plain = transitions.apply(record, request, now, WALL)
+            assert step.reply == plain.reply
+            assert step.wake == plain.wake
+            if heir_of(request, step) is None:
+                assert step == plain
+                continue
+            nonce, client, owner, mode, _, _, _, wants = plain.record.queue[0]
+            assert wants is not None
+            limit = plain.record.limit
+            ttl, renews, max_hold, metadata = wants
+            ask = Acquire(
+                nonce, client, owner, "lock", mode, ttl, True, True, renews, max_hold, limit, metadata
+            )
+            taken = transitions.apply(plain.record, ask, now, WALL)
+            assert isinstance(taken.reply, Granted)
+            assert step.record == taken.record
+
+    check()
