@@ -19,13 +19,14 @@ __all__ = ["OneHears"]
 class OneHears:
     """What ``drivers.adapter.Hearing`` asks for, but for ``take``."""
 
-    __slots__ = ("_awake", "_bell", "_hearer", "_poller")
+    __slots__ = ("_awake", "_bell", "_hearer", "_listens_to", "_poller")
 
     def __init__(self) -> None:
         self._bell = Bell()
         self._hearer: dict[None, int] = {}
         """The thread that hears: set in one step, so that nothing can come in between."""
         self._poller = select.poll()
+        self._listens_to = -1
         self._awake = False
         """Whoever hears is about to look at what it waits for, and needs no bell."""
 
@@ -36,10 +37,12 @@ class OneHears:
 
     def _listen_to(self, fileno: int) -> None:
         """This, the bell, and nothing else."""
+        if fileno == self._listens_to:
+            return
         poller = select.poll()
         poller.register(self._bell.fileno(), select.POLLIN)
         poller.register(fileno, select.POLLIN)
-        self._poller = poller
+        self._poller, self._listens_to = poller, fileno
 
     def hear(self, seconds: float) -> bool:
         news = self._poller.poll(seconds * 1000)

@@ -184,7 +184,10 @@ class AdvisoryThreads:
         if not task.done:
             with line.mutex:
                 if not task.done:
-                    self._drive(session, task, 0.0, line.looks if first else None)
+                    if first:
+                        self._drive(session, task, 0.0, line.looks)
+                    else:
+                        self._step(session, task)  # finds out by itself whether something has come
         if not task.done:
             self.hearing.expect(session, task)
         return task.done
