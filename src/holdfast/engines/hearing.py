@@ -44,6 +44,11 @@ class OneHears:
         poller.register(fileno, select.POLLIN)
         self._poller, self._listens_to = poller, fileno
 
+    def _listen_no_more(self) -> None:
+        """Only to the bell."""
+        self._poller.unregister(self._listens_to)
+        self._listens_to = -1
+
     def hear(self, seconds: float) -> bool:
         news = self._poller.poll(seconds * 1000)
         came = False

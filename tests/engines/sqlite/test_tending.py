@@ -183,6 +183,25 @@ def test_a_name_that_is_not_there_at_all_is_gone(path: Path, client: Callable[[]
     ]
 
 
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("is_told", [True, False], ids=["told of it", "found out"])
+def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
+    client: Callable[[], One], is_told: bool
+) -> None:
+    holder, heir, other = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = heir.attempt(ttl=0.2, wait=True)
+    heir.ask("x", waiting)
+    holder.release("x", attempt)
+    if is_told:
+        heir.store.listen_in_thread()
+        wait_until(lambda: heir.posted)
+    assert isinstance(heir.ask("x", waiting), Granted)
+    until(boottime() + 0.3)
+    heir.tend()
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+
+
 # --- a renewal and a take-over at the same moment ---------------------------------------------------
 
 

@@ -41,7 +41,7 @@ class Overhearing(OneHears):
         if line is not None and not self._ears.overhear(line):
             # The thread that listens finds out for itself, and makes it anew; then everyone is told to look.
             self._line = None
-            self._poller.unregister(fd)
+            self._listen_no_more()
             line.leave_reading(False)
         return False
 

@@ -171,7 +171,7 @@ class SqliteStore:
                 record, guards = view.record, expired(view, now)
                 step = rule(record, request, now, wall, view.dead)
             if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
-                return step
+                return self._found(step)
             if self._store(execute, key, loaded, step.record, wall, guards, heir_of(request, step)):
                 return step
             self._presence.stay_registered(execute)
@@ -190,9 +190,15 @@ class SqliteStore:
         after = step.record
         if after is before:
             # What it is told of as granted, another wrote down for it as it gave the lock back.
-            return step if step.reply.__class__ is Granted else None
+            return self._found(step) if step.reply.__class__ is Granted else None
         stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
         return step if stored else None
+
+    def _found(self, step: Step) -> Step:
+        """It is written already, perhaps by another for us."""
+        if isinstance(step.reply, Granted) and step.reply.ttl < self._shortest_ttl:
+            self._shortest_ttl = step.reply.ttl
+        return step
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
