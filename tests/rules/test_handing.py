@@ -20,7 +20,7 @@ WALL = 5_000_000
 
 def ask_for(number: int, kind: str = "lock", mode: str = "exclusive", fair: bool = True) -> Acquire:
     metadata = {"number": str(number)}
-    return Acquire(f"n-{number}", f"c-{number}", "me", kind, mode, 30.0, True, fair, True, 60.0, 0, metadata)
+    return Acquire(f"n-{number}", f"c-{number}", "me", kind, mode, 30.0, True, fair, True, None, 0, metadata)
 
 
 def queue_of(*asked: Acquire, at: float = 100.0) -> Record:
@@ -39,7 +39,7 @@ def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
     step = given_back(queue_of(ask_for(0), ask_for(1), ask_for(2)))
     (heir,) = step.record.holders
     who = ("n-1", "c-1", "me", "exclusive")
-    assert heir == Holder(*who, WALL + 1, 100.0625, 130.0625, 30.0, True, 160.0625, {"number": "1"})
+    assert heir == Holder(*who, WALL + 1, 100.0625, 130.0625, 30.0, True, None, {"number": "1"})
     assert step.record.token == WALL + 1
     assert [waiter.nonce for waiter in step.record.queue] == ["n-2"]
     assert step.record.queue[0].turn_at is None
@@ -52,7 +52,7 @@ def test_it_is_told_since_when() -> None:
     record = given_back(queue_of(ask_for(0), ask_for(1))).record
     step = handing.apply(record, ask_for(1), 101.5625, WALL)
     assert step.record is record
-    assert step.reply == Granted(WALL + 1, (), "lock", "exclusive", 30.0, 58.5, {"number": "1"}, 1.5)
+    assert step.reply == Granted(WALL + 1, (), "lock", "exclusive", 30.0, None, {"number": "1"}, 1.5)
     assert isinstance(handing.apply(record, ask_for(3)._replace(wait=False), 101.5625, WALL).reply, Busy)
 
 
@@ -91,6 +91,11 @@ def test_where_others_may_barge_nothing_is_handed_over() -> None:
     assert isinstance(handing.apply(step.record, newcomer, 100.2, WALL).reply, Granted)
 
 
+def test_one_that_may_hold_it_only_for_so_long_takes_it_by_itself() -> None:
+    step = given_back(queue_of(ask_for(0), ask_for(1)._replace(max_hold=60.0)))
+    assert not step.record.holders
+
+
 def test_what_was_queued_by_an_earlier_version_takes_it_by_itself() -> None:
     record = transitions.apply(queue_of(ask_for(0)), ask_for(1), 100.0, WALL).record
     assert record.queue[0].wants is None
@@ -115,7 +120,7 @@ def test_who_has_nothing_hands_nothing_over() -> None:
 
 def test_what_one_wants_is_kept_as_text() -> None:
     record = queue_of(ask_for(0), ask_for(1))
-    assert record.queue[0].wants == Wants(30.0, True, 60.0, {"number": "1"})
+    assert record.queue[0].wants == Wants(30.0, True, {"number": "1"})
     assert decode(encode(record)) == record
 
 
@@ -144,10 +149,8 @@ def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) 
             nonce, client, owner, mode, _, _, _, wants = plain.record.queue[0]
             assert wants is not None
             limit = plain.record.limit
-            ttl, renews, max_hold, metadata = wants
-            ask = Acquire(
-                nonce, client, owner, "lock", mode, ttl, True, True, renews, max_hold, limit, metadata
-            )
+            ttl, renews, metadata = wants
+            ask = Acquire(nonce, client, owner, "lock", mode, ttl, True, True, renews, None, limit, metadata)
             taken = transitions.apply(plain.record, ask, now, WALL)
             assert isinstance(taken.reply, Granted)
             assert step.record == taken.record

@@ -18,7 +18,7 @@ from . import transitions
 from .mutex import admits
 from .queueing import find_holder
 from .record import Record, Wants
-from .requests import Acquire, Granted, Queued, Release, Request
+from .requests import Acquire, Done, Granted, Queued, Release, Request
 from .transitions import Step, grant
 
 __all__ = ["CAME_SECONDS", "apply", "heir_of"]
@@ -35,26 +35,26 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
             return _noted(step, request)
         if step.record is record and isinstance(step.reply, Granted):
             return _dated(step, step.reply, request.nonce, now)
-    elif step.wake and request.__class__ is Release:
+    elif request.__class__ is Release and step.record.queue and step.reply.__class__ is Done:
         return _handing_over(step, now, wall_us)
     return step
 
 
 def heir_of(request: Request, step: Step) -> str | None:
     """The client that the lock was handed to, if it was."""
-    if request.__class__ is not Release or not step.wake or step.record.kind != "lock":
+    if request.__class__ is not Release or step.record.kind != "lock" or step.reply.__class__ is not Done:
         return None
     return step.record.holders[0].client if step.record.holders else None
 
 
 def _noted(step: Step, ask: Acquire) -> Step:
     """With its place one leaves what it wants."""
-    if ask.kind != "lock" or not ask.fair:
+    if ask.kind != "lock" or not ask.fair or ask.max_hold is not None:
         return step
     record = step.record
     for place, waiter in enumerate(record.queue):
         if waiter.nonce == ask.nonce and waiter.wants is None:
-            wants = Wants(ask.ttl, ask.renews, ask.max_hold, ask.metadata)
+            wants = Wants(ask.ttl, ask.renews, ask.metadata)
             queue = (*record.queue[:place], waiter._replace(wants=wants), *record.queue[place + 1 :])
             return step._replace(record=record._replace(queue=queue))
     return step
@@ -62,17 +62,15 @@ def _noted(step: Step, ask: Acquire) -> Step:
 
 def _handing_over(step: Step, now: float, wall_us: int) -> Step:
     record = step.record
-    if record.kind != "lock" or record.holders or not record.queue:
+    if record.kind != "lock" or record.holders:
         return step
     nonce, client, owner, mode, since, _, turn_at, wants = record.queue[0]
     if wants is None or turn_at is None or now - since > CAME_SECONDS:
         return step
     if record.ended and any(ended.nonce == nonce for ended in record.ended):
         return step
-    ttl, renews, max_hold, metadata = wants
-    ask = Acquire(
-        nonce, client, owner, "lock", mode, ttl, True, True, renews, max_hold, record.limit, metadata
-    )
+    ttl, renews, metadata = wants
+    ask = Acquire(nonce, client, owner, "lock", mode, ttl, True, True, renews, None, record.limit, metadata)
     after, reply = grant(record, ask, 0, now, wall_us, admits)
     return step._replace(record=after) if reply.__class__ is Granted else step
 

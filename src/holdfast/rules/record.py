@@ -69,7 +69,6 @@ class Wants(NamedTuple):
 
     ttl: float
     renews: bool
-    max_hold: float | None
     metadata: Mapping[str, str]
 
 

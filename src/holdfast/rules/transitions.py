@@ -129,15 +129,18 @@ def apply_in_order(
     wall_us: int,
     stop_when_refused: bool,
     dead: Collection[str] = (),
+    rule: Callable[..., Step] | None = None,
 ) -> list[Step]:
     """Several names in one atomic step, in the given order; may end with the first that is not granted.
 
-    What is to be stored for a name is the record of its last step.
+    What is to be stored for a name is the record of its last step. ``rule``: by which each step is made, if
+    not by ``apply``.
     """
+    rule = rule or apply
     present = dict(records)
     done: list[Step] = []
     for name, request in steps:
-        step = apply(present.get(name, EMPTY), request, now, wall_us, dead)
+        step = rule(present.get(name, EMPTY), request, now, wall_us, dead)
         present[name] = step.record
         done.append(step)
         if stop_when_refused and isinstance(request, Acquire) and not isinstance(step.reply, Granted):

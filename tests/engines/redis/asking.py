@@ -34,9 +34,8 @@ class Asker:
         io_timeout: float = 5.0,
         **options: Any,
     ) -> None:
-        self.engine: RedisEngine = open_engine(
-            parse_url(url), namespace or f"test-{secrets.token_hex(6)}", options
-        )
+        self.namespace = namespace or f"test-{secrets.token_hex(6)}"
+        self.engine: RedisEngine = open_engine(parse_url(url), self.namespace, options)
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
         self.told_to_look = 0

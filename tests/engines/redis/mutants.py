@@ -136,13 +136,68 @@ MUTANTS = (
     ),
     Mutant(
         "in a crowd nobody is woken",
-        "  wake(KEYS[1], client, nonce)\n  return DONE",
-        "  return DONE",
+        "    wake(KEYS[1], client, nonce)\n",
+        "",
     ),
     Mutant(
         "in a crowd a release deals no turn",
-        "queue, deadlines, { now }, {}, {})",
-        "queue, deadlines, {}, {}, {})",
+        "holders, turns = {}, { now }",
+        "holders = {}",
+    ),
+    Mutant(
+        "in a crowd it is handed to whoever is first",
+        "wants and now - since <= CAME_SECONDS and token < MAX_TOKEN",
+        "wants and token < MAX_TOKEN",
+    ),
+    Mutant(
+        "in a crowd the heir's token is the time alone",
+        "local token, latest = math.max(wall_us, last_token + 1), now\n",
+        "local token, latest = wall_us, now\n",
+    ),
+    Mutant(
+        "in a crowd the heir's token may be anything",
+        "now - since <= CAME_SECONDS and token < MAX_TOKEN",
+        "now - since <= CAME_SECONDS",
+    ),
+    Mutant(
+        "in a crowd the heir keeps its place in the queue",
+        "    table.remove(queue, 1)\n    table.remove(deadlines, 1)\n  else",
+        "  else",
+    ),
+    Mutant(
+        "in a crowd the heir is not told what it has",
+        "wake(KEYS[1], client, nonce, token)",
+        "(wake(KEYS[1], client, nonce) or true)",
+    ),
+    Mutant(
+        "it is handed to whoever is first",
+        "wants and now - since <= CAME_SECONDS and not place_of",
+        "wants and not place_of",
+    ),
+    Mutant(
+        "it is handed to one that was ended",
+        "now - since <= CAME_SECONDS and not place_of(record.ended, nonce) then",
+        "now - since <= CAME_SECONDS then",
+    ),
+    Mutant(
+        "the heir is not told what it has",
+        "if token and wake(key, client, nonce, token) then",
+        "if token and (wake(key, client, nonce) or true) then",
+    ),
+    Mutant(
+        "what is handed over is not dated",
+        "granted(record, holder, now, false, math.max(now - holder[SINCE], 0))",
+        "granted(record, holder, now, false)",
+    ),
+    Mutant(
+        "it is handed over where others may barge",
+        "kind == 'lock' and fair and #options == 2 and ask[2]",
+        "kind == 'lock' and #options == 2 and ask[2]",
+    ),
+    Mutant(
+        "it is handed over for longer than it may be held",
+        "kind == 'lock' and fair and #options == 2 and ask[2]",
+        "kind == 'lock' and fair and ask[2]",
     ),
     Mutant(
         "in a crowd a turn is anybody's",

@@ -7,7 +7,7 @@ import json
 import struct
 from typing import Any
 
-from holdfast.rules.record import EMPTY, Ended, Holder, Record, StoredValue, Waiter, Watcher
+from holdfast.rules.record import EMPTY, Ended, Holder, Record, StoredValue, Waiter, Wants, Watcher
 
 SCHEMA = 1
 SIZES = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
@@ -77,8 +77,15 @@ def holder_of(
 
 
 def waiter_of(raw: bytes, deadline: float, turn_at: float | None) -> Waiter:
-    nonce, mode, client, owner, since = values_in(raw)
-    return Waiter(nonce.decode(), client.decode(), owner.decode(), mode.decode(), since, deadline, turn_at)
+    nonce, mode, client, owner, since, *claim = values_in(raw)
+    who = nonce.decode(), client.decode(), owner.decode(), mode.decode()
+    return Waiter(*who, since, deadline, turn_at, wants_of(*claim) if claim else None)
+
+
+def wants_of(claim: bytes) -> Wants:
+    _, _, _, ttl, renews, until, metadata = values_in(claim)
+    assert until is False
+    return Wants(ttl, renews, json.loads(metadata) if metadata else {})
 
 
 def value_of(raw: bytes | None) -> StoredValue | None:

@@ -8,10 +8,11 @@ import pytest
 
 import holdfast
 from engines.redis.asking import Asker, Driver
+from engines.redis.test_many import calls
 from holdfast import EngineUnavailable
 from holdfast.core.ops import Refused
 from holdfast.lab.servers import Redis
-from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect
+from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect, Queued
 from support import wait_until
 
 
@@ -38,6 +39,23 @@ def test_a_grant_that_replicas_have(driver: Driver, pair: tuple[Redis, Redis]) -
         told = asker.ask(asker.adapter.apply_in_order, steps, True)
         assert [type(each) for each in told] == [Granted] * 3
         assert any("1 replicas" in need for need in asker.engine.guarantees.needs)
+
+
+def test_what_is_handed_over_is_asked_for_until_replicas_have_it(
+    driver: Driver, pair: tuple[Redis, Redis]
+) -> None:
+    master, replica = pair
+    with Asker(driver, f"{master.url}?wait_replicas=1") as asker:
+        asker.ask(asker.adapter.listen, "x")
+        assert isinstance(asker.acquire("x", "n1"), Granted)
+        assert isinstance(asker.acquire("x", "n2", wait=True), Queued)
+        asker.release("x", "n1")
+        asker.until_posted("n2")
+        before = calls(master)
+        assert isinstance(asker.acquire("x", "n2", wait=True), Granted)
+        assert calls(master) > before
+        key = asker.engine._space.prefix + b"lock:{x}"
+        assert replica.command("GET", key) == master.command("GET", key)
 
 
 def test_a_grant_that_they_do_not_have_is_given_back(driver: Driver, pair: tuple[Redis, Redis]) -> None:

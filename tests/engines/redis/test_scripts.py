@@ -143,7 +143,8 @@ def test_a_lease_ends_by_itself(wire: Wire, space: Space) -> None:
 def test_a_waiter_that_does_not_come_is_passed(wire: Wire, space: Space) -> None:
     """The turns are those of the rule; here only that they are told in the server's time."""
     wire.apply(space, "a", ask_for("n1"))
-    assert wire.apply(space, "a", ask_for("n2", "c2", wait=True)) == Queued(0, 5.0, ("c1",))
+    waiting = ask_for("n2", "c2", wait=True, fair=False)
+    assert wire.apply(space, "a", waiting) == Queued(0, 5.0, ("c1",))
     before = server_us(wire)
     wire.apply(space, "a", Release("n1"))
     after = server_us(wire)
@@ -243,7 +244,7 @@ def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Space) ->
     with closing(Wire(shared_redis())) as ear:
         ear.ask(b"SUBSCRIBE", channel_of(space, "c2", "a"))
         wire.apply(space, "a", ask_for("n1"))
-        wire.apply(space, "a", ask_for("n2", "c2", wait=True))
+        wire.apply(space, "a", ask_for("n2", "c2", wait=True, fair=False))
         wire.apply(space, "a", Release("n1"))
         assert ear.read() == [b"message", channel_of(space, "c2", "a"), b"n2"]
 

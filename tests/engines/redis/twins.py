@@ -28,6 +28,8 @@ from holdfast.engines.redis.translation import (
     reply,
 )
 from holdfast.lab.servers import Redis
+from holdfast.rules import handing
+from holdfast.rules.handing import heir_of
 from holdfast.rules.queueing import blockers, look_in
 from holdfast.rules.record import EMPTY, RETENTION_SECONDS, Record
 from holdfast.rules.requests import (
@@ -42,6 +44,7 @@ from holdfast.rules.requests import (
     Request,
     Snapshot,
     Wake,
+    Watch,
     Withdraw,
 )
 from holdfast.rules.transitions import Step, apply, apply_in_order
@@ -104,17 +107,22 @@ class Rules:
         steps = self._steps(deed)
         for (name, _), step in zip(deed.steps, steps, strict=False):
             self.records[name] = step.record
-        told = [step.reply for step in steps]
+        told = [_without_wants(step.reply) for step in steps]
         if deed.what == "tend":
             told = [self._told_at_last(deed, place, one) for place, one in enumerate(told)]
         records = {name: self.records.get(name, EMPTY) for name in names_of(deed)}
         changed = {name: r for name, r in records.items() if r is not before.get(name, EMPTY)}
         lives = {name: lives_ms(record, deed.now) for name, record in changed.items()}
-        return Told(told, records, [wake for step in steps for wake in step.wake], lives)
+        wakes = [
+            _message_to(wake, request, step)
+            for (_, request), step in zip(deed.steps, steps, strict=False)
+            for wake in step.wake
+        ]
+        return Told(told, records, wakes, lives)
 
     def _steps(self, deed: Deed) -> list[Step]:
         known = {name: self.records.get(name, EMPTY) for name, _ in deed.steps}
-        return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop)
+        return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop, rule=handing.apply)
 
     def _told_at_last(self, deed: Deed, place: int, one: Reply) -> Reply:
         """In a batch, where one stands is told once all have been refreshed."""
@@ -124,6 +132,21 @@ class Rules:
         assert isinstance(settled, Snapshot)
         record = settled.record
         return Queued(one.position, look_in(record, one.position, deed.now), blockers(record, one.position))
+
+
+def _without_wants(reply: Reply) -> Reply:
+    """Who looks is not told what those want who wait."""
+    if not isinstance(reply, Snapshot):
+        return reply
+    queue = tuple(waiter._replace(wants=None) for waiter in reply.record.queue)
+    return reply._replace(record=reply.record._replace(queue=queue))
+
+
+def _message_to(wake: Wake, request: Request, step: Step) -> Wake:
+    """One who was handed the lock is told its token."""
+    if heir_of(request, step) != wake.client or step.record.holders[0].nonce != wake.nonce:
+        return wake
+    return wake._replace(nonce=f"{wake.nonce}\n{step.record.token}")
 
 
 def lives_ms(record: Record, now: float) -> int:
@@ -300,7 +323,10 @@ def crowded_deeds(kind: str) -> list[Deed]:
 
 
 def passing_deeds(seed: int) -> list[Deed]:
-    """A lock that goes from hand to hand while others wait: mostly at once, sometimes late, once too late."""
+    """A lock that goes from hand to hand while others wait: mostly at once, sometimes late, once too late.
+
+    Some with one who watches and attempts that were ended, some at the end of all tokens.
+    """
     chance, rules, numbers = random.Random(seed), Rules(), itertools.count()
     ask = Acquire("", "", "owner", "lock", "exclusive", 0.0, True)
     now, deeds = BEGINNING, []
@@ -309,17 +335,23 @@ def passing_deeds(seed: int) -> list[Deed]:
         now += chance.choice((*[0.001] * 6, 0.5, 1.9, 2.1, 3.2))
         record = rules.records.get("x", EMPTY)
         request: Request
-        if record.queue and chance.random() < 0.35:
+        if record.queue and seed % 4 == 3 and chance.random() < 0.2:
+            request = Release(record.queue[0].nonce, 60.0)
+        elif record.queue and chance.random() < 0.35:
             request = asks[chance.choice(record.queue[:2]).nonce]
         elif record.holders and chance.random() < 0.5:
             request = Release(record.holders[0].nonce)
         elif record.queue and chance.random() < 0.4:
             request = Refresh(chance.choice(record.queue).nonce)
+        elif record.queue and seed % 4 == 1 and chance.random() < 0.2:
+            request = Watch("w1", "w")
         else:
             client, ttl = chance.choice("abcd"), chance.choice((3.0, 30.0))
             request = ask._replace(nonce=f"{client}{next(numbers)}", client=client, ttl=ttl)
             asks[request.nonce] = request
         wall_us = int(now * 1_000_000) - chance.choice((0, 0, 0, 10_000_000))
+        if seed % 4 == 2 and chance.random() < 0.1:
+            wall_us = 2**53
         deeds.append(Deed(now, wall_us, "apply", (("x", request),)))
         rules.do(deeds[-1])
     return deeds

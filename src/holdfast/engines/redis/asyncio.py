@@ -11,8 +11,9 @@ from hiredis import ReplyError
 
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks, Steps
-from ...rules.requests import Reply, Request, Snapshot
+from ...rules.requests import Acquire, Reply, Request, Snapshot
 from .greeting import ask_once, greet
+from .handed import Handed
 from .hearing import Ears
 from .routing import Router
 from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
@@ -33,7 +34,9 @@ class RedisAsyncio:
         self._space = space
         self._streams = _Streams(settings, hooks)
         self._router = Router(settings, space, self._streams, hooks, evicts)
-        self._ears = Ears(self._router, space, hooks, self)
+        self._handed = None if settings.wait_replicas else Handed()
+        """None: what is granted counts only when replicas have it."""
+        self._ears = Ears(self._router, space, hooks, self, self._handed)
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: StreamLine | None = None
         """Where every request goes; None: the router has to be asked."""
@@ -46,6 +49,10 @@ class RedisAsyncio:
         return self._router.source
 
     async def apply(self, name: str, request: Request) -> Reply:
+        if request.__class__ is Acquire and request.wait and self._handed is not None:
+            granted = self._handed.asked(request)
+            if granted is not None:
+                return granted
         home = self._home
         if home is None or not home.is_open:
             if home is not None:
@@ -113,7 +120,9 @@ class RedisAsyncio:
         """Nobody tells us that a client died: its claims run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched."""
+        """Nobody was watched; but it does not wait any more."""
+        if self._handed is not None:
+            self._handed.forget(nonce)
 
     # --- what the ears need ---------------------------------------------------------------------
 

@@ -14,6 +14,10 @@ _FAULTS: Final = {
     "holder is killed": "kept: released after its ttl",
     "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
     "waiter is killed": "kept: its place is given up after a turn, or five seconds without a refresh",
+    "waiter is paused or cut off": (
+        "kept: it costs as much; its ttl, if it had come less than a tenth of a second before the lock was "
+        "free"
+    ),
     "connection is cut or silent": "kept: asked again under the same name; loss signalled at the deadline",
     "server restarts with its data (appendfsync always)": "kept",
     "server restarts without its data": (

@@ -24,6 +24,7 @@ from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
 from .faults import failure_of, redirection
+from .handed import Handed
 from .lines import Gate, HearingLine, packed_command
 from .routing import Router
 from .settings import Address
@@ -210,7 +211,9 @@ class _Ear:
             return self._refused(str(message))
         kind = message[0] if isinstance(message, list) and message else None
         if kind in (b"message", b"smessage"):
-            self._hooks.post(message[2].decode("utf-8", "surrogatepass"))
+            nonce, _, token = message[2].decode("utf-8", "surrogatepass").partition("\n")
+            self._ears.told(nonce, token)
+            self._hooks.post(nonce)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(message[1])
         elif kind == b"sunsubscribe":
@@ -252,7 +255,11 @@ class _Ear:
 class Ears:
     """All that one client hears with."""
 
-    def __init__(self, router: Router, space: Space, hooks: Hooks, stage: Stage) -> None:
+    def __init__(
+        self, router: Router, space: Space, hooks: Hooks, stage: Stage, handed: Handed | None
+    ) -> None:
+        self.told = (lambda nonce, token: None) if handed is None else handed.told
+        """What a message says beside whom it is for."""
         self._router = router
         self._space = space
         self._hooks = hooks

@@ -14,8 +14,9 @@ from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
-from ...rules.requests import Reply, Request, Snapshot
+from ...rules.requests import Acquire, Reply, Request, Snapshot
 from .greeting import ask_once, greet
+from .handed import Handed
 from .hearing import Ears
 from .lines import at_once
 from .overhearing import Overhearing
@@ -41,7 +42,9 @@ class RedisThreads:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
-        self._ears = Ears(self._router, space, hooks, self)
+        self._handed = None if settings.wait_replicas else Handed()
+        """None: what is granted counts only when replicas have it."""
+        self._ears = Ears(self._router, space, hooks, self, self._handed)
         self._overhearing: Overhearing | None = None
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: Pool | None = None
@@ -59,6 +62,10 @@ class RedisThreads:
         return self._router.source
 
     def apply(self, name: str, request: Request) -> Reply:
+        if request.__class__ is Acquire and request.wait and self._handed is not None:
+            granted = self._handed.asked(request)
+            if granted is not None:
+                return granted
         home = self._home
         if home is None:
             return at_once(self._apply(name, request))
@@ -133,7 +140,9 @@ class RedisThreads:
         """Nobody tells us that a client died: its claims run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched."""
+        """Nobody was watched; but it does not wait any more."""
+        if self._handed is not None:
+            self._handed.forget(nonce)
 
     # --- what the ears need ---------------------------------------------------------------------
 

@@ -317,9 +317,10 @@ def _mapping(raw: bytes) -> Mapping[str, str]:
 
 
 def _granted(
-    token: int, kind: bytes, mode: bytes, ttl: bytes, lasts: bytes, metadata: bytes, *peers: int
+    token: int, kind: bytes, mode: bytes, ttl: bytes, lasts: bytes, metadata: bytes, age: bytes, *peers: int
 ) -> Granted:
-    return Granted(token, peers, kind.decode(), mode.decode(), _float(ttl), _maybe(lasts), _mapping(metadata))
+    lease = _float(ttl), _maybe(lasts), _mapping(metadata), _float(age)
+    return Granted(token, peers, kind.decode(), mode.decode(), *lease)
 
 
 def _snapshot(

@@ -13,9 +13,10 @@
 --@include rules/handing_over
 --@include rules/looking
 --@include rules/applying
+--@include rules/passing_on
 
 local HANDLERS = {
-  acquire = acquire, release = release, withdraw = withdraw, renew = renew, refresh = refresh, stop = stop,
+  acquire = acquire, release = release_to_next, withdraw = withdraw, renew = renew, refresh = refresh, stop = stop,
   export = export, adopt = adopt, downgrade = downgrade, ['break'] = break_, set_value = set_value,
   resize = resize, watch = watch, unwatch = unwatch, inspect = inspect,
 }

@@ -17,23 +17,40 @@ end
 --@include rules/crowd
 --@include rules/channels
 
--- It is the turn of the first of those who wait.
+-- The first of those who wait has it, if it came just now and listens; else it is its turn.
 if is_crowd and ARGV[1] == '0' and #holders == 1 and #turns == 0 and holders[1][NONCE] == ARGV[2] and
   holders[1][EXPIRES_AT] > now then
-  local latest = now
-  for place = 1, #deadlines do
-    latest = math.max(latest, deadlines[place])
+  local nonce, _, client, _, since, wants = cmsgpack.unpack(queue[1])
+  local token, latest = math.max(wall_us, last_token + 1), now
+  if wants and now - since <= CAME_SECONDS and token < MAX_TOKEN and wake(KEYS[1], client, nonce, token) then
+    local holder = { nonce, now, now, token, cmsgpack.unpack(wants) }
+    latest = now + holder[TTL]
+    holder[EXPIRES_AT] = latest
+    holders, last_token = { holder }, token
+    table.remove(queue, 1)
+    table.remove(deadlines, 1)
+  else
+    holders, turns = {}, { now }
+    wake(KEYS[1], client, nonce)
   end
-  local text = cmsgpack.pack(SCHEMA, FULL, kind, limit, declared, last_token, {}, queue, deadlines, { now }, {}, {})
+  local text
+  if #queue == 0 then
+    text = cmsgpack.pack(SCHEMA, HELD_BY_ONE, kind, limit, declared, token, unpack(holders[1]))
+  else
+    for place = 1, #deadlines do
+      latest = math.max(latest, deadlines[place])
+    end
+    text = cmsgpack.pack(SCHEMA, FULL, kind, limit, declared, last_token, holders, queue, deadlines, turns, {}, {})
+  end
   redis.call('SET', KEYS[1], text, 'PX', math.ceil((latest - now) * 1000) + RETENTION_MS)
-  local nonce, _, client = cmsgpack.unpack(queue[1])
-  wake(KEYS[1], client, nonce)
   return DONE
 end
 
 --@include rules/record
 --@include rules/queueing
+--@include rules/acquiring
 --@include rules/giving_back
 --@include rules/applying
+--@include rules/passing_on
 
-return apply(release, ARGV, KEYS[1], raw)
+return apply(release_to_next, ARGV, KEYS[1], raw)

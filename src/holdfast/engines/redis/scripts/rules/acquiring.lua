@@ -7,10 +7,12 @@ local function next_token(record, wall_us)
 end
 
 -- To one whose own request was granted just now, its token says it all, unless there is more.
-local function granted(record, holder, now, is_fresh)
+local function granted(record, holder, now, is_fresh, age)
   local lasts = holder[UNTIL] and holder[UNTIL] - now
   local mode, kind = holder[MODE], record.kind or 'lock'
-  local answer = { 'granted', holder[TOKEN], kind, mode, exact(holder[TTL]), exact(lasts), holder[METADATA] }
+  local answer = {
+    'granted', holder[TOKEN], kind, mode, exact(holder[TTL]), exact(lasts), holder[METADATA], exact(age or 0),
+  }
   if mode == 'read' or mode == 'permit' then
     for _, peer in ipairs(record.holders) do
       if peer ~= holder and (peer[MODE] == 'read' or peer[MODE] == 'permit') then
@@ -18,7 +20,7 @@ local function granted(record, holder, now, is_fresh)
       end
     end
   end
-  if is_fresh and not lasts and #answer == 7 then
+  if is_fresh and not lasts and #answer == 8 then
     return holder[TOKEN]
   end
   return answer
@@ -51,11 +53,16 @@ local function grant(record, nonce, claim, max_hold, place, now, wall_us)
   return granted(record, holder, now, true), true
 end
 
-local function enqueue(record, nonce, claim, place, now)
+-- What one wants, its claim as text, is left with its place where the lock can be handed to it.
+local function enqueue(record, nonce, claim, wants, place, now)
+  local text = place and record.queue[place]
   if not place then
     local client, owner, mode = unpack(claim)
-    place = #record.queue + 1
-    record.queue = with_row(record.queue, place, cmsgpack.pack(nonce, mode, client, owner, now))
+    place, text = #record.queue + 1, cmsgpack.pack(nonce, mode, client, owner, now)
+    record.queue = with_row(record.queue, place, text)
+  end
+  if wants and not select(6, cmsgpack.unpack(text)) then
+    record.queue = with_row(record.queue, place, text .. cmsgpack.pack(wants))
   end
   record.deadlines[place] = now + PATIENCE_SECONDS
   deal_turns(record, now)
@@ -73,7 +80,8 @@ local function acquire(record, ask, now, wall_us)
   end
   local holds = place_of(record.holders, nonce)
   if holds then
-    return granted(record, record.holders[holds], now)
+    local holder = record.holders[holds]
+    return granted(record, holder, now, false, math.max(now - holder[SINCE], 0))
   end
   local ended = place_of(record.ended, nonce)
   if ended then
@@ -94,7 +102,8 @@ local function acquire(record, ask, now, wall_us)
     local answer, is_granted = grant(record, nonce, claim, max_hold, place, now, wall_us)
     return answer, is_granted or is_changed
   elseif waits then
-    return enqueue(record, nonce, claim, place, now)
+    local wants = kind == 'lock' and fair and #options == 2 and ask[2]
+    return enqueue(record, nonce, claim, wants, place, now)
   end
   return telling({ 'busy', exact(now) }, record.holders), is_changed
 end

@@ -78,7 +78,7 @@ local function apply(handler, ask, key, raw, value_key)
     holders = record.holders, queue = record.queue, turns = record.turns, limit = record.limit,
   }
   settle(record, now)
-  local answer, is_changed, victims = handler(record, ask, now, wall_us, value_key)
+  local answer, is_changed, victims = handler(record, ask, now, wall_us, value_key, key)
   if is_changed then
     tidy(record, now)
     store(key, record, now)

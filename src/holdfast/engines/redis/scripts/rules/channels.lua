@@ -1,5 +1,8 @@
 -- A wake-up goes to the channel of the client. A failure (a user without the right to publish) changes
 -- nothing that was decided: whoever waits looks again by itself before long.
-local function wake(key, client, nonce)
-  redis.pcall('PUBLISH', string.match(key, '^holdfast:[^:]*:') .. 'wake:' .. client, nonce)
+-- With a token, it says that the lock is there already. Tells whether anybody heard it.
+local function wake(key, client, nonce, token)
+  local message = token and nonce .. string.format('\n%.0f', token) or nonce
+  local heard = redis.pcall('PUBLISH', string.match(key, '^holdfast:[^:]*:') .. 'wake:' .. client, message)
+  return type(heard) == 'number' and heard > 0
 end

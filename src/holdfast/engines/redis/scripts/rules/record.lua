@@ -8,7 +8,8 @@
 -- are the first two bytes. The value is under a key of its own: hot records stay small.
 --
 -- A queue can be long, and every look at the record reads it. So what never changes of a waiter is one string
--- (nonce, mode, client, owner, since), read only when it is needed; beside it there is the list of deadlines.
+-- (nonce, mode, client, owner, since, and for those who can be handed the lock their claim), read only when it is
+-- needed; beside it there is the list of deadlines.
 -- Turns are a front of the queue: the list of when they began is as long as that.
 --
 -- While a script works on it, a record is a table that changes. Its lists of holders, waiters and turns do not:
