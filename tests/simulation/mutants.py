@@ -18,6 +18,7 @@ from holdfast.drivers.simulation import Node
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
+from holdfast.protocols.handed import Handed
 from holdfast.protocols.records import acquiring, trouble
 from holdfast.rules import handing, queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
@@ -154,6 +155,17 @@ def undated_grants() -> Patch:
 def handed_over_undated() -> Patch:
     """Who is handed the lock counts from when it hears of it."""
     return mock.patch.object(handing, "_dated", lambda step, reply, nonce, now: step)
+
+
+def handed_over_counted_from_the_message() -> Patch:
+    """Who is told that it has the lock counts from then."""
+    shipped = Handed.asked
+
+    def asked(self: Handed, ask: Acquire) -> Granted | None:
+        granted = shipped(self, ask)
+        return None if granted is None else granted._replace(age=0.0)
+
+    return mock.patch.object(Handed, "asked", asked)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -352,6 +364,12 @@ MUTANTS: Final = (
     Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
     Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("semaphore",), 3.0, ("slow",)),
     Mutant("handed over without a date", handed_over_undated, ("deadlines",), ("lock", "rlock")),
+    Mutant(
+        "handed over and counted from the message",
+        handed_over_counted_from_the_message,
+        ("deadlines",),
+        ("lock", "rlock"),
+    ),
     Mutant("token minted before the grant", token_before_grant, ("tokens",), ("lock", "rlock")),
     Mutant("token minted after the grant", token_after_grant, ("tokens",), ("lock",), 3.0, ("pause",)),
     Mutant("tokens in milliseconds", millisecond_tokens, ("tokens",), ("burst",), 2.0, FORGETS),

@@ -94,7 +94,7 @@ def _build(world: World, scenario: str) -> Board:
         "node",
         Clock(shape.uniform(100, 1e6), 1 + shape.uniform(-DRIFT, DRIFT)),
         Clock(0.0, 1 + shape.uniform(-DRIFT, DRIFT)),
-        hands_over=shape.random() < 0.5,
+        hands_over=shape.choice(("", "silently", "by message")),
     )
     store = CounterStore(world)
     limit = 64 if scenario == "burst" else shape.choice((1, 2, 3))

@@ -121,7 +121,7 @@ def test_who_left_is_not_told_anything_any_more(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.unwatch_clients, "n2")
     pair.holder.release("x", "n1")
     handed = pair.waiter.adapter._handed
-    handed.told("n2", "17")
+    handed.told("n2", 17)
     assert not handed._asked
     assert not handed._tokens
     assert isinstance(pair.holder.acquire("x", "n3"), Granted)

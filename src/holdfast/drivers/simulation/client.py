@@ -25,6 +25,7 @@ from ...core.ops import (
     Wait,
 )
 from ...protocols.book import Book, LeaseState
+from ...protocols.handed import Handed
 from ...protocols.keeper import keep, watch_deadlines
 from ...rules.requests import Acquire, Downgrade, Export, Release, Stop, Withdraw
 from .network import Link
@@ -147,6 +148,7 @@ class SimulatedClient:
         self._running: Task | None = None
         self.boxes: dict[str, Box] = {}
         self.bells: dict[Bell, Box] = {"keeper": Box(), "timer": Box()}
+        self._handed = Handed(self.local)
         self._nonces = 0
         self._states: dict[str, LeaseState] = {}
         self._deadlines: dict[str, float] = {}
@@ -166,7 +168,7 @@ class SimulatedClient:
             Now: lambda op: self.local(),
             Nonce: lambda op: self._new_nonce(),
             Listen: self._listen,
-            Unlisten: lambda op: self.boxes.pop(op.nonce, None) and None,
+            Unlisten: self._unlisten,
             Post: lambda op: self.post(op.nonce),
             Signal: self._signal,
         }
@@ -296,6 +298,11 @@ class SimulatedClient:
         if op.request.__class__ in GIVING_BACK:
             how = op.request.__class__.__name__
             self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
+        if op.request.__class__ is Acquire and op.request.wait and self.node.hands_over == "by message":
+            granted = self._handed.asked(op.request)
+            if granted is not None:
+                self.world.at(self.world.now, self.deliver, task, task.ticket, granted, None)
+                return
         self._send(task, op)
 
     def _send(self, task: Task, op: Any) -> None:
@@ -380,6 +387,10 @@ class SimulatedClient:
             raise Refused("connection refused")
         self.boxes[op.nonce] = Box()
 
+    def _unlisten(self, op: Unlisten) -> None:
+        self.boxes.pop(op.nonce, None)
+        self._handed.forget(op.nonce)
+
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
         self.world.trace.append(Told(self.world.now, self.id, state, state.reason or ""))
@@ -387,12 +398,13 @@ class SimulatedClient:
         for listener in state.fire():
             listener()
 
-    def woken(self, nonce: str) -> None:
-        """A wake-up arrived from the node."""
+    def woken(self, nonce: str, token: int | None = None) -> None:
+        """A wake-up arrived from the node; with a token, it says that the lock is there already."""
         if self.alive:
             if self.paused_until > self.world.now:
-                self.world.at(self.paused_until, self.woken, nonce)
+                self.world.at(self.paused_until, self.woken, nonce, token)
             else:
+                self._handed.told(nonce, token)
                 self.post(nonce)
 
     def post(self, nonce: str) -> None:

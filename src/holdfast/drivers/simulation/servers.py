@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...core.ops import Apply, ApplyInOrder, ListNames, Refused, Tend, Unknown
 from ...rules import handing, transitions
+from ...rules.handing import heir_of
 from ...rules.record import EMPTY, Record, is_idle
 from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
 from .trace import Changed, Forgot
@@ -80,8 +81,17 @@ class Server:
 class Node(Server):
     """A store of records, moved by the rules as they stand, by the node's own clocks."""
 
-    def __init__(self, world: World, label: str, clock: Clock, wall: Clock, hands_over: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        label: str,
+        clock: Clock,
+        wall: Clock,
+        hands_over: Literal["", "silently", "by message"] = "",
+    ) -> None:
         super().__init__(world, label)
+        self.hands_over = hands_over
+        """By message: who is handed the lock is told so, and need not ask."""
         self.clock = clock
         self.wall = wall
         self.records: dict[str, Record] = {}
@@ -117,8 +127,10 @@ class Node(Server):
             self.records[name] = step.record
             world = self.world
             world.trace.append(Changed(world.now, name, before, step.record, request, step.reply, step.wake))
+        is_told = self.hands_over == "by message" and heir_of(request, step) is not None
+        heir = step.record.holders[0] if is_told else None
         for wake in step.wake:
-            self.wake(wake)
+            self.wake(wake, heir.token if heir is not None and heir.nonce == wake.nonce else None)
 
     def apply_in_order(self, op: ApplyInOrder) -> list[Reply]:
         given = {name: self.records.get(name, EMPTY) for name, _ in op.steps}
@@ -141,7 +153,7 @@ class Node(Server):
         assert isinstance(reply, Snapshot)  # noqa: S101 - what Inspect answers by the rule
         return reply
 
-    def wake(self, wake: Wake) -> None:
+    def wake(self, wake: Wake, token: int | None = None) -> None:
         """A wake-up is a message like any other: it may be late, lost, or come twice."""
         world = self.world
         client = world.by_id.get(wake.client)
@@ -149,13 +161,13 @@ class Node(Server):
             return
         link = client.links[self]
         if not link.troubled:
-            world.at(world.now + link.delay(), client.woken, wake.nonce)
+            world.at(world.now + link.delay(), client.woken, wake.nonce, token)
             return
         delays, hits = link.fate(False, world.now)
         for hit in hits:
             world.cover(hit, "wake-up")
         for delay in delays:
-            world.at(world.now + delay, client.woken, wake.nonce)
+            world.at(world.now + delay, client.woken, wake.nonce, token)
 
     def forget(self, back_to: float = -inf) -> None:
         """Lose everything, or what changed since ``back_to``: a crash with nothing, or not all, on disk."""

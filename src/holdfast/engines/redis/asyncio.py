@@ -11,9 +11,10 @@ from hiredis import ReplyError
 
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks, Steps
+from ...drivers.clock import boottime
+from ...protocols.handed import Handed
 from ...rules.requests import Acquire, Reply, Request, Snapshot
 from .greeting import ask_once, greet
-from .handed import Handed
 from .hearing import Ears
 from .routing import Router
 from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
@@ -34,7 +35,7 @@ class RedisAsyncio:
         self._space = space
         self._streams = _Streams(settings, hooks)
         self._router = Router(settings, space, self._streams, hooks, evicts)
-        self._handed = None if settings.wait_replicas else Handed()
+        self._handed = None if settings.wait_replicas else Handed(boottime)
         """None: what is granted counts only when replicas have it."""
         self._ears = Ears(self._router, space, hooks, self, self._handed)
         self._direct = settings.shape != "cluster" and not settings.wait_replicas

@@ -23,8 +23,8 @@ from hiredis import ReplyError
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
+from ...protocols.handed import Handed
 from .faults import failure_of, redirection
-from .handed import Handed
 from .lines import Gate, HearingLine, packed_command
 from .routing import Router
 from .settings import Address
@@ -212,7 +212,7 @@ class _Ear:
         kind = message[0] if isinstance(message, list) and message else None
         if kind in (b"message", b"smessage"):
             nonce, _, token = message[2].decode("utf-8", "surrogatepass").partition("\n")
-            self._ears.told(nonce, token)
+            self._ears.told(nonce, int(token) if token.isdecimal() else None)
             self._hooks.post(nonce)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(message[1])

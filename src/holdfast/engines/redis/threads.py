@@ -12,11 +12,12 @@ from hiredis import ReplyError
 
 from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
+from ...drivers.clock import boottime
 from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
+from ...protocols.handed import Handed
 from ...rules.requests import Acquire, Reply, Request, Snapshot
 from .greeting import ask_once, greet
-from .handed import Handed
 from .hearing import Ears
 from .lines import at_once
 from .overhearing import Overhearing
@@ -42,7 +43,7 @@ class RedisThreads:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
-        self._handed = None if settings.wait_replicas else Handed()
+        self._handed = None if settings.wait_replicas else Handed(boottime)
         """None: what is granted counts only when replicas have it."""
         self._ears = Ears(self._router, space, hooks, self, self._handed)
         self._overhearing: Overhearing | None = None
