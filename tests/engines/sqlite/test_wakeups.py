@@ -324,6 +324,14 @@ def test_what_was_broken_meanwhile_is_not_taken_for_granted(
 
 
 @pytest.mark.usefixtures("strangers")
+def test_what_one_wrote_itself_is_looked_at_before_it_is_believed(client: Callable[[], One]) -> None:
+    holder, admin = client(), client()
+    attempt, _ = holder.hold("x")
+    admin.ask("x", Break(None, "because"))
+    assert holder.ask("x", attempt) == Gone("broken", "because")
+
+
+@pytest.mark.usefixtures("strangers")
 def test_a_message_that_does_not_say_what_was_written_outdates_what_others_said(
     client: Callable[[], One],
 ) -> None:

@@ -189,8 +189,9 @@ class SqliteStore:
         step = apply(before, request, now, wall)
         after = step.record
         if after is before:
-            # What it is told of as granted, another wrote down for it as it gave the lock back.
-            return self._found(step) if step.reply.__class__ is Granted else None
+            # Another wrote the grant down for us as it gave the lock back, and says so just now.
+            is_handed = step.reply.__class__ is Granted and not self._table.wrote(key, recalled)
+            return self._found(step) if is_handed else None
         stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
         return step if stored else None
 

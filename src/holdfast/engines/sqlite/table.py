@@ -132,6 +132,10 @@ class Table:
             return learned
         return None if key in self._shared else self._written.get(key)
 
+    def wrote(self, key: bytes, loaded: Loaded) -> bool:
+        """Whether it is what we wrote ourselves, and others may have changed since."""
+        return self._written.get(key) is loaded
+
     def learn(self, news: News | None) -> None:
         """Another client wrote this, and woke us. It may be from any thread, and may be outdated.
 
