@@ -13,6 +13,7 @@ import pytest
 from psycopg.pq.abc import PGresult
 
 import holdfast
+import holdfast.aio
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, LockLost, provision
 from holdfast.drivers.adapter import Steps
@@ -154,6 +155,23 @@ async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world
     assert tokens == sorted(tokens)
     assert min(tokens) > lease.token
     await world.until(lambda: advisory_locks(schema) == 0)
+
+
+def test_many_tasks_on_few_connections_are_served_in_turn(url: str) -> None:
+    """One that had just finished was first again, and kept others out until they took the server for dead."""
+    rounds, done = 20, [0] * 60
+
+    async def work(client: holdfast.aio.AsyncClient, number: int) -> None:
+        for _ in range(rounds):
+            async with client.lock(f"x{number}"):
+                done[number] += 1
+        assert min(done) > 0, "one has done all it had to before another had a chance"
+
+    async def run() -> None:
+        async with holdfast.aio.connect(url) as client:
+            await asyncio.gather(*[work(client, number) for number in range(len(done))])
+
+    asyncio.run(run())
 
 
 async def test_what_is_free_can_be_had_although_many_wait_for_something_else(world: World) -> None:

@@ -39,7 +39,7 @@ TICK_SECONDS = 0.25
 class Line:
     """A connection that the loop hears all the time."""
 
-    __slots__ = ("_fileno", "_hears", "_loop", "_ready", "_writes", "link")
+    __slots__ = ("_fileno", "_hears", "_loop", "_ready", "_writes", "began", "link", "turn")
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
@@ -47,6 +47,10 @@ class Line:
         self._fileno = link.fileno
         """Kept: when the connection is lost libpq closes the socket and forgets its number."""
         self._hears = self._writes = False
+        self.turn = asyncio.Lock()
+        """Of the first of those who want to say something there: first come, first served."""
+        self.began = 0.0
+        """When the last statement was sent, by the local clock."""
 
     def hear(self, ready: Callable[[], None]) -> None:
         self._ready = ready
@@ -171,14 +175,25 @@ class AdvisoryAsyncio:
         return session
 
     async def _start(self, session: Session, task: Task) -> None:
-        ends_at = boottime() + self._io_timeout
-        while session.current is not None and not session.current.done:
-            if not await self._end(session.current, ends_at - boottime()):
-                raise TimeoutError
+        """Whoever just finished waits behind those who wait already: it would be first again and again."""
+        line: Line = session.line
+        if not session.is_busy and not line.turn.locked():
+            self._begin(session, task)
+            return
+        came = boottime()
+        async with line.turn:
+            while (before := session.current) is not None and not before.done:
+                # A server that answers one after the other is not silent, however many wait.
+                if not await self._end(before, max(came, line.began) + self._io_timeout - boottime()):
+                    raise TimeoutError
+            self._begin(session, task)
+
+    def _begin(self, session: Session, task: Task) -> None:
         line: Line = session.line
         if session.dead or not line.link.is_quiet():
             raise Ended(session.why or line.link.last_words())
         session.current = task
+        line.began = boottime()
         task.waits = line.link.call(task.call)
         self._go_on(session, task)
 
