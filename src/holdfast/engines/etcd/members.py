@@ -47,6 +47,11 @@ def not_connected(member: Member, error: Exception) -> Failed:
             NEVER_SENT if ended else UNUSABLE,
             f"no TLS with {member.endpoint} ({error.reason or told(error)}): is it a server without TLS?",
         )
+    if member.protection is not None and isinstance(error, ConnectionResetError):
+        # What it had to say of our greeting was lost with the connection.
+        return Failed(
+            NEVER_SENT, f"no TLS with {member.endpoint} ({told(error)}): is it a server without TLS?"
+        )
     return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
 
 
