@@ -30,6 +30,8 @@ JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.forceSync=no",
+    # Who elects asks the others again ever more rarely, up to once a minute: too long for one who waits.
+    "-Dzookeeper.fastleader.maxNotificationInterval=1000",
     "-Djava.net.preferIPv4Stack=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
