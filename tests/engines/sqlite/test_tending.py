@@ -11,6 +11,7 @@ import pytest
 
 from engines.sqlite.stores import One, query, record_of, update
 from holdfast.drivers.clock import boottime
+from holdfast.rules import handing
 from holdfast.rules.requests import (
     Absent,
     Acquire,
@@ -183,11 +184,11 @@ def test_a_name_that_is_not_there_at_all_is_gone(path: Path, client: Callable[[]
     ]
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("is_told", [True, False], ids=["told of it", "found out"])
 def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
-    client: Callable[[], One], is_told: bool
+    client: Callable[[], One], is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
     holder, heir, other = client(), client(), client()
     attempt, _ = holder.hold("x")
     waiting = heir.attempt(ttl=0.2, wait=True)

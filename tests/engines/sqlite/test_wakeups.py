@@ -1,4 +1,4 @@
-"""Who waits is woken: across processes, in order, whoever dies on the way. Messages are only ever hints."""
+"""Who waits is woken across processes, in order, whoever dies on the way. A message is a hint, or a grant."""
 
 from __future__ import annotations
 
@@ -22,12 +22,30 @@ from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
 from holdfast.engines.sqlite.table import Table
+from holdfast.rules import handing
 from holdfast.rules.codec import decode
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Queued, Release, Renew
 from support import run_python, stays_true, wait_until
 
 SOON = 0.9
 """Seconds: sooner than anybody looks by itself."""
+
+AWAKE = "import holdfast.rules.handing; holdfast.rules.handing.CAME_SECONDS = 60.0"
+
+
+@pytest.fixture
+def awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, who waits came just now, and is handed what is given back here."""
+    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+
+
+def _held_and_wanted(client: Callable[[], One], fair: bool = True) -> tuple[One, Acquire, One, Acquire]:
+    """One who holds it and one who waits for it, each with its attempt."""
+    holder, waiter = client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = waiter.attempt(wait=True, fair=fair)
+    assert isinstance(waiter.ask("x", waiting), Queued)
+    return holder, attempt, waiter, waiting
 
 
 def test_waiters_of_many_processes_are_served_in_order(url: str) -> None:
@@ -124,12 +142,10 @@ def test_only_what_looks_like_a_nonce_is_posted(
     assert one.posted == ["0123456789abcdef-1"]
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
     """It is not emptied here: nobody listens."""
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiter.ask("x", waiter.attempt(wait=True))
+    holder, attempt, waiter, _ = _held_and_wanted(client)
     inbox = holder.store._presence.membership
     assert inbox is not None
     while inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.DELIVERED:
@@ -139,15 +155,12 @@ def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
     assert [h.client for h in record_of(holder, "x").holders] == [waiter.id]
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 @pytest.mark.parametrize("fair", [True, False], ids=["handed over", "its turn"])
 def test_a_waiter_that_cannot_be_told_but_lives_keeps_what_it_got(
     path: Path, client: Callable[[], One], fair: bool
 ) -> None:
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True, fair=fair)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client, fair)
     (path.parent / "locks.db.clients" / f"{waiter.id}.sock").unlink()
     holder.release("x", attempt)
     record = record_of(holder, "x")
@@ -205,10 +218,7 @@ def test_who_cannot_bind_a_socket_still_gets_its_turn(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups.Inbox, "_address", lambda self, name: None)
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
     assert holder.release("x", attempt) == Done()
     assert isinstance(waiter.ask("x", waiting), Granted)
 
@@ -251,10 +261,8 @@ def test_who_is_woken_knows_the_record_and_does_not_read_it(
 @pytest.mark.usefixtures("strangers")
 def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callable[[], One]) -> None:
     """Another came in between, out of turn."""
-    holder, waiter, other = client(), client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True, fair=False)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
+    other = client()
     holder.release("x", attempt)
     _told(waiter, waiting.nonce)
     assert isinstance(other.ask("x", other.attempt(wait=True)), Queued)
@@ -263,14 +271,11 @@ def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callabl
     assert [h.nonce for h in record_of(holder, "x").holders] == [barging.nonce]
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 def test_who_is_handed_the_lock_writes_nothing_and_counts_from_then(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
     holder.release("x", attempt)
     (handed,) = record_of(holder, "x").holders
     _told(waiter, waiting.nonce)
@@ -283,12 +288,9 @@ def test_who_is_handed_the_lock_writes_nothing_and_counts_from_then(
     assert 0 < reply.age <= boottime() - handed.since
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
     holder.release("x", attempt)
     (handed,) = record_of(holder, "x").holders
     reply = waiter.ask("x", waiting)
@@ -297,16 +299,14 @@ def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
     assert reply.age > 0
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 @pytest.mark.parametrize("order", ["in order", "the other way round"])
 def test_what_was_broken_meanwhile_is_not_taken_for_granted(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """Whichever message comes first: that it was handed over, or that it was taken away."""
-    holder, waiter, admin = client(), client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
+    admin = client()
     late: list[Callable[[], object]] = []
     if order != "in order":
         send = wakeups.Inbox.send
@@ -331,14 +331,12 @@ def test_what_one_wrote_itself_is_looked_at_before_it_is_believed(client: Callab
     assert holder.ask("x", attempt) == Gone("broken", "because")
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 def test_a_message_that_does_not_say_what_was_written_outdates_what_others_said(
     client: Callable[[], One],
 ) -> None:
-    holder, waiter, admin = client(), client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
+    admin = client()
     holder.release("x", attempt)
     admin.ask("x", Break(None, "because" * 2000))
     waiter.store.listen_in_thread()
@@ -351,6 +349,8 @@ def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
 ) -> None:
     with run_python(HOLDER, url, "x", "60") as holder:
         holder.expect("held")
+        holder.send(AWAKE)
+        holder.expect("done")
         waiter, admin = client(), client()
         waiting = waiter.attempt(wait=True)
         assert isinstance(waiter.ask("x", waiting), Queued)
@@ -361,12 +361,10 @@ def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
         assert waiter.ask("x", waiting) == Gone("broken", "because")
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "awake")
 def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
     """It may be told of its death before we are: then it gets a turn, which it cannot take."""
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiter.ask("x", waiter.attempt(wait=True))
+    holder, attempt, waiter, _ = _held_and_wanted(client)
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
     assert holder.release("x", attempt) == Done()
     text = query(path, "SELECT record FROM locks WHERE name = ?", b"x")[0][0]
@@ -375,10 +373,7 @@ def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], On
 
 @pytest.mark.usefixtures("strangers")
 def test_a_record_too_long_for_a_message_is_left_out(client: Callable[[], One]) -> None:
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
     for _ in range(100):
         waiter.ask("x", waiter.attempt(wait=True))
     holder.release("x", attempt)
@@ -390,10 +385,7 @@ def test_a_record_too_long_for_a_message_is_left_out(client: Callable[[], One]) 
 @pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("told", ["not JSON", "{}", "[]", ""])
 def test_a_record_that_makes_no_sense_is_not_believed(client: Callable[[], One], told: str) -> None:
-    holder, waiter = client(), client()
-    attempt, _ = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
     holder.release("x", attempt)
     table = waiter.store._table
     table.learn(wakeups.News(b"x", 1, table.boot, told))

@@ -125,7 +125,7 @@ class Table:
     def recall(self, key: bytes) -> Loaded | None:
         """What was written last, as far as we know without a look: what others told us, or what we wrote.
 
-        Good for a change that is stored only if it still stands.
+        Good for a change that is stored only if it still stands, and for what others say they granted us.
         """
         learned = self._learned.pop(key, None) if self._learned else None
         if learned is not None:

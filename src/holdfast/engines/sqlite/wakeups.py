@@ -1,7 +1,8 @@
-"""Wake-ups between processes: a datagram with a nonce, to a socket in the side folder. Only ever a hint.
+"""Wake-ups between processes: a datagram with a nonce, to a socket in the side folder. Nothing hangs on it.
 
 With the nonce comes what the record became, so that whoever is woken can decide without reading it first;
-what it decides is stored only if the record is still the same.
+what it decides is stored only if the record is still the same. Who was handed the lock finds itself in there,
+and has nothing to decide.
 
 Socket paths end at 108 bytes, so where there is a /proc they are reached through the folder's descriptor.
 Where a socket cannot be bound a waiter is not woken, and looks again by itself within a second.
