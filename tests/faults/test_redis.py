@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +16,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import holdfast.aio
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
-from support import wait_until
+from holdfast.lab.servers.resp import ReplyError
+from support import async_wait_until, wait_until
 from support.servers import shared_redis
 
 pytestmark = pytest.mark.engine("redis")
@@ -229,6 +235,67 @@ def test_a_release_whose_reply_is_lost_can_be_called_again(server: Redis) -> Non
         client.close()
 
 
+def test_an_asyncio_holder_whose_server_hangs_is_told_in_time(server: Redis) -> None:
+    """Its renewal hangs with the server; the loss does not."""
+
+    async def main() -> None:
+        async with holdfast.aio.connect(server.url, io_timeout=HURRY) as locks:
+            lease = await locks.lock("x", ttl=2.0).acquire()
+            assert lease is not None
+            told: list[float] = []
+            lease.on_lost(lambda lost: told.append(lost.remaining))
+            server.pause()
+            try:
+                assert await lease.wait_lost(timeout=10)
+                await async_wait_until(lambda: told)
+                with pytest.raises(LockLost) as caught:
+                    lease.check()
+                assert caught.value.reason == "unreachable"
+            finally:
+                server.resume()
+            newer = await locks.lock("x").acquire(timeout=20)
+            assert newer is not None
+            assert newer.token > lease.token
+            await newer.release()
+            assert len(told) == 1
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_holder_that_is_stopped_finds_out_when_it_goes_on(url: str, locks: Client) -> None:
+    code = """
+import asyncio
+import holdfast.aio
+
+async def main():
+    async with holdfast.aio.connect(sys.argv[1]) as aio:
+        lease = await aio.lock("x", ttl=1.0).acquire()
+        lease.on_lost(lambda lost: say("told", lost.lost))
+        say("held", lease.token)
+        await asyncio.to_thread(sys.stdin.readline)
+        try:
+            lease.check()
+            say("did nothing")
+        except holdfast.LockLost as error:
+            say("did", type(error).__name__)
+
+asyncio.run(main())
+"""
+    with acting(url, code) as child:
+        token = int(child.expect("held"))
+        wait_until(lambda: any(held.age > 1.5 for held in locks.inspect("x").holders))  # it is renewed
+        child.stop()
+        lease = taken(locks, timeout=20)
+        assert lease.token > token
+        child.send()
+        child.cont()
+        said = [child.expect() for _ in range(2)]
+        assert sorted(said) == ["did LockLost", "told True"]
+        lease.check()
+        lease.release()
+        child.succeed()
+
+
 # --- servers ------------------------------------------------------------------------------------
 
 
@@ -325,6 +392,32 @@ def test_a_key_that_somebody_deletes_is_a_loss(server: Redis) -> None:
         assert caught.value.reason == "expired"
 
 
+def test_a_key_that_is_evicted_is_a_loss_and_the_next_token_is_larger() -> None:
+    settings = {"maxmemory-policy": "allkeys-lru"}
+    with Redis(maxmemory="4mb", settings=settings) as server, holdfast.connect(server.url) as client:
+        lease = taken(client, ttl=2.0)
+        keys = server.command("KEYS", "holdfast:*x*")
+        assert len(keys) == 1
+        filler = "x" * 2000
+        numbers = itertools.count()
+
+        def is_evicted() -> bool:
+            server.commands(*[("SET", f"filler {next(numbers)}", filler) for _ in range(100)])
+            return bool(server.command("EXISTS", *keys) == 0)
+
+        wait_until(is_evicted, timeout=60)
+        assert int(server.info("stats")["evicted_keys"]) > 0
+        assert lease.wait_lost(timeout=10)
+        with pytest.raises(LockLost) as caught:
+            lease.check()
+        assert caught.value.reason == "expired"
+        server.command("CONFIG", "SET", "maxmemory", "100mb")  # else the next one may be evicted, too
+        with holdfast.connect(server.url) as other:
+            newer = taken(other, timeout=10)
+            assert newer.token > lease.token
+            newer.release()
+
+
 def test_a_read_only_replica_is_refused(server: Redis) -> None:
     with (
         Redis(replica_of=server) as replica,
@@ -332,6 +425,62 @@ def test_a_read_only_replica_is_refused(server: Redis) -> None:
         pytest.raises(EngineUnavailable, match="replica"),
     ):
         client.lock("x").acquire(timeout=5)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"only who may mount can make a small disk: {mounted.stderr.decode()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Until nothing more fits; what must be deleted to make room again."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x"):
+            pass
+    return filler
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+def test_a_disk_that_is_full(small_disk: Path, fsync: str) -> None:
+    """Refused in clear words, or by a server that ends itself; what was held is lost, and nothing else is."""
+    settings = {"dir": str(small_disk), "appendfsync": fsync}
+    with (
+        Redis(persistence="aof-always", settings=settings) as server,
+        holdfast.connect(server.url, io_timeout=1.0) as client,
+    ):
+        held = client.lock("held", ttl=2.0).acquire()
+        assert held is not None
+        filler = fill(small_disk)
+        wait_until(lambda: not server.running or _write_failed(server))
+        with pytest.raises(EngineUnavailable) as caught:
+            client.lock("x").acquire(timeout=3)
+        assert ("is its disk full" if server.running else "no connection") in str(caught.value)
+        assert held.wait_lost(timeout=10)
+        filler.unlink()
+        if not server.running:
+            server.start()
+        newer = client.lock("held").acquire(timeout=20)
+        assert newer is not None
+        assert newer.token > held.token
+        assert not client.inspect("x").locked
+        newer.release()
+
+
+def _write_failed(server: Redis) -> bool:
+    """What is small still fits into the last page: with this it is full."""
+    with contextlib.suppress(OSError, ReplyError):  # it may be ending just now
+        server.command("SET", "filler", "x" * 10_000)
+        return server.info("persistence")["aof_last_write_status"] == "err"
+    return False
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import holdfast.aio
 from engines.redis.asking import Driver
 from holdfast import EngineUnavailable, InvalidArgument
 from holdfast.lab.servers import Redis
+from support import wait_until
 from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
 
 
@@ -55,6 +57,41 @@ def test_a_client(driver: Driver, kind: Any, options: dict[str, Any]) -> None:
     server = shared_redis()
     url, _ = try_out(driver, kind(host=server.host, port=server.port, **options))
     assert url == f"redis://{server.address}" + ("/3" if "db" in options else "")
+
+
+@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}], ids=["text", "resp3"])
+def test_waiting_with_a_client_that_reads_replies_in_its_own_way(
+    driver: Driver, options: dict[str, Any]
+) -> None:
+    """Wake-ups come on connections of our own, which read them in ours."""
+    server = shared_redis()
+    kind = redis.Redis if driver == "threads" else redis.asyncio.Redis
+    client = kind(host=server.host, port=server.port, **options)
+    namespace = f"test-{secrets.token_hex(6)}"
+    with holdfast.connect(server.url, namespace=namespace) as holder:
+        lease = holder.lock("x", ttl=600).acquire()
+        assert lease is not None
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(take_threads if driver == "threads" else take_asyncio, client, namespace)
+            wait_until(lambda: holder.inspect("x").waiters)
+            lease.release()
+            assert waiter.result(30) > lease.token
+
+
+def take_threads(client: Any, namespace: str) -> int:
+    with holdfast.connect(client, namespace=namespace) as locks, locks.lock("x", timeout=60) as lease:
+        return lease.token
+
+
+def take_asyncio(client: Any, namespace: str) -> int:
+    async def main() -> int:
+        async with (
+            holdfast.aio.connect(client, namespace=namespace) as locks,
+            locks.lock("x", timeout=60) as lease,
+        ):
+            return lease.token
+
+    return asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])

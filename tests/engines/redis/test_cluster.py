@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -16,8 +17,9 @@ from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused, Troubled
 from holdfast.engines.redis.translation import key_of, slot_of
 from holdfast.lab.servers import RedisCluster
+from holdfast.lab.servers.redis_cluster import ClusterNode
 from holdfast.protocols import records
-from holdfast.rules.requests import Acquire, Break, Broken, Busy, Done, Granted, Queued, Renew
+from holdfast.rules.requests import Acquire, Break, Broken, Busy, Done, Gone, Granted, Queued, Renew
 from support import wait_until
 from support.servers import shared_redis_cluster
 
@@ -54,6 +56,10 @@ def move(cluster: RedisCluster, asker: Asker, name: str) -> None:
     slot = slot_of(asker.engine._space, name)
     owner = cluster.owner(slot)
     cluster.move(slot, next(node for node in cluster.masters if node is not owner))
+
+
+def deadline(lease: holdfast.Lease) -> float:
+    return time.monotonic() + lease.remaining
 
 
 def until_longer(seen: list[int], enough: int) -> None:
@@ -138,6 +144,16 @@ def test_wake_ups_come_from_every_server(asker: Asker) -> None:
     wait_until(lambda: sorted(asker.posted) == sorted(f"waits {name}" for name in names))
 
 
+def test_one_connection_listens_at_each_master_however_many_wait(driver: Driver) -> None:
+    cluster = shared_redis_cluster()
+    with Asker(driver, url_of(cluster)) as asker:
+        for number in range(60):
+            asker.ask(asker.adapter.listen, f"x{number}")
+        for node in cluster.masters:
+            rows = node.command("CLIENT", "LIST", "TYPE", "PUBSUB").decode().splitlines()
+            assert sum(f"name=holdfast-{asker.id} " in row for row in rows) == 1
+
+
 def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.engines.redis.hearing.IDLE_CHANNELS", 2)
     cluster = shared_redis_cluster()
@@ -192,6 +208,30 @@ def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: Redis
         assert asker.adapter._router.masters[slot].port == target.port
 
 
+def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
+    driver: Driver, moving: RedisCluster
+) -> None:
+    """A script that needs both is refused meanwhile (TRYAGAIN); one key is always at one place."""
+    names = [f"{{split}}{number}" for number in range(4)]
+    with Asker(driver, url_of(moving)) as asker:
+        for name in ("elsewhere", *names):
+            assert isinstance(asker.acquire(name, f"n-{name}"), Granted)
+        slot = slot_of(asker.engine._space, names[0])
+        target = next(node for node in moving.masters if node is not moving.owner(slot))
+        source = moving.owner(slot)
+        moving.begin_move(slot, target)
+        for name in names[:2]:
+            key = key_of(asker.engine._space, name)
+            source.command("MIGRATE", target.host, target.port, key, 0, 5000)
+        steps = tuple((name, Renew(f"n-{name}", 30.0)) for name in ("elsewhere", *names, "{split}nobody's"))
+        told = asker.ask(asker.adapter.tend, steps)
+        assert [type(each) for each in told] == [Done] * 5 + [Gone]
+        moving.move_keys(slot, target)
+        assert asker.ask(asker.adapter.tend, steps[:-1]) == [Done()] * 5
+        moving.end_move(slot, target)
+        assert asker.ask(asker.adapter.tend, steps[:-1]) == [Done()] * 5
+
+
 def test_who_waits_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
     with Asker(driver, url_of(moving)) as asker:
         asker.acquire("x", "n1")
@@ -240,6 +280,73 @@ def test_locks_change_hands_while_slots_move(moving: RedisCluster) -> None:
 
 
 # --- masters that fail --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def partial() -> Iterator[RedisCluster]:
+    """One that serves what it can while some of its masters are down."""
+    with RedisCluster(settings={"cluster-require-full-coverage": "no"}, node_timeout_ms=30_000) as cluster:
+        yield cluster
+
+
+def owner_of_source(asker: Asker, cluster: RedisCluster) -> ClusterNode:
+    return cluster.owner(cluster.slot_of(asker.adapter._router._source_key))
+
+
+@pytest.mark.parametrize(("harm", "which"), [("killed", "another"), ("stopped", "with the id")])
+def test_one_master_that_fails_costs_no_lease_at_the_others(
+    driver: Driver, partial: RedisCluster, harm: str, which: str
+) -> None:
+    """Whether it refuses or is silent, and also if it is the one that knows whose numbers the tokens are."""
+    with Asker(driver, url_of(partial), io_timeout=0.5) as asker:
+        names = names_apart(asker, partial)
+        for name in names:
+            assert isinstance(asker.acquire(name, f"n-{name}"), Granted)
+        steps = tuple((name, Renew(f"n-{name}", 30.0)) for name in names)
+        owners = [partial.owner(slot_of(asker.engine._space, name)) for name in names]
+        source = owner_of_source(asker, partial)
+        victim = next(node for node in owners if (node is source) is (which == "with the id"))
+        unknown = [None if node is victim else Done() for node in owners]
+        if harm == "killed":
+            victim.kill()
+        else:
+            victim.pause()
+        try:
+            for _ in range(3):
+                assert asker.ask(asker.adapter.tend, steps) == unknown
+            well = names[owners.index(victim) - 1]
+            assert isinstance(asker.acquire(well, "late"), Busy)
+        finally:
+            if harm == "killed":
+                victim.start()
+            else:
+                victim.resume()
+            partial.settle()
+        back = Gone if harm == "killed" else Done
+        wanted = [back if node is victim else Done for node in owners]
+        wait_until(
+            lambda: [type(each) for each in asker.ask(asker.adapter.tend, steps)] == wanted, timeout=30
+        )
+
+
+def test_leases_outlive_a_master_of_others(partial: RedisCluster) -> None:
+    """The one that does not answer takes its time at every renewal; the others are renewed in theirs."""
+    with (
+        holdfast.connect(url_of(partial), namespace=f"test-{secrets.token_hex(6)}", io_timeout=0.5) as locks,
+        Asker("threads", url_of(partial), namespace=locks.namespace) as asker,
+    ):
+        names = names_apart(asker, partial)
+        leases = [locks.lock(name, ttl=3.0).acquire(timeout=10) for name in names]
+        held = [lease for lease in leases if lease is not None]
+        victim = partial.owner(slot_of(asker.engine._space, names[1]))
+        victim.pause()
+        try:
+            assert held[1].wait_lost(timeout=20)
+            before = [deadline(lease) for lease in held]
+            wait_until(lambda: all(deadline(held[n]) > before[n] + 0.5 for n in (0, 2)))
+        finally:
+            victim.resume()
+            partial.settle()
 
 
 @pytest.mark.slow

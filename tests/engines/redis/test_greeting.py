@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import secrets
-from collections.abc import Iterator
-from typing import Any
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
@@ -14,7 +20,7 @@ from holdfast import EngineUnavailable
 from holdfast.core.ops import Refused
 from holdfast.engines.redis.greeting import MINIMUM_VERSION, Server, _must_serve, evicting
 from holdfast.engines.redis.settings import Address, Settings
-from holdfast.lab.servers import Redis
+from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
 from holdfast.rules.requests import Granted
 from support import wait_until
 from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
@@ -24,6 +30,9 @@ RULES = (
     "+get +set +time +scan +publish +subscribe"
 )
 """What the documents say that a user needs."""
+
+RULES_OF_A_CLUSTER = f"{RULES} +spublish +ssubscribe +sunsubscribe +cluster|slots"
+"""And there."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +46,13 @@ def guarded() -> Iterator[Redis]:
     }
     with Redis(password="top secret", acl=users) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def changing() -> Iterator[RedisCluster]:
+    """One whose settings may be changed."""
+    with RedisCluster() as cluster:
+        yield cluster
 
 
 def try_out(driver: Driver, url: str, **options: Any) -> Granted:
@@ -96,6 +112,88 @@ def test_databases_are_apart(driver: Driver) -> None:
         assert one.adapter.source != two.adapter.source
     with Asker(driver, f"{url}/999") as asker, pytest.raises(EngineUnavailable, match="no such database"):
         asker.acquire()
+
+
+# --- logging in to several servers --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded_sentinel() -> Iterator[RedisSentinel]:
+    with RedisSentinel(password="top secret", sentinels=1) as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def guarded_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster(password="top secret") as cluster:
+        yield cluster
+
+
+def let_in(servers: Iterable[Redis], rules: str) -> None:
+    for server in servers:
+        server.command("ACL", "SETUSER", "app", "reset", *rules.split())
+
+
+def wait_and_take(url: str) -> None:
+    """Everything that a client does with a lock that is not free, at the server of each name."""
+    namespace = f"test-{secrets.token_hex(6)}"
+    with holdfast.connect(url, namespace=namespace) as locks:
+        for name in ("a", "b", "c", "d"):
+            lease = locks.lock(name, ttl=600).acquire(timeout=10)
+            assert lease is not None
+            with ThreadPoolExecutor(1) as pool:
+                waiter = pool.submit(locks.lock(name).acquire, timeout=30)
+                wait_until(lambda name=name: locks.inspect(name).waiters)  # type: ignore[misc]  # its default
+                lease.release()
+                taken = waiter.result(30)
+            assert taken is not None
+            assert taken.token > lease.token
+            taken.extend()
+            taken.release()
+        assert [info.name for info in locks.list()] == []
+
+
+def test_a_password_behind_sentinels(driver: Driver, guarded_sentinel: RedisSentinel) -> None:
+    end = f"{guarded_sentinel.addresses}?service={guarded_sentinel.service}"
+    try_out(driver, f"redis+sentinel://:top%20secret@{end}")
+    for user, told in (("", "wants a password"), (":wrong-secret@", "does not know this user")):
+        with (
+            Asker(driver, f"redis+sentinel://{user}{end}") as asker,
+            pytest.raises(EngineUnavailable, match=told),
+        ):
+            asker.acquire()
+
+
+def test_a_user_behind_sentinels(driver: Driver, guarded_sentinel: RedisSentinel) -> None:
+    let_in(guarded_sentinel.nodes, RULES)
+    end = f"{guarded_sentinel.addresses}?service={guarded_sentinel.service}"
+    try_out(driver, f"redis+sentinel://app:app-secret@{end}")
+    wait_and_take(f"redis+sentinel://app:app-secret@{end}")
+
+
+def test_a_password_of_a_cluster(driver: Driver, guarded_cluster: RedisCluster) -> None:
+    try_out(driver, f"redis+cluster://:top%20secret@{guarded_cluster.addresses}")
+    for user, told in (("", "wants a password"), (":wrong-secret@", "does not know this user")):
+        with (
+            Asker(driver, f"redis+cluster://{user}{guarded_cluster.addresses}") as asker,
+            pytest.raises(EngineUnavailable, match=told),
+        ):
+            asker.acquire()
+
+
+def test_a_user_of_a_cluster_with_no_more_rights_than_needed(
+    driver: Driver, guarded_cluster: RedisCluster
+) -> None:
+    let_in(guarded_cluster.masters, RULES_OF_A_CLUSTER)
+    url = f"redis+cluster://app:app-secret@{guarded_cluster.addresses}"
+    try_out(driver, url)
+    wait_and_take(url)
+
+
+def test_the_rights_are_those_that_the_documents_name() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
+    assert f"ACL SETUSER app {RULES.replace('app-secret', 'password')}\n" in page
+    assert f"In a Cluster add `{RULES_OF_A_CLUSTER.removeprefix(RULES).strip()}`" in page
 
 
 # --- TLS ----------------------------------------------------------------------------------------
@@ -213,6 +311,63 @@ def test_a_server_that_is_too_old() -> None:
             _must_serve(Server(version, "standalone", "master"), single, Address("h", 1))
 
 
+class OldServer:
+    """Answers the first words on every connection as one of another version does, and nothing else."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.asked: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(ConnectionError):  # whoever asked may hang up
+                while asked := connection.recv(4096):
+                    self.asked.append(asked)
+                    connection.sendall(self._answer)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(10)
+
+
+def hello(version: bytes) -> bytes:
+    """As Redis 6 and 7 answer ``HELLO 2``."""
+    pairs = [b"server", b"redis", b"version", version, b"mode", b"standalone", b"role", b"master"]
+    return b"*%d\r\n" % len(pairs) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in pairs])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (hello(b"6.2.16"), r"is version 6\.2\.16; Holdfast needs 7\.0\.1 or later"),
+        (hello(b"7.0.0"), r"is version 7\.0\.0; Holdfast needs 7\.0\.1 or later"),
+        (
+            b"-ERR unknown command `HELLO`, with args beginning with: `2`, \r\n",
+            "is too old, or lacks a command",
+        ),
+    ],
+    ids=["6.2", "7.0.0", "5.0"],
+)
+def test_an_old_server_is_refused_by_the_first_words(driver: Driver, answer: bytes, told: str) -> None:
+    with OldServer(answer) as old, Asker(driver, f"redis://{old.address}") as asker:
+        with pytest.raises(EngineUnavailable, match=told):
+            asker.acquire()
+        assert len(old.asked) == 1
+        assert b"HELLO" in old.asked[0]
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 
@@ -231,6 +386,28 @@ def test_a_server_that_throws_keys_away_is_told_of_once(
             again.acquire()
     warned = [record for record in caplog.records if "allkeys-lru" in record.getMessage()]
     assert len(warned) == 2  # once for each client
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_one_master_of_a_cluster_that_throws_keys_away_is_told_of(
+    driver: Driver, changing: RedisCluster, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the latest when it is first asked for a lock."""
+    bad = changing.masters[which]
+    bad.commands(
+        ("CONFIG", "SET", "maxmemory", "100mb"), ("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu")
+    )
+    try:
+        with Asker(driver, f"redis+cluster://{changing.addresses}") as asker:
+            for number in range(100):
+                asker.acquire(f"x{number}", f"n{number}")
+            told = asker.engine.guarantees
+    finally:
+        bad.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    wanted = f"a master of this cluster evicts keys .*allkeys-lfu at {bad.address}"
+    assert re.search(wanted, told.faults["keys are evicted"])
+    assert any(re.search(wanted, need) for need in told.needs)
+    assert len([record for record in caplog.records if bad.address in record.getMessage()]) == 1
 
 
 def test_what_is_evicted_is_read_from_what_the_server_says() -> None:

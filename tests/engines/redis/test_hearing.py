@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,7 +14,8 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
-from holdfast import Client, Lock
+from holdfast import Client, Lease, Lock
+from holdfast.aio import AsyncLease
 from holdfast.core.ops import Refused
 from holdfast.engines.redis import hearing
 from holdfast.lab.proxy import Proxy
@@ -31,6 +33,10 @@ SOON_SECONDS = 5.0
 def server() -> Iterator[Redis]:
     with Redis() as server:
         yield server
+
+
+def deadline(lease: Lease | AsyncLease) -> float:
+    return time.monotonic() + lease.remaining
 
 
 def listeners(server: Redis) -> int:
@@ -153,6 +159,49 @@ def test_a_wake_up_that_was_missed_is_made_good_at_once(server: Redis) -> None:
         assert tokens[0] > lease.token
 
 
+@pytest.mark.parametrize("shape", ["threads", "asyncio"])
+def test_what_is_released_before_one_listens_is_not_waited_for(
+    server: Redis, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the try that failed and the confirmation: nobody is told of it, and nobody has to be."""
+    with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as holder:
+        lease = holder.lock("x", ttl=3600).acquire()
+        assert lease is not None
+        begin = hearing._Ear._begin
+        asked = threading.Event()
+
+        def begin_unheard(self: Any, line: Any, address: Any) -> None:
+            if address.port == proxy.port and not asked.is_set():
+                proxy.hold("to_client")
+                begin(self, line, address)
+                asked.set()
+            else:
+                begin(self, line, address)
+
+        monkeypatch.setattr(hearing._Ear, "_begin", begin_unheard)
+        url = f"redis://{proxy.address}"
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(take_threads if shape == "threads" else take_asyncio, url)
+            assert asked.wait(30)
+            assert holder.inspect("x").waiters == ()
+            lease.release()
+            proxy.pass_on()
+            assert waiter.result(SOON_SECONDS * 4) > lease.token
+
+
+def take_threads(url: str) -> int:
+    with holdfast.connect(url, io_timeout=60) as locks, locks.lock("x", timeout=60) as lease:
+        return lease.token
+
+
+def take_asyncio(url: str) -> int:
+    async def main() -> int:
+        async with holdfast.aio.connect(url, io_timeout=60) as locks, locks.lock("x", timeout=60) as lease:
+            return lease.token
+
+    return asyncio.run(main())
+
+
 def test_a_thousand_waiters_in_one_process_need_four_connections(server: Redis) -> None:
     names = [f"x{number}" for number in range(50)]
     with holdfast.connect(server.url) as locks:
@@ -165,6 +214,11 @@ def test_a_thousand_waiters_in_one_process_need_four_connections(server: Redis) 
         wait_until(lambda: sum(len(info.waiters) for info in locks.list()) == 1000, timeout=60)
         rows = [row for row in server.command("CLIENT", "LIST").splitlines() if b"name=holdfast-" in row]
         assert 2 <= len(rows) <= 4
+        kept = locks.lock("kept", ttl=3).acquire()
+        assert kept is not None
+        before = deadline(kept)
+        wait_until(lambda: deadline(kept) > before + 0.5)  # nobody is in the way of renewals
+        kept.release()
         for lease in leases:
             assert lease is not None
             lease.release()
@@ -183,6 +237,11 @@ def test_a_thousand_tasks_need_two(server: Redis) -> None:
             await async_wait_until(lambda: len(locks._driver.book.waiting) == 1000, timeout=60)
             rows = server.command("CLIENT", "LIST").splitlines()
             assert sum(b"name=holdfast-" in row for row in rows) == 2
+            kept = await locks.lock("kept", ttl=3).acquire()
+            assert kept is not None
+            before = deadline(kept)
+            await async_wait_until(lambda: deadline(kept) > before + 0.5)
+            await kept.release()
             for lease in leases:
                 assert lease is not None
                 await lease.release()

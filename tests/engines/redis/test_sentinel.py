@@ -9,7 +9,8 @@ import pytest
 
 from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused, Troubled
-from holdfast.lab.servers import RedisSentinel
+from holdfast.lab.servers import Redis, RedisSentinel
+from holdfast.lab.servers.redis_sentinel import SentinelProcess
 from holdfast.rules.requests import Granted
 from support import wait_until
 from support.servers import shared_sentinel
@@ -37,6 +38,27 @@ def test_a_sentinel_that_is_gone_is_passed_over_and_asked_last(driver: Driver) -
         assert isinstance(asker.acquire(), Granted)
         assert asker.adapter._router._first_asked[-1].port != shared_sentinel().sentinels[0].port
         assert asker.adapter._router._first_asked[0].port == shared_sentinel().sentinels[0].port
+
+
+def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> None:
+    """It knows of no peers, and goes on naming a master that is long dead."""
+    system = shared_sentinel()
+    with (
+        Redis() as dead,
+        SentinelProcess(
+            dead, service=system.service, quorum=2, down_after_ms=1000, failover_timeout_ms=3000
+        ) as lost,
+    ):
+        dead.kill()
+        with Asker(driver, url_of(system, f"{lost.address},")) as asker:
+            assert isinstance(asker.acquire(), Granted)
+            assert asker.adapter._router.home.port == system.master().port
+            assert asker.adapter._router._first_asked[0].port == system.sentinels[0].port
+        with (
+            Asker(driver, f"redis+sentinel://{lost.address}?service={system.service}") as asker,
+            pytest.raises(Refused, match=f"{dead.port}"),
+        ):
+            asker.acquire()
 
 
 def test_no_sentinel_answers(driver: Driver) -> None:

@@ -33,6 +33,7 @@ class RedisEngine:
     """One deployment and one namespace in it."""
 
     linger = LINGER_SECONDS
+    lasting = False
 
     def __init__(self, url: str, settings: Settings, namespace: str) -> None:
         self.url = url

@@ -86,7 +86,8 @@ def guarantees_of(settings: Settings, policy: str) -> Guarantees:
         told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
         promised = replace(promised, needs=(*promised.needs, told))
     if policy:
-        told = f"NOT SO HERE: this server evicts keys when its memory is full (maxmemory-policy {policy})"
+        who = "a master of this cluster" if settings.shape == "cluster" else "this server"
+        told = f"NOT SO HERE: {who} evicts keys when its memory is full (maxmemory-policy {policy})"
         faults = {**promised.faults, "keys are evicted": f"{told}; fenced"}
         promised = replace(promised, needs=(*promised.needs, told), faults=faults)
     return promised

@@ -54,6 +54,10 @@ ASKING: Final = packed_command(b"ASKING")
 INFO_MEMORY: Final = packed_command(b"INFO", b"memory")
 
 
+class _Split(Refused):
+    """The slot is on its way to another server, and some of the keys are there already."""
+
+
 class Router:
     """Where the records of one space are, for one client."""
 
@@ -68,7 +72,9 @@ class Router:
         self._id = settings.source
         self._first_asked = list(settings.addresses)
         self._doubtful: set[Address] = set()
-        """Where something failed: others are asked first."""
+        """Where something failed, and nothing was answered since: others are asked first."""
+        self._policies: dict[Address, str] = {}
+        """By which policy each master of a Cluster throws keys away; empty: it does not."""
         self._was_ready = False
         self.ready = False
         """Who serves what was found out, and nothing has shown since that it changed."""
@@ -91,32 +97,51 @@ class Router:
             known = [*masters_of(self.masters), *self._settings.addresses]
             known.sort(key=lambda address: address in self._doubtful)
             self.masters = await read_slots(known, self._nodes)
+            await self._get_acquainted_with_cluster()
         elif self._settings.shape == "sentinel":
-            self._move_to(await find_master(self._settings.service, self._first_asked, self._nodes))
+            await find_master(self._settings.service, self._first_asked, self._nodes, self._move_to)
         else:
             self.home = self._settings.addresses[0]
-        await self._get_acquainted()
-        self._doubtful.clear()
+            await self._get_acquainted(self.home)
         self.ready = self._was_ready = True
 
-    def _move_to(self, master: Address) -> None:
+    async def _move_to(self, master: Address) -> None:
         if self.home not in (None, master):
             self._nodes.drop(self.home)
         self.home = master
+        await self._get_acquainted(master)
 
-    async def _get_acquainted(self) -> None:
+    async def _get_acquainted_with_cluster(self) -> None:
+        """Once the id is known, the one master that has it may fail: there are locks at the others."""
+        for address in set(self._policies) - set(self.masters):
+            self._policies.pop(address, None)
+        slot = crc_hqx(self._source_key, 0) % SLOTS
+        if not self._was_ready:
+            await self._get_acquainted(self.server_of(slot))
+            return
+        with_id = self.masters[slot]
+        if with_id is not None and with_id not in self._doubtful:
+            try:
+                await self._get_acquainted(with_id)
+            except Troubled:
+                self._doubtful.add(with_id)  # asked again when it has answered something
+
+    @property
+    def _source_key(self) -> bytes:
+        return self._space.prefix + b"source"
+
+    async def _get_acquainted(self, address: Address) -> None:
         """Does the deployment keep what it is given, and whose are its numbers?
 
         The database has an id, made by the first who comes. One that lost it with all its data gets it back
         from whoever still knows it, if that one comes before somebody who does not.
         """
-        key = self._space.prefix + b"source"
+        key = self._source_key
         asked = [
             INFO_MEMORY,
             packed_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
             packed_command(b"GET", key),
         ]
-        address = self.server_of(crc_hqx(key, 0) % SLOTS)
         try:
             told = await self._nodes.exchange(address, b"".join(asked), len(asked))
         except Demoted as error:
@@ -125,13 +150,22 @@ class Router:
             raise
         except Unknown as error:
             raise Refused(str(error)) from None  # whatever happened to the id, our request was not sent
-        self._evicts(evicting(told[0]))
+        self._note_policy(address, told[0])
         if self._settings.source is not None:
             return
         if isinstance(told[2], bytes):
             self._id = told[2].decode("utf-8", "replace")
         elif self._id is None:
             raise self._failure(str(next(each for each in told if isinstance(each, ReplyError))), address)
+
+    def _note_policy(self, address: Address, told: Any) -> None:
+        """What it answered to ``INFO memory``. One master that throws keys away is enough to say so."""
+        policy = evicting(told)
+        if not self.masters:
+            self._evicts(policy)
+            return
+        self._policies[address] = f"{policy} at {address}" if policy else ""
+        self._evicts(next(filter(None, list(self._policies.values())), ""))
 
     def server_of(self, slot: int) -> Address:
         address = self.home if self.home is not None else self.masters[slot]
@@ -144,6 +178,7 @@ class Router:
         self.ready = False
         if address is not None:
             self._doubtful.add(address)
+            self._policies.pop(address, None)  # it may be started again with another
 
     # --- one request ----------------------------------------------------------------------------
 
@@ -182,13 +217,22 @@ class Router:
 
     async def _exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
         waits = bool(self._waits) and payload.endswith(self._waits)
+        exchange = self._nodes.exchange_apart if waits else self._nodes.exchange
+        new = bool(self.masters) and address not in self._policies
         try:
-            if waits:
-                return await self._nodes.exchange_apart(address, payload, count)
-            return await self._nodes.exchange(address, payload, count)
+            if new:
+                raws = await exchange(address, INFO_MEMORY + payload, count + 1)
+            else:
+                raws = await exchange(address, payload, count)
         except Troubled:
             self.suspect(address)
             raise
+        if address in self._doubtful:
+            self._doubtful.discard(address)
+            self.ready = self.ready and not self.masters  # it is back: with its data, and its id?
+        if new:
+            self._note_policy(address, raws.pop(0))
+        return raws
 
     async def _settled(
         self, raws: list[Any], address: Address, payload: bytes, script: Callable[[], Script]
@@ -231,7 +275,8 @@ class Router:
         if message.startswith(DEMOTED):
             self._nodes.drop(address)
             self.suspect(address)
-        return failure_of(message, address)
+        failure = failure_of(message, address)
+        return _Split(str(failure)) if message.startswith("TRYAGAIN") else failure
 
     async def _tell_victims(self, broken: Broken, address: Address) -> None:
         """In a Cluster holders listen to no slot in particular: their own channel reaches them everywhere."""
@@ -257,36 +302,78 @@ class Router:
         return replies(steps, await self.call(slot, pack(called), lambda: called.script))
 
     async def tend(self, steps: Steps) -> list[Reply]:
-        """In pieces, one after the other: what is sent together holds up the server's other clients."""
-        told: list[Reply] = [None] * len(steps)  # type: ignore[list-item]  # every place is filled below
-        for address, batches in self._pieces(commands_for_tend(self._space, steps), steps):
-            payloads = [pack(batch.command) for batch in batches]
-            raws = await self._exchange(address, b"".join(payloads), len(payloads))
-            for batch, payload, raw in zip(batches, payloads, raws, strict=True):
-                settled = await self._settled([raw], address, payload, _script_of(batch.command))
-                its_steps = [steps[place] for place in batch.places]
-                for place, its in zip(batch.places, replies(its_steps, settled[0]), strict=True):
-                    told[place] = its
+        """In pieces, one after the other: what is sent together holds up the server's other clients.
+
+        In a Cluster a server that fails is no reason to give up what is held at others: of the steps that it
+        did not answer we cannot tell (None).
+        """
+        told: list[Reply] = [None] * len(steps)  # type: ignore[list-item]  # None: see above
+        trouble: Exception | None = None
+        batches = commands_for_tend(self._space, steps)
+        for address, its in self._by_server(batches, steps):
+            try:
+                for piece in _pieces(its):
+                    await self._tend_piece(address, piece, steps, told)
+            except (Troubled, EngineUnavailable) as error:
+                trouble = error
+        if trouble is not None and (not self.masters or all(each is None for each in told)):
+            raise trouble
         if any(each.__class__ is Gone for each in told):
             self.ready = False  # it may have been all of its data that it lost
         return told
 
-    def _pieces(self, batches: list[Batch], steps: Steps) -> Iterator[tuple[Address, list[Batch]]]:
-        """What goes to one server in one go: at most so many keys."""
-        by_server: dict[Address, list[Batch]] = {}
+    def _by_server(self, batches: list[Batch], steps: Steps) -> list[tuple[Address | None, list[Batch]]]:
+        """Servers in doubt come last: one that does not answer uses up its time when the others have."""
+        by_server: dict[Address | None, list[Batch]] = {}
         for batch in batches:
-            address = self.server_of(self.slot_of(steps[batch.places[0]][0]))
-            by_server.setdefault(address, []).append(batch)
-        for address, its in by_server.items():
-            piece: list[Batch] = []
-            size = 0
-            for batch in its:
-                if piece and size + len(batch.places) > TENDED_AT_ONCE:
-                    yield address, piece
-                    piece, size = [], 0
-                piece.append(batch)
-                size += len(batch.places)
-            yield address, piece
+            slot = self.slot_of(steps[batch.places[0]][0])
+            by_server.setdefault(self.home or self.masters[slot], []).append(batch)
+        return sorted(by_server.items(), key=lambda item: item[0] in self._doubtful)
+
+    async def _tend_piece(
+        self, address: Address | None, batches: list[Batch], steps: Steps, told: list[Reply]
+    ) -> None:
+        """First what was answered as it should be; then, one after the other, what was not."""
+        if address is None:
+            raise Refused("no server of the cluster has some of the slots: is one down?")
+        payloads = [pack(batch.command) for batch in batches]
+        raws = await self._exchange(address, b"".join(payloads), len(payloads))
+        failed: list[tuple[Batch, bytes, Any]] = []
+        for batch, payload, raw in zip(batches, payloads, raws, strict=True):
+            if isinstance(raw, ReplyError):
+                failed.append((batch, payload, raw))
+            else:
+                _note(batch, raw, steps, told)
+        await self._tend_again(address, failed, steps, told)
+
+    async def _tend_again(
+        self, address: Address, failed: list[tuple[Batch, bytes, Any]], steps: Steps, told: list[Reply]
+    ) -> None:
+        trouble: Exception | None = None
+        doubted = set(self._doubtful)
+        for batch, payload, raw in failed:
+            try:
+                await self._tend_batch_again(address, batch, payload, raw, steps, told)
+            except (Troubled, EngineUnavailable) as error:
+                trouble = error
+                if self._doubtful - doubted:
+                    break  # a server that does not answer is not waited for again and again
+        if trouble is not None:
+            raise trouble
+
+    async def _tend_batch_again(
+        self, address: Address, batch: Batch, payload: bytes, raw: Any, steps: Steps, told: list[Reply]
+    ) -> None:
+        try:
+            settled = await self._settled([raw], address, payload, _script_of(batch.command))
+        except _Split:
+            if len(batch.places) == 1:
+                raise
+        else:
+            _note(batch, settled[0], steps, told)
+            return
+        ones = [Batch(_tend_one(self._space, steps[place]), (place,)) for place in batch.places]
+        await self._tend_piece(address, ones, steps, told)
 
     # --- acknowledged by replicas ---------------------------------------------------------------
 
@@ -361,6 +448,29 @@ class Router:
             ):
                 found.append((name, snapshot))
         return found
+
+
+def _pieces(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """What goes to one server in one go: at most so many keys."""
+    piece: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if piece and size + len(batch.places) > TENDED_AT_ONCE:
+            yield piece
+            piece, size = [], 0
+        piece.append(batch)
+        size += len(batch.places)
+    yield piece
+
+
+def _tend_one(space: Space, step: tuple[str, Request]) -> Command:
+    return commands_for_tend(space, [step])[0].command
+
+
+def _note(batch: Batch, raw: Any, steps: Steps, told: list[Reply]) -> None:
+    its_steps = [steps[place] for place in batch.places]
+    for place, its in zip(batch.places, replies(its_steps, raw), strict=True):
+        told[place] = its
 
 
 def _script_of(called: Command) -> Callable[[], Script]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from hiredis import ReplyError
@@ -20,26 +20,45 @@ SLOTS: Final = 16_384
 CLUSTER_SLOTS: Final = packed_command(b"CLUSTER", b"SLOTS")
 
 
-async def find_master(service: str, sentinels: list[Address], nodes: Nodes) -> Address:
-    """Ask one Sentinel after the other; the one that knows is asked first the next time."""
-    question = packed_command(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
-    answered = False
+async def find_master(
+    service: str, sentinels: list[Address], nodes: Nodes, try_out: Callable[[Address], Awaitable[None]]
+) -> None:
+    """Ask Sentinel after Sentinel until one names a master that will do; that one is asked first next time.
+
+    One that is cut off from its peers goes on naming the master that they have replaced.
+    """
+    unusable: dict[Address, Exception] = {}
     trouble: Exception | None = None
+    answered = False
     for sentinel in list(sentinels):
         try:
-            told = await nodes.ask_sentinel(sentinel, question)
+            master = await _named_by(sentinel, service, nodes)
         except (Troubled, EngineUnavailable) as error:
             trouble = error
             continue
         answered = True
-        if isinstance(told, list) and len(told) == 2:
-            sentinels.sort(key=lambda each: each != sentinel)
-            return Address(told[0].decode(), int(told[1]))
-        if isinstance(told, ReplyError):
-            trouble = failure_of(str(told), sentinel)
+        if master is None or master in unusable:
+            continue
+        try:
+            await try_out(master)
+        except (Troubled, EngineUnavailable) as error:
+            unusable[master] = error
+            continue
+        sentinels.sort(key=lambda each: each != sentinel)
+        return
+    if unusable:  # what may pass goes first: it may be the real master that is in trouble for a moment
+        raise min(unusable.values(), key=lambda error: not isinstance(error, Troubled))
     if answered and trouble is None:
         raise EngineUnavailable(f"the Sentinels know no master called {service!r}")
     raise _nobody("Sentinel", sentinels, trouble)
+
+
+async def _named_by(sentinel: Address, service: str, nodes: Nodes) -> Address | None:
+    question = packed_command(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
+    told = await nodes.ask_sentinel(sentinel, question)
+    if isinstance(told, ReplyError):
+        raise failure_of(str(told), sentinel)
+    return Address(told[0].decode(), int(told[1])) if isinstance(told, list) and len(told) == 2 else None
 
 
 def masters_of(slots: Iterable[Address | None]) -> list[Address]:
