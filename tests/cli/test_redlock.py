@@ -72,6 +72,23 @@ def test_a_set_from_its_beginning_through_a_loss(at_nodes: CommandLine, three: N
     assert "did not answer" in lost.stdout
 
 
+def test_one_who_knows_better_says_that_nothing_was_lost(at_nodes: CommandLine, three: Nodes) -> None:
+    """Of a restarted node whose settings do not say so. One that forgot has to rejoin, whatever is said."""
+    labels = [proxy.address for proxy in three.proxies]
+    redlock.initialise(at_nodes.url)
+    three.servers[1].command("CONFIG", "SET", "appendfsync", "everysec")
+    three.servers[1].command("CONFIG", "REWRITE")
+    three.servers[1].restart()
+    assert [each.state for each in redlock.status(at_nodes.url)] == ["ready", "restarted", "ready"]
+    said = at_nodes.start("redlock", "rejoin", labels[1], "--durable", "--json").succeed()
+    assert json.loads(said) == {labels[1]: "trusted: its mark was renewed"}
+    assert [each.state for each in redlock.status(at_nodes.url)] == ["ready"] * 3
+
+    three.servers[2].restart(keep_data=False, kill=True)
+    said = at_nodes.start("redlock", "rejoin", labels[2], "--durable", "--wait", "100ms").succeed()
+    assert "rejoined: 0 fences were copied" in said
+
+
 def test_what_is_no_redlock_is_refused(command_line: CommandLine) -> None:
     process = command_line.finish("redlock", "status")
     assert process.returncode == Status.USAGE

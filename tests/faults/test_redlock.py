@@ -15,7 +15,7 @@ import holdfast
 import holdfast.aio
 from faults.children import acting, holding, waiting
 from faults.redlock_nodes import HARM, Nodes, nodes
-from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
+from holdfast import Client, EngineUnavailable, Lease, StaleToken, fencing
 from holdfast.engines.redlock.administration import rejoin
 from support import async_wait_until, wait_until
 
@@ -130,49 +130,6 @@ def test_a_node_that_hung_comes_back_and_holds_up_nobody(five: Nodes) -> None:
         wait_until(lambda: five.claims() == [""] * 5, message="a late grant stayed behind")
 
 
-def test_an_acquire_that_arrives_after_its_release_is_refused(five: Nodes) -> None:
-    """The two go over different connections; the node was told first that the attempt is over."""
-    with holdfast.connect(five.url(), io_timeout=HURRY) as client:
-        taken(client).release()
-        slow = five.proxies[0]
-        slow.delay(to_server=3.0)
-        lease = taken(client, ttl=60)
-        slow.pass_on()
-        lease.release()
-        wait_until(lambda: five.claims() == [""] * 5)
-        with holdfast.connect(five.url()) as other:
-            taken(other).release()
-
-
-# --- a majority ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
-def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(five: Nodes, how: str) -> None:
-    url = five.url(node_timeout="200ms")
-    with holdfast.connect(url) as client, holdfast.connect(url) as other:
-        lease = taken(client, timeout=5, ttl=2.0)
-        told: list[float] = []
-        lease.on_lost(lambda lost: told.append(lost.remaining))
-        harm(five, how, 3)
-        deadline = time.monotonic() + 2.0
-        with pytest.raises(EngineUnavailable, match="of 5 nodes take part, 3 must"):
-            other.lock("y").acquire(timeout=HURRY)
-        assert lease.wait_lost(timeout=10)
-        assert time.monotonic() < deadline + AT_ONCE
-        wait_until(lambda: told)
-        with pytest.raises(LockLost) as caught:
-            lease.check()
-        assert caught.value.reason == "unreachable"
-        for server, proxy in zip(five.servers, five.proxies, strict=True):
-            server.start() if how == "killed" else server.resume()
-            proxy.pass_on()
-        newer = taken(other, timeout=20)
-        assert newer.token > lease.token
-        newer.release()
-        assert len(told) == 1
-
-
 # --- nodes that are restarted -------------------------------------------------------------------
 
 
@@ -211,31 +168,6 @@ def _is_extended(lease: Lease) -> bool:
     except EngineUnavailable:
         return False
     return True
-
-
-def test_a_node_that_forgot_is_refused_until_it_has_rejoined(three: Nodes) -> None:
-    url = three.url(node_timeout="500ms")
-    with holdfast.connect(url) as client:
-        first = taken(client, timeout=5, ttl=2.0)
-        tokens = [first.token]
-        first.release()
-        three.servers[0].restart(keep_data=False, kill=True)
-        for _ in range(3):  # two of three remember
-            lease = taken(client, timeout=5)
-            tokens.append(lease.token)
-            lease.release()
-        assert three.marks()[0] is None, "it took part without having been told anything"
-        three.servers[1].pause()
-        with pytest.raises(EngineUnavailable, match="holdfast redlock rejoin"):
-            client.lock("x").acquire(timeout=HURRY)
-        three.servers[1].resume()
-        assert rejoin(url, {0}, wait=0.5) == {0: "rejoined: 1 fences were copied"}
-        three.servers[1].pause()
-        lease = taken(client, timeout=10)
-        tokens.append(lease.token)
-        lease.release()
-        three.servers[1].resume()
-    assert tokens == sorted(set(tokens))
 
 
 def test_tokens_never_repeat_whoever_forgets_in_turn(three: Nodes) -> None:
@@ -286,18 +218,6 @@ def test_a_node_that_is_emptied_while_it_runs(three: Nodes) -> None:
         with pytest.raises(EngineUnavailable, match="rejoin"):
             other.lock("x").acquire(timeout=HURRY)
         assert three.claims()[:2] == ["", ""], "a node that forgot granted something"
-
-
-def test_somebody_flushes_the_scripts(five: Nodes) -> None:
-    with holdfast.connect(five.url()) as client:
-        taken(client).release()
-        for server in five.servers:
-            server.command("SCRIPT", "FLUSH")
-        lease = taken(client)
-        for server in five.servers:
-            server.command("SCRIPT", "FLUSH")
-        lease.extend()
-        lease.release()
 
 
 # --- clocks -------------------------------------------------------------------------------------

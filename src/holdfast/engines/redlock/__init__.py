@@ -24,6 +24,7 @@ class RedlockEngine:
     """One set of nodes and one namespace on it."""
 
     linger = LINGER_SECONDS
+    lasting = False
     guarantees = GUARANTEES
 
     def __init__(self, url: str, settings: RedlockSettings, namespace: str) -> None:

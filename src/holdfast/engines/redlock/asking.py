@@ -2,101 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from ...core.ops import Troubled
-from ...protocols.quorum import Fan
+from ...protocols.quorum import Answers, Fan
 from ...protocols.quorum.ops import Batch
 from ..redis.settings import Address
 from .keys import Space
 from .translation import answers, loading_commands, lone_answer, missing_scripts, pack
 
-__all__ = ["Asking", "Question", "askings_of"]
-
-NONE: Final[list[Any]] = []
-"""No replies yet: most askings never have more than one, and that one is a number."""
+__all__ = ["Asking", "Question", "expected", "questions_of"]
 
 
 @lru_cache(256)
-def _expected(member: str, run: str) -> bytes:
+def expected(member: str, run: str) -> bytes:
     """What the mark of a node must say, as an argument."""
     mark = f"{member}/{run}".encode()
     return b"$%d\r\n%b\r\n" % (len(mark), mark)
 
 
 class Question:
-    """A batch as all nodes are asked it that are asked the same."""
+    """A batch as all nodes are asked it that are asked the same, and what they answered."""
 
     __slots__ = (
-        "_after",
-        "_before",
-        "_number",
         "_packed",
-        "_told",
+        "after",
+        "answers",
         "batch",
+        "before",
         "behind_until",
         "member",
+        "number",
+        "sent_at",
         "space",
+        "told",
         "wanted",
     )
 
-    def __init__(self, space: Space, batch: Batch, member: str, behind_until: float | None) -> None:
+    def __init__(self, space: Space, op: Fan, batch: Batch, answers: Answers, now: float) -> None:
         self.space = space
         self.batch = batch
-        self.member = member
-        self.behind_until = behind_until
-        self._number = 0
-        self._told: tuple[Any, ...] | None = None
+        self.member = op.member
+        self.behind_until = op.behind_until
+        self.answers = answers
+        """Whoever asked looks here. What comes later than it waited for comes here too."""
+        self.sent_at = now
+        self.number = 0
+        self.told: tuple[Any, ...] = ()
+        """What it means that this number answers it. Nodes mostly answer the same: then it is made once."""
         self._packed = packed = pack(space, batch)
         if len(packed) == 1:
-            self._before, self._after, self.wanted = packed[0]
+            self.before, self.after, self.wanted = packed[0]
         else:
-            self._before, self._after = b"", None
+            self.before, self.after = b"", None
             self.wanted = sum([each.replies for each in packed])
-            """So many replies are to come."""
 
     def payload(self, run: str) -> bytes:
         """For a server in this life of it."""
-        if self._after is not None:
-            return b"".join((self._before, _expected(self.member, run), self._after))
-        return self._before or self.part(range(len(self._packed)), run)
+        if self.after is not None:
+            return b"".join((self.before, expected(self.member, run), self.after))
+        return self.before or self.part(range(len(self._packed)), run)
 
-    def numbered(self, number: int) -> tuple[Any, ...]:
-        """What it means that a number answers it. Nodes mostly answer the same: then it is made once."""
-        told = self._told
-        if told is None or number != self._number:
-            self._told = told = lone_answer(self.batch[0][1], number)
-            self._number = number
-        return told
+    def numbered(self, node: int, number: int) -> None:
+        """A node answered with a number, and nothing else was asked of it."""
+        if number != self.number or not self.told:
+            self.told = lone_answer(self.batch[0][1], number)
+            self.number = number
+        self.answers[node] = self.told
 
     def part(self, places: Iterable[int], run: str) -> bytes:
         """Some of it."""
-        expected = _expected(self.member, run)
-        return b"".join([self._packed[place].bytes_for(expected) for place in places])
+        mark = expected(self.member, run)
+        return b"".join([self._packed[place].bytes_for(mark) for place in places])
 
 
 class Asking:
-    """One node's part of a question, until it is answered or there will be no answer."""
+    """One node's part of a question that needs a closer look than a number does."""
 
-    __slots__ = ("_again", "_loads", "node", "question", "replies", "result", "sent_at", "wanted")
+    __slots__ = ("_again", "_loads", "node", "question", "replies", "wanted")
 
     def __init__(self, question: Question, node: int) -> None:
         self.node = node
         self.question = question
-        self.replies = NONE
+        self.replies: list[Any] = []
         self.wanted = question.wanted
-        self.sent_at = 0.0
-        """0: it was not."""
-        self.result: tuple[Any, ...] | Troubled | None = None
         self._loads = 0
-        self._again: list[int] = NONE
+        self._again: list[int] = []
+
+    @property
+    def result(self) -> tuple[Any, ...] | Troubled | None:
+        return self.question.answers.get(self.node)
+
+    @result.setter
+    def result(self, result: tuple[Any, ...] | Troubled) -> None:
+        self.question.answers[self.node] = result
+
+    @property
+    def sent_at(self) -> float:
+        return self.question.sent_at
 
     def heard(self, reply: Any) -> bool:
         """The next reply; whether all are here."""
-        if self.replies is NONE:
-            self.replies = []
         self.replies.append(reply)
         return len(self.replies) == self.wanted
 
@@ -123,10 +131,12 @@ class Asking:
         self.result = answers(question.space, question.batch, self.replies, address)
 
 
-def askings_of(space: Space, op: Fan) -> Iterator[Asking]:
-    """One for each node, made when it is to be sent; what is the same for several is packed once."""
+def questions_of(space: Space, op: Fan, answers: Answers, now: float) -> list[tuple[int, Question]]:
+    """For each node what it is asked; what is the same for several is packed once."""
+    asked = []
     question: Question | None = None
     for node, batch in op.asks:
         if question is None or batch is not question.batch:
-            question = Question(space, batch, op.member, op.behind_until)
-        yield Asking(question, node)
+            question = Question(space, op, batch, answers, now)
+        asked.append((node, question))
+    return asked

@@ -17,7 +17,7 @@ from ...rules.requests import Reply, Request, Snapshot
 from .. import scripts
 from ..redis.settings import Settings
 from ..redis.streams import StreamLine, open_stream
-from .asking import Asking, askings_of
+from .asking import Asking, Question, questions_of
 from .greeting import greet_node, one_server
 from .keys import Space
 from .running import TELL_AGAIN_SECONDS, Debts, at_once, quorum_of, source_of
@@ -84,17 +84,15 @@ class RedlockAsyncio:
         if self._closed:
             raise Refused("this client is closed")
         gathering = _Gathering(op)
-        for asking in askings_of(self._space, op):
-            gathering.waiting[asking.node] = asking
-            self._nodes[asking.node].ask(asking, gathering.heard)
+        for node, question in questions_of(self._space, op, gathering.answers, 0.0):
+            gathering.waiting[node] = asking = Asking(question, node)
+            self._nodes[node].ask(asking, gathering.heard)
         await gathering.wait()
-        for node, asking in gathering.waiting.items():
+        for node, asking in list(gathering.waiting.items()):
             self._nodes[node].leave(asking)
-            if asking.result is not None:
-                gathering.answers[node] = asking.result
         if self._doubles:
             raise EngineUnavailable(self._doubles)
-        return gathering.answers
+        return gathering.answers.copy()  # what comes from now on is no answer to this any more
 
     def _met(self, met: _Node) -> None:
         """Two addresses of one server are one vote."""
@@ -106,8 +104,8 @@ class RedlockAsyncio:
 
     # --- behind somebody's back -------------------------------------------------------------------
 
-    def _unheard(self, asking: Asking) -> None:
-        if not self._closed and self._debts.add(asking):
+    def _unheard(self, question: Question, node: int) -> None:
+        if not self._closed and self._debts.add(question, node):
             self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -170,9 +168,8 @@ class _Gathering:
 
     def heard(self, asking: Asking) -> None:
         """A node has answered, or will not."""
-        if self.waiting.pop(asking.node, None) is None or asking.result is None:
+        if self.waiting.pop(asking.node, None) is None:
             return
-        self.answers[asking.node] = asking.result
         if not self.waiting or self._op.enough(self.answers):
             self._end()
 
@@ -199,7 +196,7 @@ class _Node:
         self,
         settings: Settings,
         hooks: Hooks,
-        unheard: Callable[[Asking], None],
+        unheard: Callable[[Question, int], None],
         met: Callable[[_Node], None],
     ) -> None:
         self.address = settings.addresses[0]
@@ -238,7 +235,6 @@ class _Node:
             self._failed(asking, trouble, _nobody)
 
     def _send(self, line: StreamLine, asking: Asking, payload: bytes, heard: Heard) -> None:
-        asking.sent_at = 1.0
         count = asking.wanted - len(asking.replies)
         line.several(payload, count).add_done_callback(partial(self._replied, line, asking, heard))
 
@@ -254,7 +250,7 @@ class _Node:
             return
         replies = future.result()
         if asking.wanted == 1 and replies[0].__class__ is int:  # nearly always
-            asking.result = asking.question.numbered(replies[0])
+            asking.question.numbered(asking.node, replies[0])
             heard(asking)
             return
         for reply in replies:
@@ -265,12 +261,12 @@ class _Node:
             return
         asking.answered(self.address)
         if isinstance(asking.result, Troubled):
-            self._unheard(asking)
+            self._unheard(asking.question, asking.node)
         heard(asking)
 
     def _failed(self, asking: Asking, trouble: Troubled, heard: Heard) -> None:
         asking.result = trouble
-        self._unheard(asking)
+        self._unheard(asking.question, asking.node)
         heard(asking)
 
     # --- connecting -------------------------------------------------------------------------------

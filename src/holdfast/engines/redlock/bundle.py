@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Final
 
 from ...protocols.quorum import Answers, Fan
-from .asking import Asking, askings_of
+from ..looking import Looks, let_others_run
+from .asking import Question, questions_of
 from .greeting import one_server
 from .keys import Space
 from .lines import NodeLine
@@ -23,7 +24,7 @@ IDLE_SECONDS: Final = 0.5
 class Bundle:
     """Used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "_by_fileno", "_lines", "_poll", "_space", "_used_at")
+    __slots__ = ("__weakref__", "_by_fileno", "_lines", "_looks", "_poll", "_space", "_used_at")
 
     def __init__(
         self,
@@ -31,10 +32,11 @@ class Bundle:
         space: Space,
         client: str,
         seconds: float,
-        unheard: Callable[[Asking], None],
+        unheard: Callable[[Question, int], None],
     ) -> None:
         self._space = space
         self._poll = select.poll()
+        self._looks = Looks()
         self._used_at = monotonic()
         self._lines = [
             NodeLine(node, each, client, seconds, self._poll, unheard)
@@ -45,49 +47,35 @@ class Bundle:
     def fan(self, op: Fan) -> Answers:
         """Ask, and go on as soon as the answers are enough, or the time is up."""
         try:
-            return self._fan(op)
+            now = monotonic()
+            if now - self._used_at > IDLE_SECONDS:
+                self._look_up(0.0)
+            ends_at = now + op.seconds
+            lines, enough = self._lines, op.enough
+            answers: Answers = {}
+            asked = questions_of(self._space, op, answers, now)
+            for node, question in asked:
+                lines[node].ask(question, now)
+            look_until = self._looks.until()
+            while not enough(answers) and len(answers) < len(asked) and now < ends_at:
+                self._look_up(ends_at - now, look_until)
+                now = monotonic()
+            if now < look_until:
+                self._looks.found()
+            self._used_at = now
+            if len(answers) == len(asked):
+                return answers
+            for node, question in asked:
+                if lines[node].next is question:
+                    lines[node].leave()
+            return answers.copy()  # what comes from now on is no answer to this any more
         except BaseException:
             self.close()  # nobody knows what was sent and what is to come
             raise
 
-    def _fan(self, op: Fan) -> Answers:
-        now = monotonic()
-        ends_at = now + op.seconds
-        if now - self._used_at > IDLE_SECONDS:
-            self._look_up(0.0)
-        lines = self._lines
-        answers: Answers = {}
-        asked = {}
-        for asking in askings_of(self._space, op):
-            asked[asking.node] = asking
-            lines[asking.node].ask(asking, now)
-            if asking.result is not None:
-                answers[asking.node] = asking.result
-        if op.enough(answers):
-            ends_at = now
-        while now < ends_at and len(answers) < len(asked):
-            for node in self._look_up(ends_at - now):
-                told = asked.get(node)
-                if told is not None and told.result is not None:
-                    answers[node] = told.result
-            if op.enough(answers):
-                break
-            now = monotonic()
-        if len(answers) < len(asked):
-            for node, asking in asked.items():
-                if node not in answers:
-                    lines[node].leave(asking)
-                    if asking.result is not None:
-                        answers[node] = asking.result
-        self._used_at = now
-        return answers
-
-    def _look_up(self, seconds: float) -> list[int]:
-        """Wait for news of any connection, and have it seen to. The nodes there were news of."""
-        news = self._poll.poll(max(seconds, 0.0) * 1000)
-        now = monotonic()
-        told = []
-        for fileno, _ in news:
+    def _look_up(self, seconds: float, look_until: float = 0.0) -> None:
+        """Wait for news of any connection, and have it seen to."""
+        for fileno, _ in self._news(seconds, look_until):
             line = self._by_fileno.get(fileno)
             if line is None or line.fileno != fileno:
                 self._by_fileno = {each.fileno: each for each in self._lines}
@@ -95,11 +83,18 @@ class Bundle:
                 if line is None:
                     continue  # given up since the poll told of it
             is_new = not line.run
-            line.ready(now)
-            told.append(line.node)
+            line.ready()
             if is_new and line.run:
                 self._refuse_doubles(line)
-        return told
+
+    def _news(self, seconds: float, look_until: float) -> list[tuple[int, int]]:
+        """At first without sleeping, where enough of them have answered soon: see ``engines/looking.py``."""
+        while monotonic() < look_until:
+            let_others_run()
+            news = self._poll.poll(0)
+            if news:
+                return news
+        return self._poll.poll(seconds * 1000)
 
     def _refuse_doubles(self, line: NodeLine) -> None:
         for other in self._lines:

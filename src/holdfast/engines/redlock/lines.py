@@ -20,9 +20,10 @@ import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
 from ..redis.settings import Address, Settings
-from ..sockets import HARD_CLOSE, tune
-from .asking import Asking
+from ..sockets import HARD_CLOSE, told, tune
+from .asking import Asking, Question, expected
 from .greeting import greet_node
+from .places import Lookup, Place
 
 __all__ = ["NodeLine"]
 
@@ -58,8 +59,9 @@ class NodeLine:
         "_greeting",
         "_heard",
         "_interest",
-        "_next",
+        "_lookup",
         "_owed",
+        "_places",
         "_poll",
         "_recv",
         "_seconds",
@@ -73,6 +75,7 @@ class NodeLine:
         "_wanted",
         "address",
         "fileno",
+        "next",
         "node",
         "run",
     )
@@ -84,7 +87,7 @@ class NodeLine:
         client: str,
         seconds: float,
         poll: Any,
-        unheard: Callable[[Asking], None],
+        unheard: Callable[[Question, int], None],
     ) -> None:
         self.node = node
         self.address: Address = settings.addresses[0]
@@ -101,38 +104,45 @@ class NodeLine:
         self._socket: socket.socket | None = None
         self._interest = 0
         self._unsent = b""
-        self._owed: deque[Asking] = deque()
+        self._owed: deque[Question | Asking] = deque()
         """What was sent, in its order, and is not answered."""
-        self._next: Asking | None = None
+        self.next: Question | None = None
         """What is sent as soon as there is a connection."""
         self._greeting: Coroutine[Any, Any, str] | None = None
         self._heard: list[Any] = []
         self._wanted = 0
         self._since = 0.0
         """When the connection was begun."""
+        self._lookup: Lookup | None = None
+        """While it is not known where the node is."""
+        self._places: list[Place] = []
+        """Where to try next, should the connection that was begun come to nothing."""
         self._failures = 0
         self._again_at = 0.0
         self._trouble = ""
 
     # --- asking ---------------------------------------------------------------------------------
 
-    def ask(self, asking: Asking, now: float) -> None:
-        """Send it, now or once connected. What cannot be sent has its result at once."""
-        owed = self._owed
-        if self.run and not self._unsent and (not owed or now - owed[0].sent_at <= self._seconds):
-            asking.sent_at = now
-            owed.append(asking)
-            payload = asking.question.payload(self.run)
-            try:  # as ``_send`` does, written out for the path of every grant
+    def ask(self, question: Question, now: float) -> None:
+        """Send it, now or once connected. What cannot be sent is answered at once."""
+        owed, run = self._owed, self.run
+        if run and not self._unsent and (not owed or now - owed[0].sent_at <= self._seconds):
+            owed.append(question)
+            # As ``Question.payload`` and ``_send`` do, written out for the path of every grant.
+            if question.after is not None:
+                payload = b"".join((question.before, expected(question.member, run), question.after))
+            else:
+                payload = question.before or question.payload(run)
+            try:
                 sent = self._send_some(payload)
             except OSError as error:
                 sent = self._not_sent(error)
             if sent != len(payload):
                 self._keep(payload, sent)
             return
-        self._ask_later(asking, now)
+        self._ask_later(question, now)
 
-    def _ask_later(self, asking: Asking, now: float) -> None:
+    def _ask_later(self, question: Question, now: float) -> None:
         """It is not quite ready for it."""
         if self._is_given_up(now):
             self._break(f"no answer from {self.address} in {self._seconds:g} s")
@@ -140,33 +150,31 @@ class NodeLine:
             if self._socket is None:
                 self._connect(now)
             if self.run:
-                self._send_asking(asking, now)
+                self._send_question(question)
             else:
-                self._next = asking
+                self.next = question
         except Refused as trouble:
-            asking.result = trouble
-            self._tell_unheard(asking)
+            self._unanswered(question, trouble)
 
-    def leave(self, asking: Asking) -> None:
-        """Nobody waits for it any more. If it was not sent it never is."""
-        if self._next is asking:
-            self._next = None
-            asking.result = Refused(self._trouble or f"no connection to {self.address} in time")
-            self._tell_unheard(asking)
+    def leave(self) -> None:
+        """Nobody waits any more for what is to be sent next. It never is."""
+        question, self.next = self.next, None
+        if question is not None:
+            self._unanswered(question, Refused(self._trouble or f"no connection to {self.address} in time"))
 
     def _is_given_up(self, now: float) -> bool:
         if self._socket is None:
             return False
         if self.run:
             return bool(self._owed) and now - self._owed[0].sent_at > self._seconds
-        return now - self._since > self._seconds
+        # Where there are several addresses, none has all the time.
+        return now - self._since > (self._seconds / 2 if self._places else self._seconds)
 
-    def _send_asking(self, asking: Asking, now: float) -> None:
+    def _send_question(self, question: Question) -> None:
         if len(self._unsent) > UNSENT_BYTES_MAX:
             raise Refused(f"{self.address} takes nothing any more")
-        asking.sent_at = now
-        self._owed.append(asking)
-        self._send(asking.question.payload(self.run))
+        self._owed.append(question)
+        self._send(question.payload(self.run))
 
     def _send(self, payload: bytes) -> None:
         """As much as the kernel takes; the rest follows."""
@@ -193,7 +201,7 @@ class NodeLine:
 
     # --- what comes -----------------------------------------------------------------------------
 
-    def ready(self, now: float) -> None:
+    def ready(self) -> None:
         """The poll has something to say about this connection."""
         if (self._unsent or not self.run) and not self._is_under_way():
             return
@@ -205,15 +213,18 @@ class NodeLine:
             gets, owed = self._gets, self._owed
             while (reply := gets()) is not False:
                 if reply.__class__ is int and self.run:
-                    asking = owed[0]
-                    if asking.wanted == 1:  # nearly always
+                    question = owed[0]
+                    if type(question) is Question and question.wanted == 1:  # nearly always
                         owed.popleft()
-                        asking.result = asking.question.numbered(reply)
+                        if reply == question.number and question.told:
+                            question.answers[self.node] = question.told
+                        else:
+                            question.numbered(self.node, reply)
                         continue
                 if self.run:
-                    self._answered(reply, now)
+                    self._answered(reply)
                 else:
-                    self._greeted(reply, now)
+                    self._greeted(reply)
                 if self._socket is None:
                     return
         except BlockingIOError:
@@ -235,20 +246,23 @@ class NodeLine:
             self._send(payload)
         return self._socket is not None
 
-    def _answered(self, reply: Any, now: float) -> None:
-        asking = self._owed[0]
+    def _answered(self, reply: Any) -> None:
+        owed = self._owed
+        owed[0] = asking = self._asking(owed[0])
         if not asking.heard(reply):
             return
         again = asking.mended(self.run)
-        self._owed.popleft()
+        owed.popleft()
         if again is None:
             asking.answered(self.address)
             if isinstance(asking.result, Troubled):
-                self._tell_unheard(asking)
+                self._tell_unheard(asking.question)
         else:
-            asking.sent_at = now
-            self._owed.append(asking)
+            owed.append(asking)
             self._send(again)
+
+    def _asking(self, owed: Question | Asking) -> Asking:
+        return owed if isinstance(owed, Asking) else Asking(owed, self.node)
 
     # --- connecting -----------------------------------------------------------------------------
 
@@ -256,47 +270,82 @@ class NodeLine:
         """Begin to. Whatever fails, nothing was asked."""
         if now < self._again_at:
             raise Refused(self._trouble)
-        self._since = now
-        try:
-            family, place = _place_of(self.address)
-            connecting = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            raise self._not_connected(error) from None
-        connecting.setblocking(False)
-        self._socket = connecting
-        self._send_some, self._recv = connecting.send, connecting.recv
-        self.fileno = connecting.fileno()
-        try:
-            code = connecting.connect_ex(place)
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, os.strerror(code))
-            tune(connecting)
-        except OSError as error:
-            raise self._not_connected(error) from None
-        self._watch(select.POLLOUT)
+        if self._places:  # the one before these was given up
+            self._reach_next()
+        else:
+            self._look_up()
+        if self._socket is None:
+            raise Refused(self._trouble)
 
-    def _not_connected(self, error: OSError) -> Refused:
-        self._break(f"no connection to {self.address}: {error.strerror or error}")
-        return Refused(self._trouble)
+    def _look_up(self) -> None:
+        """Find out where it is; or go on with what has been found since somebody last asked."""
+        lookup = self._lookup
+        if lookup is None:
+            lookup = self._lookup = Lookup(self.address)
+            if not lookup.is_over:
+                self._begin(lookup.begin(), select.POLLIN)
+                return
+        if lookup.is_over:
+            self._looked_up(lookup)
+        else:
+            self._break(f"no connection to {self.address}: it is still being looked up")
+
+    def _looked_up(self, lookup: Lookup) -> None:
+        self._lookup = None
+        self._places = lookup.places
+        self._reach_next("" if lookup.trouble is None else told(lookup.trouble))
+
+    def _reach_next(self, why: str = "") -> None:
+        """Begin to connect to the next of its addresses. ``why``: what is wrong with the one before."""
+        while self._places:
+            family, place = self._places.pop(0)
+            try:
+                connecting = socket.socket(family, socket.SOCK_STREAM)
+                self._begin(connecting, select.POLLOUT)
+                code = connecting.connect_ex(place)
+                if code not in (0, errno.EINPROGRESS):
+                    raise OSError(code, os.strerror(code))
+                tune(connecting)
+            except OSError as error:
+                self._let_go()
+                why = told(error)
+            else:
+                return
+        self._break(f"no connection to {self.address}: {why}")
+
+    def _begin(self, awaited: socket.socket, interest: int) -> None:
+        """Wait for this one: for the connection, or before that for word of where to connect to."""
+        awaited.setblocking(False)
+        self._socket = awaited
+        self._send_some, self._recv = awaited.send, awaited.recv
+        self.fileno = awaited.fileno()
+        self._since = monotonic()
+        self._watch(interest)
 
     def _connected(self) -> None:
+        """The poll has word of what was begun."""
         assert self._socket is not None  # noqa: S101 - the caller has looked
+        if self._lookup is not None:
+            self._let_go()
+            self._looked_up(self._lookup)
+            return
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._break(f"no connection to {self.address}: {os.strerror(code)}")
+            self._let_go()
+            self._reach_next(os.strerror(code))
             return
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
         login = self._settings.login
         self._greeting = greet_node(self, self._settings, (login.username, login.password), self._client)
         self._watch(select.POLLIN)
-        self._say([], monotonic())
+        self._say([])
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
         """For the greeting alone, which is resumed when the replies are here."""
         return await _Words(payload, count)
 
-    def _say(self, replies: list[Any], now: float) -> None:
+    def _say(self, replies: list[Any]) -> None:
         """The next words of the greeting."""
         assert self._greeting is not None  # noqa: S101 - it is under way
         try:
@@ -305,9 +354,10 @@ class NodeLine:
             self._greeting = None
             self.run = end.value
             self._failures = 0
-            asking, self._next = self._next, None
-            if asking is not None:
-                self._send_asking(asking, now)
+            self._places = []
+            question, self.next = self.next, None
+            if question is not None:
+                self._send_question(question)
         except Troubled as trouble:
             self._greeting = None
             self._break(str(trouble))
@@ -315,10 +365,10 @@ class NodeLine:
             self._heard, self._wanted = [], words.replies
             self._send(words.payload)
 
-    def _greeted(self, reply: Any, now: float) -> None:
+    def _greeted(self, reply: Any) -> None:
         self._heard.append(reply)
         if len(self._heard) == self._wanted:
-            self._say(self._heard, now)
+            self._say(self._heard)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -335,29 +385,34 @@ class NodeLine:
         self._trouble = why
         self._failures += 1
         pause = min(AGAIN_SECONDS * 2 ** min(self._failures - 1, 10), AGAIN_SECONDS_MAX)
-        # One that was in order is made anew at once; one that was not even made must wait.
-        self._again_at = monotonic() + (0.0 if self.run else pause)
+        # One that was in order is made anew at once, as is one to the next address; others must wait.
+        self._again_at = monotonic() + (0.0 if self.run or self._places else pause)
         self.close(why)
 
     def close(self, why: str = "the connection was closed") -> None:
         """Hard: what the kernel still has of ours is not sent any more."""
         owed, self._owed = self._owed, deque()
-        asking, self._next = self._next, None
+        question, self.next = self.next, None
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
         self._let_go()
         for each in owed:
-            if each.result is None:
-                each.result = Unknown(why)
-            self._tell_unheard(each)
-        if asking is not None:
-            asking.result = Refused(why)
-            self._tell_unheard(asking)
+            asking = self._asking(each)
+            if asking.result is None:
+                asking.result = Unknown(why)
+            self._tell_unheard(asking.question)
+        if question is not None:
+            self._unanswered(question, Refused(why))
 
-    def _tell_unheard(self, asking: Asking) -> None:
-        if asking.question.behind_until is not None:
-            self._unheard(asking)
+    def _unanswered(self, question: Question, trouble: Refused) -> None:
+        """It was not sent, and never is."""
+        question.answers[self.node] = trouble
+        self._tell_unheard(question)
+
+    def _tell_unheard(self, question: Question) -> None:
+        if question.behind_until is not None:
+            self._unheard(question, self.node)
 
     def forget(self) -> None:
         """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
@@ -383,10 +438,3 @@ class NodeLine:
         """An interrupt can strike between any two steps, and nobody has the connection any more."""
         if getattr(self, "_socket", None) is not None:
             self._let_go()
-
-
-def _place_of(address: Address) -> tuple[int, Any]:
-    """The first address of a name. Looking a name up may take time: numbers are found at once."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    family, _, _, _, place = found[0]
-    return family, place

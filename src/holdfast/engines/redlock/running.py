@@ -13,7 +13,7 @@ from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime, wall_us
 from ...protocols.quorum import Answers, Chance, Fan, Quorum
 from ...protocols.quorum.ops import Batch
-from .asking import Asking
+from .asking import Question
 from .settings import RedlockSettings
 
 __all__ = [
@@ -53,13 +53,12 @@ class Debts:
         self._numbers = itertools.count()
         self._owed: dict[int, Debt] = {}
 
-    def add(self, asking: Asking) -> bool:
+    def add(self, question: Question, node: int) -> bool:
         """A node has not heard this. Whether it is to be told again."""
-        question = asking.question
         if question.behind_until is None:
             return False
         number = next(self._numbers)
-        self._owed[number] = Debt(number, asking.node, question.batch, question.member, question.behind_until)
+        self._owed[number] = Debt(number, node, question.batch, question.member, question.behind_until)
         return True
 
     def due(self, seconds: float) -> tuple[Fan, dict[int, list[int]]] | None:

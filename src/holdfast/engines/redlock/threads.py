@@ -19,7 +19,7 @@ from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Fan, QuorumScript
 from ...rules.requests import Reply, Request, Snapshot
 from .. import scripts
-from .asking import Asking
+from .asking import Question
 from .bundle import Bundle
 from .keys import Space
 from .running import TELL_AGAIN_SECONDS, Debts, at_once, quorum_of, source_of
@@ -180,9 +180,9 @@ class _Bundles:
             self._known.add(bundle)
         return bundle
 
-    def _unheard(self, asking: Asking) -> None:
+    def _unheard(self, question: Question, node: int) -> None:
         if not self._closed:
-            self._teller.owe(asking)
+            self._teller.owe(question, node)
 
     def close(self) -> None:
         self._closed = True
@@ -215,8 +215,8 @@ class _Teller:
         """Free once it is to stop."""
         self._stopped.acquire()
 
-    def owe(self, asking: Asking) -> None:
-        if not self._debts.add(asking):
+    def owe(self, question: Question, node: int) -> None:
+        if not self._debts.add(question, node):
             return
         with self._mutex:
             if self._thread is None or not self._thread.is_alive():

@@ -56,6 +56,9 @@ class Packed(NamedTuple):
 
 
 def pack(space: Space, batch: Batch) -> list[Packed]:
+    if len(batch) == 1:  # nearly always
+        name, question = batch[0]
+        return [_PACKERS[question.__class__](space, name, question)]
     return [_PACKERS[question.__class__](space, name, question) for name, question in batch]
 
 

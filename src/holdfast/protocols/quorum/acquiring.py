@@ -112,10 +112,13 @@ def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
 async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -> list[Taking]:
     """A round, and another one where the first taught us what was wrong with it."""
     takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
-    if all(taking.verdict.__class__ is Counted for taking in takings):
+    for taking in takings:
+        if taking.verdict.__class__ is not Counted:
+            break
+    else:
         return takings
     if await _corrected(quorum, takings):
-        takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
+        takings = await _take_again(quorum, takings, wanted)
     if not all(is_answered(taking.answers, quorum.size) for taking in takings):
         for taking in takings:
             if taking.verdict.__class__ is Counted:
@@ -124,6 +127,31 @@ async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -
                 quorum.forget(taking.attempt)
         _hear(quorum, takings[0].answers)
         raise Refused(described(quorum, len(_taking_part(takings[0]))))
+    return takings
+
+
+async def _take_again(
+    quorum: Quorum, takings: list[Taking], wanted: Sequence[tuple[Attempt, Acquire]]
+) -> list[Taking]:
+    """Another round for the names that failed. Those that are ours stay ours: asked for once more, under
+    another owner, they would be found taken, by nobody but ourselves."""
+    again = [
+        _taking(quorum, *each)
+        for each, taking in zip(wanted, takings, strict=True)
+        if taking.verdict.__class__ is not Counted
+    ]
+    retaken = iter(await take(quorum, again))
+    takings = [each if each.verdict.__class__ is Counted else next(retaken) for each in takings]
+    now = quorum.now()
+    late = [
+        each
+        for each in takings
+        if each.verdict.__class__ is Counted and now >= quorum.valid_until(each.sent, each.ttl)
+    ]
+    if late:  # they were in time, and are not any more
+        await let_go(quorum, late)
+    for taking in late:
+        taking.verdict = FAILED
     return takings
 
 
@@ -163,7 +191,6 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
             taking.answers = column(answers, index)
             taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
         _remember(quorum, taking)
-        _note(taking.attempt, taking.answers)
         if taking.verdict.__class__ is ToStamp:
             to_stamp.append(taking)
     if to_stamp:
@@ -185,17 +212,6 @@ def _hinted(request: node.Acquire, hint: int) -> node.Acquire:
     return _new(node.Acquire, (request[0], hint, *request[2:]))  # quicker than _replace
 
 
-def _note(attempt: Attempt, replies: dict[int, Any]) -> None:
-    """Where nothing of it is, and nothing of it can arrive any more."""
-    absent = [
-        each
-        for each, reply in replies.items()
-        if reply.__class__ is not Issued and isinstance(reply, NOTHING_THERE)
-    ]
-    if absent:
-        attempt.absent = frozenset(absent)
-
-
 def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Answers], bool]:
     """What was judged on the way stays with the taking: more often than not no more answers come."""
     size, needed = quorum.size, quorum.majority
@@ -209,22 +225,32 @@ def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Ans
         return verdict is not FAILED or is_answered(answers, size) is not None
 
     def enough(answers: Answers) -> bool:
-        return len(answers) >= needed and all(
-            is_clear(taking, column(answers, index)) for index, taking in enumerate(takings)
-        )
+        if len(answers) < needed:
+            return False
+        if len(takings) == 1:  # nearly always
+            return is_clear(takings[0], column(answers, 0))
+        return all(is_clear(taking, column(answers, index)) for index, taking in enumerate(takings))
 
     return enough
 
 
 def _remember(quorum: Quorum, taking: Taking) -> None:
-    """What the answers teach beyond this attempt."""
+    """What the answers teach beyond this attempt, and where nothing of it is or can arrive any more."""
+    absent = []
     for each, reply in taking.answers.items():
-        if reply.__class__ is Issued:
-            quorum.saw(reply.number)
-        elif reply.__class__ is Taken:
+        kind = reply.__class__
+        if kind is Issued:
+            if reply.number > quorum.seen:
+                quorum.saw(reply.number)
+            continue
+        if kind is Taken:
             quorum.saw(reply.claim.number)
-        elif reply.__class__ is Unready:
+        elif kind is Unready:
             quorum.unready.add(each)
+        if isinstance(reply, NOTHING_THERE):
+            absent.append(each)
+    if absent:
+        taking.attempt.absent = frozenset(absent)
 
 
 async def _stamp(quorum: Quorum, takings: list[Taking]) -> None:

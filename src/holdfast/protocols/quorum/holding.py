@@ -126,8 +126,8 @@ async def release(quorum: Quorum, name: str, ask: Release) -> Reply:
     quorum.forget(attempt)
     if quorum.waiting:
         await _wake_next(quorum, name)
-    lost = [reply for reply in told.values() if reply.__class__ is Lost]
-    if quorum.size - len(lost) >= quorum.majority:  # who is silent may have had it
+    lost = [reply.__class__ for reply in told.values()].count(Lost)
+    if quorum.size - lost >= quorum.majority:  # who is silent may have had it
         return DONE
     return Gone(*why_lost(told.values()))
 
@@ -154,12 +154,19 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
     absent = dict.fromkeys(attempt.absent, ABSENT)
     least = len(asks) if hears_all else quorum.majority - len(absent)
 
+    told: dict[int, Any] = {}
+
     def enough(answers: Answers) -> bool:
-        return len(answers) >= least and _is_given_back(_with(absent, answers), size)
+        nonlocal told
+        if len(answers) < least:
+            return False
+        told = _with(absent, answers)
+        return _is_given_back(told, size)
 
     behind_until = quorum.now() + max(attempt.ttl, 1.0)
     answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
-    told = _with(absent, answers)
+    if len(told) != len(answers) + len(absent):  # more came than was judged on the way
+        told = _with(absent, answers)
     if not is_over(told, size):
         sent = len(answers) < len(asks) or any(isinstance(reply, Unknown) for reply in told.values())
         trouble = Unknown if sent else Refused

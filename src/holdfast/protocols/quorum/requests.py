@@ -55,9 +55,10 @@ def refusal(request: Request) -> str | None:
 
 def apply(quorum: Quorum, name: str, request: Request) -> QuorumScript[Reply]:
     """What ``Apply(name, request)`` means here."""
-    why_not = refusal(request)
-    if why_not is not None:
-        raise Unsupported(why_not)
+    if request.__class__ not in _ALWAYS:
+        why_not = refusal(request)
+        if why_not is not None:
+            raise Unsupported(why_not)
     return _SCRIPTS[request.__class__](quorum, name, request)
 
 
@@ -112,3 +113,6 @@ _SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumScript[Reply]]] = {
     Unwatch: _unwatch,
     Inspect: _inspect,
 }
+
+_ALWAYS = frozenset(_SCRIPTS) - {Acquire}
+"""What is never refused."""

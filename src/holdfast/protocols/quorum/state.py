@@ -6,7 +6,7 @@ Threads share it: every method leans on single dict and attribute operations, wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -93,6 +93,7 @@ class Quorum:
     """Name → those of this client who wait for it, in their order."""
     watching: set[str] = field(default_factory=set)
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    nodes: range = field(init=False)
     size: int = field(init=False)
     majority: int = field(init=False)
     member: str = field(init=False)
@@ -100,6 +101,7 @@ class Quorum:
 
     def __post_init__(self) -> None:
         self.size = len(self.labels)
+        self.nodes = range(self.size)
         self.majority = majority(self.size)
         self.belongs_to(self.set_id)
 
@@ -109,7 +111,7 @@ class Quorum:
 
     def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
         """The same questions for all nodes."""
-        asks = tuple([(node, batch) for node in range(self.size)])
+        asks = tuple([(node, batch) for node in self.nodes])
         return Fan(asks, enough, self.node_seconds, self.member, None)
 
     def ask_each(
@@ -171,10 +173,10 @@ class Quorum:
         """For all nodes that may have it. One that has not answered may yet be asked, and is to refuse."""
         return attempt.name, Release(attempt.owner, round(self.linger * 1e6))
 
-    def may_have(self, attempt: Attempt) -> list[int]:
+    def may_have(self, attempt: Attempt) -> Sequence[int]:
         """The nodes that are to be told of its end."""
         absent = attempt.absent
-        return [node for node in range(self.size) if node not in absent]
+        return [node for node in self.nodes if node not in absent] if absent else self.nodes
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""

@@ -1,0 +1,228 @@
+"""The quorum family over nodes that are nothing but their rule: a step at a time, in made-up time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+import pytest
+
+from holdfast.core.deadlines import relied_until
+from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order
+from holdfast.protocols.quorum.state import DECIDE_SECONDS
+from holdfast.rules import node
+from holdfast.rules.requests import Acquire, Busy, Granted, Queued, Release
+
+WALL_US = 10**15
+MINUTE_US = 60_000_000
+TTL_SECONDS = 30.0
+
+
+class World:
+    """Three nodes, and one client's clocks."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.wall_us = WALL_US
+        """What the clock of the client shows."""
+        self.node_us = WALL_US
+        """What the clocks of all nodes show."""
+        self.nodes = [RuleNode(self, index) for index in range(3)]
+        self.rounds: list[list[str]] = []
+        """What was asked, round for round."""
+        self.before_round: Callable[[list[str]], None] = lambda kinds: None
+
+    def quorum(self, client: str = "me", **changes: Any) -> Quorum:
+        given: dict[str, Any] = {
+            "node_seconds": 0.05,
+            "drift": 0.01,
+            "retry_seconds": 0.2,
+            "jitter_seconds": 0.1,
+            "linger": 60.0,
+            "set_id": "set",
+        } | changes
+        return Quorum(client, ("a", "b", "c"), now=lambda: self.now, wall_us=lambda: self.wall_us, **given)
+
+    def run(self, script: QuorumScript[Any]) -> Any:
+        told: Any = None
+        while True:
+            try:
+                op = script.send(told)
+            except StopIteration as end:
+                return end.value
+            told = self.fan(op) if isinstance(op, Fan) else 0.5
+
+    def fan(self, op: Fan) -> dict[int, Any]:
+        kinds = [type(request).__name__ for _, request in op.asks[0][1]]
+        self.before_round(kinds)
+        self.rounds.append(kinds)
+        return {
+            each: tuple(self.nodes[each].answer(name, request, op.member) for name, request in batch)
+            for each, batch in op.asks
+        }
+
+    def owners(self, name: str) -> list[str]:
+        """On each node whose claim stands; empty: nobody's."""
+        claims = [each.records.get(name, node.UNUSED).claim for each in self.nodes]
+        return ["" if claim is None else claim.owner for claim in claims]
+
+
+class RuleNode:
+    """A node that remembers everything."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.world = world
+        self.run = f"run{index}"
+        text = node.mark_text("set", 3, self.run)
+        self.mark = node.Mark(text, text)
+        self.records: dict[str, node.NodeRecord] = {}
+
+    def answer(self, name: str, request: Any, member: str) -> Any:
+        if isinstance(request, node.Hello):
+            return node.Greeting(self.run, self.mark, True)
+        if isinstance(request, node.Trust):
+            self.mark = node.change(self.mark, request, self.run)
+            return node.Marked(self.mark)
+        record = self.records.get(name, node.UNUSED)
+        step = node.apply(self.mark, record, request, f"{member}/{self.run}", self.world.node_us)
+        self.mark, self.records[name] = step.mark, step.record
+        return step.reply
+
+    def restart(self) -> None:
+        self.run += "'"
+
+
+def asking(name: str, wait: bool = False, client: str = "me") -> Acquire:
+    nonce = f"{client}-{name}"
+    return Acquire(nonce, client, client, "lock", "exclusive", TTL_SECONDS, wait)
+
+
+def taken_in_order(world: World, quorum: Quorum, names: Sequence[str]) -> list[Any]:
+    steps = [(name, asking(name)) for name in names]
+    return world.run(apply_in_order(quorum, steps, True))  # type: ignore[no-any-return]  # run() is of any script
+
+
+def occupied(world: World, name: str) -> None:
+    """Somebody else has it."""
+    reply = world.run(apply(world.quorum("other"), name, asking(name, client="other")))
+    assert isinstance(reply, Granted)
+    world.rounds.clear()
+
+
+# --- several names, and a round that teaches us something ---------------------------------------
+
+
+def test_what_the_first_round_granted_is_not_asked_for_again() -> None:
+    """A node was restarted: another round is worth while for the name that was refused, and for no other."""
+    world = World()
+    occupied(world, "b")
+    world.nodes[2].restart()
+    granted, refused = taken_in_order(world, quorum := world.quorum(), ("a", "b"))
+    assert isinstance(granted, Granted)
+    assert isinstance(refused, Busy)
+    assert [holder.client for holder in refused.holders] == ["other"]
+    assert world.owners("a") == [quorum.attempts["me-a"].owner] * 2 + [""]
+    assert world.rounds == [["Acquire", "Acquire"], ["Hello"], ["Trust"], ["Acquire"]]
+    world.run(apply(quorum, "a", Release("me-a")))
+    assert world.owners("a") == ["", "", ""]
+
+
+def test_what_the_first_round_granted_is_given_back_once_it_took_too_long() -> None:
+    """The second round takes its time; what was granted before it has run out by then, or nearly so."""
+    world = World()
+    occupied(world, "b")
+    world.nodes[2].restart()
+
+    def tick(kinds: list[str]) -> None:
+        if kinds == ["Acquire"]:
+            world.now += TTL_SECONDS
+
+    world.before_round = tick
+    replies = taken_in_order(world, quorum := world.quorum(), ("a", "b"))
+    assert [type(reply) for reply in replies] == [Busy]
+    assert world.owners("a") == ["", "", ""]
+    assert quorum.attempts == {}
+
+
+def test_the_second_round_grants_what_the_first_could_not() -> None:
+    """Two nodes were restarted: there was no majority for either name."""
+    world = World()
+    for each in world.nodes[:2]:
+        each.restart()
+    replies = taken_in_order(world, quorum := world.quorum(), ("a", "b"))
+    assert [type(reply) for reply in replies] == [Granted, Granted]
+    for name in ("a", "b"):
+        assert world.owners(name) == [quorum.attempts[f"me-{name}"].owner] * 3
+
+
+# --- the clock of a client ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minutes", [-600, -0.5, 0.5, 600])
+def test_a_client_whose_wall_clock_is_set(minutes: float) -> None:
+    """Numbers are measured by the clocks of the nodes: its tokens go on growing, by small steps."""
+    world = World()
+    quorum = world.quorum()
+    first = world.run(apply(quorum, "x", asking("x")))
+    world.run(apply(quorum, "x", Release("me-x")))
+    world.wall_us += round(minutes * MINUTE_US)
+    second = world.run(apply(quorum, "x", asking("x")))
+    assert isinstance(second, Granted)
+    assert first.token < second.token <= WALL_US + MINUTE_US
+    world.run(apply(quorum, "x", Release("me-x")))
+    world.rounds.clear()
+    third = world.run(apply(quorum, "x", asking("x")))
+    assert third.token > second.token
+    assert world.rounds == [["Acquire"]], "it has learned what its clock lacks"
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+def test_who_waits_looks_ever_less_often_up_to_a_bound() -> None:
+    quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
+    pauses = [quorum.look_in(tries, inf, 0.7) for tries in range(1, 100)]
+    assert pauses[:3] == pytest.approx([0.2, 0.3, 0.45])
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 1.0
+    assert [World().quorum(retry_seconds=each).look_in(99, inf, 0.0) for each in (0.1, 2.0)] == [0.5, 10.0]
+
+
+def test_who_waits_looks_when_what_is_held_runs_out() -> None:
+    quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
+    assert quorum.look_in(99, 0.05, 0.0) == 0.05
+    assert quorum.look_in(1, 30.0, 0.0) == 0.2
+
+
+def test_jitter_keeps_those_apart_who_wait_for_the_same() -> None:
+    """Also those who all look when it runs out."""
+    quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.1)
+    assert [quorum.look_in(1, inf, chance) for chance in (0.0, 0.5, 1.0)] == pytest.approx([0.2, 0.25, 0.3])
+    assert quorum.look_in(5, 0.0, 0.5) == 0.05
+
+
+def test_a_waiter_is_told_when_to_look_again() -> None:
+    world = World()
+    occupied(world, "x")
+    quorum = world.quorum(jitter_seconds=0.0)
+    told = [world.run(apply(quorum, "x", asking("x", wait=True))) for _ in range(3)]
+    assert all(isinstance(reply, Queued) for reply in told)
+    assert [reply.look_in for reply in told] == pytest.approx([0.2, 0.3, 0.45])
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.01, 0.05, 0.5])
+@pytest.mark.parametrize("ttl", [1.0, 4.0, TTL_SECONDS])
+def test_nodes_whose_clocks_run_fast_keep_it_as_long_as_it_is_relied_on(drift: float, ttl: float) -> None:
+    quorum = World().quorum(drift=drift)
+    kept_in_our_seconds = quorum.kept_us(ttl) / 1e6 * (1.0 - drift)
+    assert kept_in_our_seconds >= relied_until(0.0, ttl)
+    assert quorum.kept_us(ttl) >= ttl * 1e6
+
+
+def test_what_takes_too_long_is_no_grant() -> None:
+    """Longer than it lasts where clocks run as fast as they may, and never longer than who rejoins waits."""
+    assert World().quorum(drift=0.01).valid_until(100.0, 2.0) == pytest.approx(101.979)
+    assert World().quorum(drift=0.0).valid_until(100.0, 2.0) == pytest.approx(101.979)
+    assert World().quorum(drift=0.2).valid_until(100.0, 2.0) == pytest.approx(101.599)
+    assert World().quorum(drift=0.01).valid_until(100.0, 3600.0) == 100.0 + DECIDE_SECONDS
