@@ -122,7 +122,8 @@ def test_a_hot_neighbour_starves_nobody(url: str) -> None:
         lock = locks.lock("calm")
         taken = []
         with locks.lock("kept", ttl=1.0) as kept:
-            for _ in range(300):
+            kept_since = time.perf_counter()
+            while time.perf_counter() - kept_since < 2.5 * kept.ttl:
                 began = time.perf_counter()
                 with lock:
                     pass
@@ -131,33 +132,6 @@ def test_a_hot_neighbour_starves_nobody(url: str) -> None:
         taken.sort()
         # Milliseconds on an idle machine; without any measures it was seconds.
         assert taken[len(taken) * 99 // 100] < 0.2
-
-
-def test_a_process_that_stands_still_in_the_middle_of_a_write_holds_others_up_only_for_so_long(
-    url: str, path: Path
-) -> None:
-    code = """
-        import sqlite3, sys
-        database = sqlite3.connect(sys.argv[1], isolation_level=None)
-        database.execute("BEGIN IMMEDIATE")
-        print("writing")
-        input()
-        database.execute("COMMIT")
-        print("done")
-    """
-    with holdfast.connect(url, io_timeout=0.5) as locks:
-        with locks.lock("x"):
-            pass
-        with run_python(code, str(path)) as writer:
-            writer.expect("writing")
-            began = time.monotonic()
-            with pytest.raises(holdfast.EngineUnavailable, match="stopped in the middle of a write"):
-                locks.lock("x").acquire()
-            assert time.monotonic() - began < 5
-            writer.send()
-            writer.expect("done")
-            with locks.lock("x", timeout=5):
-                pass
 
 
 def test_a_change_that_is_beaten_again_and_again_is_tried_again(

@@ -57,6 +57,7 @@ class SqliteEngine:
 
     linger = 0.0
     """A call that has returned or failed is over: nothing is under way anywhere."""
+    lasting = False
     guarantees = GUARANTEES
 
     def __init__(self, path: str, namespace: str, makes_folder: bool) -> None:

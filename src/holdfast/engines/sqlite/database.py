@@ -27,12 +27,14 @@ SCHEMA: Final = 1
 APPLICATION: Final = 0x486F6C64
 """``Hold``: marks the file as ours (PRAGMA application_id)."""
 
+# Records are in an ordinary table: one that two dozens wait for still fits on a page there. In a table
+# without rowid, a row longer than a quarter of a page goes on on others, which are then written, too.
 TABLES: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
     """CREATE TABLE locks (
         namespace TEXT, name BLOB, version INTEGER, boot TEXT, record TEXT, forget_at INTEGER,
         PRIMARY KEY (namespace, name)
-    ) WITHOUT ROWID""",
+    )""",
     """CREATE TABLE clients (
         id TEXT PRIMARY KEY, boot TEXT, renewed_at REAL, dead INTEGER, joined INTEGER,
         pid INTEGER, pid_namespace INTEGER, started INTEGER, host TEXT

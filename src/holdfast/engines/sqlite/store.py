@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
-from ...rules import transitions
+from ...rules import shortcuts, transitions
 from ...rules.handing import apply, heir_of
 from ...rules.queueing import next_event_at
 from ...rules.record import Record, is_idle, rebase
@@ -62,7 +62,7 @@ from .liveness import Status
 from .membership import HERE
 from .place import Place
 from .presence import Presence
-from .table import Execute, Guard, Loaded
+from .table import RETENTION_US, Execute, Guard, Loaded
 from .wakeups import News, Sent
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ HANDING_TRIES: Final = 3
 
 _DONE: Final = Done()
 _NOBODY: Final[Sequence[Guard]] = ()
+
+Told = tuple[Reply, tuple[Wake, ...]]
+"""What a request is answered, and who is to be woken."""
 
 
 class _Round(NamedTuple):
@@ -113,9 +116,8 @@ class SqliteStore:
         try:
             with presence.database.mutex:
                 execute = presence.ready(request.__class__ is Acquire)
-                _, reply, wakes = self._change_unread(execute, key, request) or self._change(
-                    execute, key, request
-                )
+                told = self._change_unread(execute, key, request) or self._change(execute, key, request)
+                reply, wakes = told
                 news = self._table.news(key) if wakes else None
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
@@ -158,11 +160,15 @@ class SqliteStore:
 
     # --- one change -----------------------------------------------------------------------------
 
-    def _change(self, execute: Execute, key: bytes, request: Request) -> Step:
+    def _change(self, execute: Execute, key: bytes, request: Request) -> Told:
         for attempt in range(TRIES):
             loaded = self._table.load(execute, key)
             now, wall = boottime(), wall_us()
-            rule = transitions.apply if attempt >= HANDING_TRIES and request.__class__ is Release else apply
+            hands_over = attempt < HANDING_TRIES or request.__class__ is not Release
+            told = self._take_shortcut(execute, key, loaded, request, now, wall) if hands_over else None
+            if told is not None:
+                return told
+            rule = apply if hands_over else transitions.apply
             if self._is_plain(loaded, request, now):
                 record, guards = loaded.record, _NOBODY
                 step = rule(record, request, now, wall)
@@ -171,35 +177,61 @@ class SqliteStore:
                 record, guards = view.record, expired(view, now)
                 step = rule(record, request, now, wall, view.dead)
             if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
-                return self._found(step)
+                return self._found(step.reply)
             if self._store(execute, key, loaded, step.record, wall, guards, heir_of(request, step)):
-                return step
+                return step.reply, step.wake
             self._presence.stay_registered(execute)
         raise Busy
 
-    def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Step | None:
+    def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Told | None:
         """Without reading first, if what we know of it is all there is to know; None: it is not."""
         recalled = self._table.recall(key)
         if recalled is None:
             return None
         now, wall = boottime(), wall_us()
+        # Another may have written the grant down for us as it gave the lock back, and say so just now.
+        is_told = not self._table.wrote(key, recalled)
+        if is_told and request.__class__ is Acquire and recalled.boot == self._table.boot:
+            granted = shortcuts.found(recalled.text, request, now)
+            if granted is not None:
+                return self._found(granted)
+        try:
+            before = recalled.record
+        except (ValueError, TypeError, AttributeError):
+            return None  # whoever reads it where it is stored says so
         if not self._is_plain(recalled, request, now):
             return None
-        before = recalled.record
         step = apply(before, request, now, wall)
         after = step.record
         if after is before:
-            # Another wrote the grant down for us as it gave the lock back, and says so just now.
-            is_handed = step.reply.__class__ is Granted and not self._table.wrote(key, recalled)
-            return self._found(step) if is_handed else None
+            return self._found(step.reply) if is_told and step.reply.__class__ is Granted else None
         stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
-        return step if stored else None
+        return (step.reply, step.wake) if stored else None
 
-    def _found(self, step: Step) -> Step:
+    def _take_shortcut(
+        self, execute: Execute, key: bytes, loaded: Loaded, request: Request, now: float, wall: int
+    ) -> Told | None:
+        """Where others wait: joining the line and handing over, without understanding all of the record."""
+        if loaded.boot != self._table.boot:
+            return None
+        table, forget_at = self._table, wall + RETENTION_US
+        if request.__class__ is Release and not request.linger:
+            handed = shortcuts.handed_over(loaded.text, request.nonce, now, wall)
+            if handed is not None:
+                text, heir = handed
+                if table.store_text(execute, key, loaded, text, forget_at, heir=heir.client):
+                    return _DONE, (heir,)
+        elif request.__class__ is Acquire:
+            joined = shortcuts.joined(loaded.text, request, now)
+            if joined is not None and table.store_text(execute, key, loaded, joined.text, forget_at):
+                return joined.reply, ()
+        return None
+
+    def _found(self, reply: Reply) -> Told:
         """It is written already, perhaps by another for us."""
-        if isinstance(step.reply, Granted) and step.reply.ttl < self._shortest_ttl:
-            self._shortest_ttl = step.reply.ttl
-        return step
+        if isinstance(reply, Granted) and reply.ttl < self._shortest_ttl:
+            self._shortest_ttl = reply.ttl
+        return reply, ()
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
@@ -338,7 +370,7 @@ class SqliteStore:
         found = self._table.load_several(execute, list(dict.fromkeys(keys)))
         replies: list[Reply] = []
         for key, (_, request) in zip(keys, steps, strict=True):
-            loaded = found.get(key) or Loaded(-1, self._table.boot, Record())
+            loaded = found.get(key) or self._table.absent(Record())
             if isinstance(request, Renew):
                 reply = self._renewed(execute, key, loaded, request, this)
             elif isinstance(request, Refresh):
@@ -373,10 +405,10 @@ class SqliteStore:
         return standing.of(request.nonce)
 
     def _changed(self, execute: Execute, key: bytes, request: Request, this: _Round) -> Reply:
-        step = self._change(execute, key, request)
-        if step.wake:
-            this.wakes.append((key, step.wake))
-        return step.reply
+        reply, wake = self._change(execute, key, request)
+        if wake:
+            this.wakes.append((key, wake))
+        return reply
 
     # --- waking others --------------------------------------------------------------------------
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from sqlite3 import Cursor
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ from ...rules.record import RETENTION_SECONDS, Record
 from .place import Place
 from .wakeups import News
 
-__all__ = ["Execute", "Guard", "Loaded", "Table"]
+__all__ = ["RETENTION_US", "Execute", "Guard", "Loaded", "Table"]
 
 Execute = Callable[..., Cursor]
 
@@ -55,15 +53,28 @@ LEARNED_AT_MOST: Final = 1000
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
-@dataclass(slots=True)
 class Loaded:
-    """A record as stored."""
+    """A record as stored: its text, which is understood when more than that is needed."""
 
-    version: int
-    """-1: there is none."""
-    boot: str
-    """Whose clock its times are told on."""
-    record: Record
+    __slots__ = ("_read", "_record", "boot", "text", "version")
+
+    def __init__(
+        self, version: int, boot: str, text: str, read: Callable[[str], Record], record: Record | None = None
+    ) -> None:
+        self.version = version
+        """-1: there is none."""
+        self.boot = boot
+        """Whose clock its times are told on."""
+        self.text = text
+        self._read = read
+        self._record = record
+
+    @property
+    def record(self) -> Record:
+        record = self._record
+        if record is None:
+            record = self._record = self._read(self.text)
+        return record
 
 
 @cache
@@ -84,7 +95,7 @@ class Table:
         self._client = client
         self.boot = ""
         """Whose clock this client tells times on."""
-        self._decoded: dict[bytes, tuple[str, Record]] = {}
+        self._read: dict[bytes, Loaded] = {}
         self._written: dict[bytes, Loaded] = {}
         self._shared: set[bytes] = set()
         """What others wrote since we did: there it is no use to write without a look."""
@@ -99,11 +110,15 @@ class Table:
         row = execute(SELECT, (self._namespace, key)).fetchone()
         if row is None:
             # Tokens go on from where forgotten records ended, whatever the wall clock did since.
-            return Loaded(-1, self.boot, Record(token=execute(SELECT_FLOOR).fetchone()[0]))
+            return self.absent(Record(token=execute(SELECT_FLOOR).fetchone()[0]))
         loaded = self._understand(key, *row)
         if loaded is self._written.get(key):
             self._shared.discard(key)
         return loaded
+
+    def absent(self, record: Record) -> Loaded:
+        """Where nothing is stored."""
+        return Loaded(-1, self.boot, "", decode, record)
 
     def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, Loaded]:
         found = {}
@@ -147,10 +162,9 @@ class Table:
         known = self._learned.get(news.key)
         if news.boot != self.boot or (known is not None and known.version > news.version):
             return
-        with contextlib.suppress(ValueError, TypeError, AttributeError):  # whoever reads it there is told
-            if len(self._learned) >= LEARNED_AT_MOST:
-                self._learned.clear()
-            self._learned[news.key] = Loaded(news.version, news.boot, decode(news.text))
+        if len(self._learned) >= LEARNED_AT_MOST:
+            self._learned.clear()
+        self._learned[news.key] = Loaded(news.version, news.boot, news.text, decode)
 
     def news(self, key: bytes) -> News | None:
         """What to tell those whom our last change of this record concerns."""
@@ -158,7 +172,7 @@ class Table:
 
     def forget(self) -> None:
         """It is another database from now on, or something that was written was taken back."""
-        self._decoded.clear()
+        self._read.clear()
         self._written.clear()
         self._shared.clear()
         self._learned.clear()
@@ -168,14 +182,13 @@ class Table:
         written = self._written.get(key)
         if written is not None and written.version == version:
             return written  # versions never repeat
-        known = self._decoded.get(key)
-        if known is not None and known[0] == text:
-            return Loaded(version, boot, known[1])
-        record = understand(self._place, key, text)
-        if len(self._decoded) >= KEPT_AT_MOST:
+        known = self._read.get(key)
+        if known is not None and known.version == version:
+            return known
+        if len(self._read) >= KEPT_AT_MOST:
             self.forget()
-        self._decoded[key] = (text, record)
-        return Loaded(version, boot, record)
+        loaded = self._read[key] = Loaded(version, boot, text, partial(understand, self._place, key))
+        return loaded
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -194,6 +207,24 @@ class Table:
         ``heir``: the client that it is handed to.
         """
         text, forget_at = encode(after), _forget_at(after, wall)
+        if not self.store_text(execute, key, loaded, text, forget_at, expired, heir, after):
+            return False
+        if not (after.queue or heir or after.ended):
+            self._last = None
+        return True
+
+    def store_text(
+        self,
+        execute: Execute,
+        key: bytes,
+        loaded: Loaded,
+        text: str,
+        forget_at: int,
+        expired: Sequence[Guard] = (),
+        heir: str | None = None,
+        after: Record | None = None,
+    ) -> bool:
+        """``store`` of a record that is a text already. ``after``: the record, where it is known."""
         values: tuple[Any, ...]
         if loaded.version < 0:
             # Versions never repeat, not even where a forgotten name begins anew.
@@ -219,8 +250,8 @@ class Table:
             self.forget()
         if self._learned:
             self._learned.pop(key, None)  # it is older
-        self._written[key] = Loaded(version, self.boot, after)
-        self._last = News(key, version, self.boot, text) if after.queue or heir or after.ended else None
+        self._written[key] = Loaded(version, self.boot, text, decode, after)
+        self._last = News(key, version, self.boot, text)
         return True
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:

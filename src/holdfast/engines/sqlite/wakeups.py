@@ -155,8 +155,9 @@ def _written(nonce: str, news: News | None) -> bytes:
     begins = nonce.encode("ascii", "replace")
     if news is None:
         return begins
-    told = f"{news.version}\n{news.boot}\n{news.text}".encode("utf-8", "surrogatepass")
-    whole = b"\n".join((begins, told, news.key))
+    key, version, boot, text = news
+    head = f"\n{version}\n{boot}\n{len(key)}\n".encode("ascii")
+    whole = b"".join((begins, head, key, text.encode("utf-8", "surrogatepass")))
     return whole if len(whole) <= LONGEST_MESSAGE else begins
 
 
@@ -168,9 +169,10 @@ def _read(message: bytes) -> Message | None:
     nonce = parts[0].decode("ascii")
     if len(parts) == 1:
         return Message(nonce)
-    _, version, boot, text, key = parts
+    _, version, boot, size, rest = parts
     try:
+        key, text = rest[: int(size)], rest[int(size) :]
         news = News(key, int(version), boot.decode("ascii"), text.decode("utf-8", "surrogatepass"))
     except ValueError:
-        return None
+        return Message(nonce)  # another version says it otherwise
     return Message(nonce, news)
