@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,6 +18,7 @@ import holdfast
 from contract.harness import World, held
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
+from holdfast.aio import AsyncClient
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
 from support import wait_until
@@ -164,6 +167,93 @@ async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Pr
     assert not world.look("x").locked
 
 
+async def test_a_loss_is_told_once(world: World, schema: str, proxy: Proxy) -> None:
+    """The connection is silent, so renewals fail; then it is cut; then the server ends what is left of it."""
+    ann, client = world.actor(), client_at(world, through(proxy, schema), io_timeout=0.3)
+    lease = held(await ann(client.lock("x", ttl=1.5).acquire))
+    told: list[bool] = []
+    lease.on_lost(lambda lost: told.append(lost.lost))
+    proxy.hold()
+    assert await ann(lease.wait_lost, timeout=20)
+    proxy.cut()
+    proxy.pass_on()
+    await world.until_free("x")
+    assert held(await ann(client.lock("x").acquire, timeout=20)).token > lease.token
+    with pytest.raises(LockLost):
+        await ann(lease.release)
+    assert told == [True]
+
+
+async def test_a_deadlock_is_not_busy(world: World, schema: str) -> None:
+    """The server ended our statement to break one: that says nothing about who has the lock."""
+    refuse_to_take(schema, "40P01", 3)
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x").acquire, timeout=5))
+    await ann(lease.release)
+    refuse_to_take(schema, "40P01", 1_000_000)
+    with pytest.raises(EngineUnavailable, match="40P01"):
+        await ann(world.client(io_timeout=0.5).lock("x").acquire, timeout=0)
+    assert not world.look("x").locked
+
+
+def refuse_to_take(schema: str, sqlstate: str, times: int) -> None:
+    """Have the server answer the next ones who take a token with this error."""
+    shared_postgresql().sql(f"""
+        DROP SEQUENCE IF EXISTS {schema}.refused CASCADE;
+        CREATE SEQUENCE {schema}.refused;
+        CREATE OR REPLACE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF nextval('{schema}.refused') <= {times} THEN
+                RAISE EXCEPTION 'on purpose' USING ERRCODE = '{sqlstate}';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE ON {schema}.session_names
+            FOR EACH ROW EXECUTE FUNCTION {schema}.refuse();
+    """)
+
+
+# --- cancelled ----------------------------------------------------------------------------------
+
+
+async def test_cancelled_while_asking(world: World, schema: str, proxy: Proxy) -> None:
+    """The server has given it, and nobody is there any more to hear it."""
+    if world.driver == "threads":
+        return  # a thread cannot be cancelled
+    ann, client = world.actor(), client_at(world, through(proxy, schema))
+    other = held(await ann(client.lock("other", ttl=60).acquire))
+    proxy.hold("to_client")
+    task = asyncio.ensure_future(cast(AsyncClient, client).lock("x", ttl=60).acquire())
+    await world.until(lambda: world.look("x").locked)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    proxy.pass_on()
+    await world.until_free("x")
+    assert held(await ann(client.lock("x").acquire, timeout=10)).token > other.token
+
+
+async def test_cancelled_while_waiting(world: World) -> None:
+    if world.driver == "threads":
+        return  # a thread cannot be cancelled
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=60).acquire))
+    locks = cast(AsyncClient, world.client())
+    first = asyncio.ensure_future(locks.lock("x").acquire())
+    await world.until_waiting("x", 1)
+    second = bob(client.lock("x").acquire, timeout=20)
+    await world.until_waiting("x", 2)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await world.until_waiting("x", 1)
+    await ann(lease.release)
+    newer = held(await second)
+    assert newer.token > lease.token
+    await bob(newer.release)
+    await world.until_free("x")
+
+
 # --- servers ------------------------------------------------------------------------------------
 
 
@@ -247,6 +337,7 @@ async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
             await ann(lease.release)
     finally:
         server.resume()
+    await ann(lease.release)  # may be said again, and is no error
     await world.until_free("x")
     await world.until(lambda: kept.lost or world.look("kept").holders[0].age > 6.5)
     kept.check()
@@ -346,27 +437,47 @@ def test_ctrl_c_while_waiting(url: str, locks: Client) -> None:
         waiter.succeed()
 
 
-def test_a_fork_takes_nothing_along(url: str, locks: Client) -> None:
-    """The child's end says nothing on the parent's connection, and its own client is another."""
-    code = """
-lease = locks.lock("x", ttl=5).acquire()
-pid = os.fork()
-if pid == 0:
-    alone = locks.lock("x").acquire(blocking=False) is None and lease.lost
-    fresh = locks.lock("y").acquire(blocking=False) is not None
-    os._exit(0 if alone and fresh else 1)
-_, status = os.waitpid(pid, 0)
-print("child", status, flush=True)
-lease.check()
-lease.extend(5)
-print("kept", lease.token, flush=True)
-sys.stdin.readline()
-lease.release()
+FORKING = """
+def main():
+    lease = locks.lock("x", ttl=5).acquire()
+    before = locks.inspect("x").holders[0].client
+    pid = os.fork()
+    if pid == 0:
+        assert lease.lost
+        assert locks.lock("x").acquire(blocking=False) is None, "the parent holds it"
+        mine = locks.lock("y").acquire(blocking=False)
+        assert mine is not None
+        assert locks.inspect("y").holders[0].client != before, "it goes by the parent's name"
+        END
+    _, status = os.waitpid(pid, 0)
+    print("child", os.waitstatus_to_exitcode(status), flush=True)
+    lease.check()
+    lease.extend(5)
+    assert locks.inspect("x").holders[0].client == before
+    print("kept", lease.token, flush=True)
+    sys.stdin.readline()
+    lease.release()
+
+main()
 """
-    with acting(url, code) as child:
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "os._exit(0)",
+        "lease.release(); mine.release(); locks.close(); os._exit(0)",
+        "return",  # as any program ends: what was to be done at exit is done in the child, too
+    ],
+    ids=["at once", "given back and closed", "in order"],
+)
+def test_a_fork_takes_nothing_along(url: str, locks: Client, ending: str) -> None:
+    """The child's end says nothing on the parent's connection, and its own client is another."""
+    with acting(url, FORKING.replace("END", ending)) as child:
         assert child.expect("child") == "0"
         token = int(child.expect("kept"))
         assert [holder.token for holder in locks.inspect("x").holders] == [token]
+        wait_until(lambda: not locks.inspect("y").locked)
         child.send()
         child.succeed()
     assert not locks.inspect("x").locked

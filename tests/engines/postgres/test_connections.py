@@ -11,7 +11,7 @@ import pytest
 
 from contract.harness import World, held
 from engines.postgres.looking import hears
-from holdfast import EngineUnavailable, LockTimeout, provision
+from holdfast import EngineUnavailable, LockLost, LockTimeout, provision
 from holdfast.aio import AsyncClient
 from holdfast.lab.proxy import Proxy
 from support import wait_until
@@ -173,6 +173,32 @@ async def test_silence_is_outlasted_for_io_timeout_and_no_longer(world: World, p
     await ann(lock.release)
 
 
+async def test_renewals_that_get_no_answer_are_a_loss_told_once_and_in_time(
+    world: World, proxy: Proxy
+) -> None:
+    """At the deadline, however long the connection stays silent; the other one who holds is not concerned."""
+    ann, bob = world.actor(), world.actor()
+    client = world.client(io_timeout=0.5)
+    lease, long = [held(await ann(client.lock(f"x{ttl}", ttl=ttl).acquire)) for ttl in (2, 60)]
+    told: list[bool] = []
+    lease.on_lost(lambda lost: told.append(lost.lost))
+    renewed = lease.remaining
+    await world.until(lambda: lease.remaining > renewed, "it was not renewed before")
+    deadline = time.monotonic() + lease.remaining
+    proxy.hold()
+    assert await bob(lease.wait_lost, timeout=20)
+    assert time.monotonic() < deadline + 1.0
+    with pytest.raises(LockLost) as caught:
+        lease.check()
+    assert caught.value.reason == "unreachable"
+    long.check()
+    proxy.pass_on()
+    await world.until(lambda: not world.look("x2").locked)
+    await ann(long.extend)
+    assert held(await ann(client.lock("x2").acquire, timeout=10)).token > lease.token
+    assert told == [True], "told more than once, or never"
+
+
 async def test_a_time_out_holds_in_silence(world: World, proxy: Proxy) -> None:
     """Once queued it goes on trying, but never beyond its time."""
     ann, bob = world.actor(), world.actor()
@@ -267,3 +293,21 @@ async def test_cancelling_leaves_the_connection_whole(world: World, proxy: Proxy
         await world.until_free(f"y{i}")
     assert backends(schema) <= 6
     held(await ann(client.lock("z").acquire))
+
+
+async def test_cancelled_while_queued(world: World) -> None:
+    if world.driver == "threads":
+        return  # a thread cannot be cancelled
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    lease = held(await ann(client.lock("x").acquire))
+    locks = cast(AsyncClient, world.client())
+    first = asyncio.ensure_future(locks.lock("x").acquire())
+    await world.until_waiting("x", 1)
+    second = bob(client.lock("x").acquire, timeout=20)
+    await world.until_waiting("x", 2)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert len(world.look("x").waiters) == 1, "its place is given up before it ends"
+    await ann(lease.release)
+    assert held(await second).token > lease.token

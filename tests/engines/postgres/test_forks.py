@@ -65,6 +65,8 @@ def child():
     assert other is None, "the parent holds it"
     with locks.lock("y") as mine:
         assert mine.token
+        ids = [locks.inspect(name).holders[0].client for name in ("x", "y")]
+        assert ids[0] != ids[1], "it goes by the parent's name"
     locks.close()
 """
 

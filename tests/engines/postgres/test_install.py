@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -13,7 +14,7 @@ import pytest
 import holdfast
 from cli.tools import CommandLine
 from faults.children import holding
-from holdfast import EngineUnavailable, InvalidArgument, Unsupported, provision
+from holdfast import Client, EngineUnavailable, InvalidArgument, Unsupported, provision
 from holdfast.cli.exits import Status
 from holdfast.engines.postgres import schema as schemas
 from support import run_python, wait_until
@@ -126,21 +127,45 @@ def test_without_the_right_to_create_it_says_what_an_administrator_can_do(
     assert shared_postgresql().sql(f"SELECT to_regnamespace('{schema}') IS NULL") == "t"
 
 
-def test_what_the_script_grants_is_enough(url: str, schema: str, role: str) -> None:
-    """The lines at its end, for the role that locks."""
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, role: str) -> None:
+    """The lines at its end, for the role that locks; also where nobody may call anything unless told."""
     script = provision.script(url)
     grants = [line.removeprefix("--   ") for line in script.splitlines() if line.startswith("--   GRANT")]
     assert len(grants) == 3
-    shared_postgresql().sql(script)
-    theirs = url.replace("postgres@", f"{role}@")
+    server = shared_postgresql()
+    server.sql(script)
+    server.sql(f"REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA {schema} FROM PUBLIC")
+    theirs = url.replace("postgres@", f"{role}@").replace("postgresql:", f"{engine}:")
     with holdfast.connect(theirs) as client:
         with pytest.raises(EngineUnavailable, match="holdfast init --sql"):
             client.lock("x").acquire()
-        shared_postgresql().sql("\n".join(grants).replace("the_role", role))
+        server.sql("\n".join(grants).replace("the_role", role))
         with client.lock("x") as lease:
             lease.set_value(b"mine")
+            lease.extend(60)
+        _pass_it_on(client)
         assert client.inspect("x").value == b"mine"
         assert [info.name for info in client.list()] == ["x"]
+        with client.rwlock("rw").write() as writing:
+            writing.downgrade()
+        with client.lock("y", if_lost="note"), client.watch("y") as watch:
+            assert watch.next() is not None
+            assert client.break_lock("y", reason="test") is not None
+
+
+def _pass_it_on(client: Client) -> None:
+    """To one who waits for it: it has to queue, and to be woken."""
+    lease = client.lock("x").acquire()
+    assert lease is not None
+    with ThreadPoolExecutor(1) as waiter:
+        waiting = waiter.submit(client.lock("x").acquire, timeout=20)
+        wait_until(lambda: waiting.done() or client.inspect("x").waiters)
+        lease.release()
+        granted = waiting.result(timeout=20)
+    assert granted is not None
+    assert granted.token > lease.token
+    granted.release()
 
 
 # --- older and newer ----------------------------------------------------------------------------
@@ -183,13 +208,14 @@ def test_a_schema_that_was_dropped_is_made_again(url: str, schema: str) -> None:
     with holdfast.connect(url) as client:
         lease = client.lock("x").acquire()
         assert lease is not None
+        source = lease.fence.source
         shared_postgresql().sql(f"DROP SCHEMA {schema} CASCADE")
         with pytest.raises(holdfast.LockLost):
             lease.release()
         again = client.lock("x").acquire()
         assert again is not None
         assert again.token > lease.token
-        assert again.fence.source != lease.fence.source or again.fence.source, "numbers of another table"
+        assert again.fence.source != source, "numbers of another table"
         again.release()
 
 

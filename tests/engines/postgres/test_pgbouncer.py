@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -18,17 +20,19 @@ from support import run_python, wait_until
 from support.servers import shared_pgbouncer, shared_postgresql
 
 CONTENDER = """
-import sys, holdfast
+import json, sys, time, holdfast
 url, rounds = sys.argv[1], int(sys.argv[2])
 with holdfast.connect(url) as client:
     lock = client.lock("x", ttl=10)
     print("ready", flush=True)
     input()
+    spans = []
     for _ in range(rounds):
         with lock as lease:
-            print("in", lease.token, flush=True)
+            entered = time.monotonic_ns()
             lease.check()
-            print("out", lease.token, flush=True)
+            spans.append((entered, time.monotonic_ns(), lease.token))
+    print("spans", json.dumps(spans), flush=True)
 """
 
 
@@ -90,10 +94,59 @@ def test_processes_exclude_each_other(url: str) -> None:
             child.expect("ready")
         for child in children:
             child.send()
+        spans = [json.loads(child.expect("spans", timeout=60)) for child in children]
         for child in children:
-            child.succeed(timeout=60)
-        tokens = [int(line.split()[1]) for child in children for line in child.stdout_lines if "in" in line]
-    assert len(set(tokens)) == 32
+            child.succeed()
+    every = sorted(span for each in spans for span in each)
+    assert len(every) == 32
+    for (_, left, token), (entered, _, following) in itertools.pairwise(every):
+        assert left <= entered, "two were inside at once"
+        assert token < following
+
+
+async def test_readers_and_writers(world: World) -> None:
+    ann, bob, cy = world.actor(), world.actor(), world.actor()
+    client, other = world.client(), world.client()
+    readers = [held(await each(client.rwlock("x").read().acquire)) for each in (ann, bob)]
+    assert await cy(other.rwlock("x").write().acquire, timeout=0) is None
+    waiting = cy(other.rwlock("x").write().acquire, timeout=30)
+    await world.until_waiting("x", 1)
+    for actor, lease in zip((ann, bob), readers, strict=True):
+        await actor(lease.release)
+    writer = held(await waiting)
+    assert writer.token > max(lease.token for lease in readers)
+    assert await ann(client.rwlock("x").read().acquire, timeout=0) is None
+    reading = await cy(writer.downgrade)
+    second = held(await ann(client.rwlock("x").read().acquire, timeout=10))
+    await ann(second.release)
+    await cy(reading.release)
+    await world.until_free("x")
+
+
+async def test_permits(world: World) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    leases = [held(await ann(client.semaphore("x", 2).acquire)) for _ in range(2)]
+    assert await bob(client.semaphore("x", 2).acquire, timeout=0) is None
+    waiting = bob(client.semaphore("x", 2).acquire, timeout=30)
+    await world.until_waiting("x", 1)
+    await ann(leases[0].release)
+    third = held(await waiting)
+    assert third.token > leases[1].token
+    assert len(world.look("x").holders) == 2
+    await bob(third.release)
+    await ann(leases[1].release)
+    await world.until_free("x")
+
+
+async def test_values(world: World) -> None:
+    ann, client, other = world.actor(), world.client(), world.client()
+    value = bytes(range(256))
+    async with ann.inside(client.lock("x")) as lease:
+        await ann(lease.set_value, value)
+    async with ann.inside(other.lock("x")) as lease:
+        assert (await ann(other.inspect, "x")).value == value
+        await ann(lease.set_value, b"")
+    assert world.look("x").value == b""
 
 
 def test_nothing_is_left_in_borrowed_connections(pooled: PgBouncer, schema: str) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 import holdfast
-from faults.children import holding, waiting
-from holdfast import Client
+from faults.children import acting, holding, waiting
+from holdfast import Client, fencing
+from holdfast.lab.proxy import Proxy
 from support import run_python, wait_until
+from support.servers import shared_postgresql
 
 CONTENDER = """
 import json, sys, time, holdfast
@@ -30,6 +34,18 @@ with holdfast.connect(url) as client:
             time.sleep(0.001)
             spans.append((entered, time.monotonic_ns(), lease.token))
     print("spans", json.dumps(spans), flush=True)
+"""
+
+
+RELEASING = """
+lease = locks.lock("x", **options).acquire()
+print("held", flush=True)
+sys.stdin.readline()
+try:
+    lease.release()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+sys.stdin.readline()
 """
 
 
@@ -53,19 +69,67 @@ def test_a_holder_that_is_killed_is_followed_after_its_ttl(url: str, locks: Clie
             waiter.expect("released")
 
 
-def test_a_holder_that_was_stopped_is_told_and_fenced(url: str, locks: Client) -> None:
+def test_a_holder_that_was_stopped_is_told_and_fenced(url: str, locks: Client, tmp_path: Path) -> None:
+    """Declared dead, it cannot finish what was given to another."""
+    data = tmp_path / "data.db"
+    with closing(sqlite3.connect(data)) as db:
+        fencing.install(db)
+        db.commit()
+    writing = f"fencing.enforce(__import__('sqlite3').connect({str(data)!r}).cursor(), 'invoice', lease)"
     with holding(url, ttl=1.5) as holder:
         token = int(holder.expect("held"))
         holder.stop()
         with locks.lock("x", timeout=30) as lease:
             assert lease.token > token
+            with closing(sqlite3.connect(data)) as db:
+                fencing.enforce(db.cursor(), "invoice", lease)
+                db.commit()
             holder.cont()
             holder.expect("told")
+            holder.send(writing)
+            assert holder.expect("did").startswith("StaleToken")
             holder.send("lease.check()")
             assert holder.expect("did").startswith("LockLost")
             holder.send("lease.release()")
             assert holder.expect("did").startswith("LockLost")
             lease.check()
+
+
+def test_ctrl_c_while_waiting(url: str, locks: Client) -> None:
+    with locks.lock("x"), waiting(url) as waiter:
+        wait_until(lambda: len(locks.inspect("x").waiters) == 1)
+        waiter.interrupt()
+        assert waiter.expect("interrupted") == "None"
+        assert not locks.inspect("x").waiters, "it is gone before the program goes on"
+        waiter.succeed()
+
+
+@pytest.mark.parametrize(
+    ("engine", "statement", "ttl"),
+    [
+        ("postgresql", b"holdfast_release_1", 600.0),
+        # The connection is as silent for the server: it ends the session after its ttl, and the lock with it.
+        ("postgresql+advisory", b"holdfast_session_release_1", 2.0),
+    ],
+)
+def test_ctrl_c_while_releasing(engine: str, statement: bytes, ttl: float, url: str) -> None:
+    """The server never hears of it. Whatever the program does then, the lock does not stay taken."""
+    server = shared_postgresql()
+    ours = url.replace("postgresql:", f"{engine}:")
+    with (
+        Proxy(server.host, server.port) as proxy,
+        holdfast.connect(ours) as locks,
+        acting(ours.replace(server.address, proxy.address), RELEASING, ttl=ttl) as child,
+    ):
+        child.expect("held")
+        lost = proxy.lose_request(statement, ending="silence")
+        child.send()
+        wait_until(lost.is_set)
+        child.interrupt()
+        child.expect("interrupted")
+        wait_until(lambda: not locks.inspect("x").holders)
+        child.send()
+        child.succeed()
 
 
 def test_a_waiter_that_is_killed_costs_one_turn(url: str, locks: Client) -> None:

@@ -138,6 +138,15 @@ async def test_a_login_that_is_refused_is_told_at_once(
             await ann(stranger.client(io_timeout=60).lock("x").acquire)
 
 
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+async def test_a_host_whose_name_is_none_cannot_be_reached(world: World, engine: str) -> None:
+    """In an event loop it is Python that looks names up: it says so with an error of its own."""
+    async with World(world.driver, f"{engine}://postgres@a..b/postgres") as nowhere:
+        ann, client = nowhere.actor(), nowhere.client(io_timeout=0.3)
+        with pytest.raises(EngineUnavailable, match="cannot be reached"):
+            await ann(client.lock("x").acquire, timeout=0.1)
+
+
 # --- a server of their own ----------------------------------------------------------------------
 
 

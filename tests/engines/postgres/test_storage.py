@@ -14,6 +14,7 @@ import holdfast
 from holdfast import Client
 from holdfast.engines.postgres.schema import VERSION
 from support.servers import shared_postgresql
+from support.waiting import wait_until
 
 DAY = 86_400
 
@@ -245,6 +246,57 @@ def test_forgetting_beside_first_use(
     assert not failures, failures
     assert len(tokens) == 200
     assert tokens == sorted(set(tokens))
+
+
+def test_what_was_decided_on_a_record_that_was_forgotten_is_not_stored_over_the_next(
+    locks: Client, connection: psycopg.Connection, schema: str
+) -> None:
+    """Somebody has read the record; it is forgotten, and made anew by the next one, who holds it."""
+    with locks.lock("x"):
+        # Nobody but one who has just made a record finds it unchanged.
+        connection.execute(f"CREATE TEMP TABLE seen AS SELECT l AS record FROM {schema}.locks l".encode())
+    age(connection, schema, 2)
+    assert sweep(connection, schema) == 1
+    with locks.lock("x") as lease:
+        stored = connection.execute(
+            f"SELECT {schema}.store_1(record, record, false, {schema}.clock_1()) FROM seen".encode()
+        ).fetchone()
+        assert stored == (False,)
+        assert [holder.token for holder in locks.inspect("x").holders] == [lease.token]
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "read"])
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+def test_an_open_transaction_does_not_make_a_lock_slower_with_every_grant(
+    engine: str, mode: str, url: str, connection: psycopg.Connection, schema: str
+) -> None:
+    """While one is open the server keeps all versions that a row had since. They are not visited."""
+    table = {"postgresql": "locks", "postgresql+advisory": "session_names"}[engine]
+    index = f"'{schema}.{table}_pkey'::regclass"
+    visited = f"SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelid = {index}"
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+    def entries_read_by(pairs: int) -> int:
+        """A session tells what it has counted before it is gone."""
+        before, here = one(visited), one(sessions)
+        with holdfast.connect(url.replace("postgresql:", f"{engine}:")) as client:
+            lock = client.lock("x") if mode == "exclusive" else client.rwlock("x").read()
+            for _ in range(pairs):
+                with lock:
+                    pass
+        wait_until(lambda: one(sessions) <= here)
+        return one(visited) - before
+
+    def one(question: str) -> int:
+        (answer,) = connection.execute(question.encode()).fetchone() or (0,)
+        return int(answer)
+
+    with psycopg.connect(shared_postgresql().url) as report:
+        entries_read_by(1)
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT 1")
+        entries_read_by(1000)
+        assert 0 < entries_read_by(20) < 20 * 8
 
 
 # --- many at once -------------------------------------------------------------------------------

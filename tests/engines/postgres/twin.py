@@ -48,7 +48,7 @@ SETTING = (
 
 STORED = """
 SELECT json_build_array(
-    current_setting('test.woken'),
+    coalesce(current_setting('test.woken', true), ''),
     (SELECT @schema@.snapshot_1(l, 0) FROM @schema@.locks l WHERE l.namespace = $1 AND l.name = $2),
     (SELECT json_build_array(encode(v.data, 'base64'), v.token, v.forget_at_us)
         FROM @schema@.values v WHERE v.namespace = $1 AND v.name = $2)

@@ -60,6 +60,7 @@ class PostgresEngine:
     """One database, and one namespace in it."""
 
     linger = LINGER_SECONDS
+    lasting = False
     guarantees = GUARANTEES
 
     def __init__(self, target: Target, namespace: str, shown: str) -> None:

@@ -49,9 +49,7 @@ LOGIN_REFUSED: Final = (
     "no password supplied",
     "no pg_hba.conf entry",
     "permission denied",
-    "read-only",
     "root.crt",
-    "session is not",
 )
 """libpq has no code for why a connection was refused, only the text."""
 

@@ -23,7 +23,7 @@ async def resolved(conninfo: Conninfo) -> list[Conninfo]:
     port = int(settings.get("port") or 5432)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise Refused(f"PostgreSQL cannot be reached: {error}") from error
     addresses = dict.fromkeys(str(address[0]) for _, _, _, _, address in found)
     return [Conninfo(make_conninfo(conninfo, hostaddr=address)) for address in addresses]

@@ -24,11 +24,22 @@ INSTALLING: Final = 0x686F6C64
 
 DONE: Final = f"INSERT INTO @schema@.versions VALUES ({VERSION}) ON CONFLICT DO NOTHING;\n"  # noqa: S608 - ours
 
+_NEWEST: Final = re.compile(r"@newest\((\w+), ([\w.]+), ([\w.]+)\)@")
+
+NEWEST: Final = (
+    r"(SELECT its.ctid FROM @schema@.\1 its WHERE its.namespace = \2 AND its.name >= \3 AND its.name <= \3"
+    " ORDER BY its.name DESC LIMIT 1)"
+)
+"""Where the row of a name lies. While any transaction of the database is open, the server keeps every version
+that a row had since; looked up by ``=``, all of them would be visited, for every grant. So it is looked up
+from the end, where the newest is. What is there may have been changed by the time it is written to: then it
+is not found, and who looked decides again."""
+
 GRANTS: Final = """
 -- For each role that locks (the one that ran this needs no more):
 --   GRANT USAGE ON SCHEMA @schema@ TO the_role;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema@ TO the_role;
---   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema@ TO the_role;
+--   GRANT EXECUTE ON ALL ROUTINES IN SCHEMA @schema@ TO the_role;
 """
 
 
@@ -47,7 +58,7 @@ def script(schema: str) -> str:
     """Everything as one transaction. May be run again, by many at once, and over an older version."""
     check_schema(schema)
     parts = [path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.sql"))]
-    return "\n".join([*parts, DONE]).replace("@schema@", schema)
+    return _NEWEST.sub(NEWEST, "\n".join([*parts, DONE])).replace("@schema@", schema)
 
 
 def beginning(schema: str) -> str:

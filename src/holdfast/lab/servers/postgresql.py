@@ -42,7 +42,8 @@ class PostgreSQL(Server):
     """``postgres`` with the superuser ``postgres``.
 
     With a ``password`` connections over TCP need it (SCRAM); without one everybody on loopback is trusted.
-    With ``tls`` it offers TLS. ``settings`` are its own: ``{"max_connections": "10"}``.
+    With ``tls`` it offers TLS. ``settings`` are its own: ``{"max_connections": "10"}``. ``standby_of``
+    another it follows that one, and only reads, until it is promoted.
     """
 
     kind = "postgresql"
@@ -56,9 +57,11 @@ class PostgreSQL(Server):
         tls: bool = False,
         faketime: bool = False,
         settings: Mapping[str, str] | None = None,
+        standby_of: PostgreSQL | None = None,
     ) -> None:
         super().__init__(faketime=faketime)
         self.password = password
+        self._primary = standby_of
         self.tls = tls
         self._settings = {**SETTINGS, **(settings or {})}
 
@@ -78,6 +81,11 @@ class PostgreSQL(Server):
         """Have ``psql`` run it as the superuser, over the local socket; return rows as ``a|b`` lines."""
         return run_psql(str(self.folder), self.port, statement, database=database)
 
+    def promote(self) -> None:
+        """A standby takes over: from here on it writes, and follows nobody."""
+        if self.sql("SELECT pg_promote()") != "t":
+            raise ServerFailed(f"{self!r} was not promoted")
+
     # --- what the base asks
 
     def user(self) -> str | None:
@@ -85,16 +93,36 @@ class PostgreSQL(Server):
 
     def prepare(self) -> None:
         if not (self.data / "PG_VERSION").exists():
+            if self._primary is not None:
+                self._copy(self._primary)
+                return
             # `cp` keeps owners and modes, and is quicker than making the same again.
             subprocess.run(
                 [find_program("cp", "coreutils"), "-a", f"{_template()}/.", str(self.data)], check=True
             )
         method = "trust" if self.password is None else "scram-sha-256"
-        rules = f"local all all trust\nhost all all 127.0.0.1/32 {method}\n"
+        rules = f"local all,replication all trust\nhost all all 127.0.0.1/32 {method}\n"
         (self.data / "pg_hba.conf").write_text(rules)
         if self.tls:
             for path in self.certificates:
                 self._own(path)
+
+    def _copy(self, primary: PostgreSQL) -> None:
+        """All that the other has, and how to follow it: its users, passwords and rules come along."""
+        user = self.user()
+        source = ["-h", str(primary.folder), "-p", str(primary.port), "-U", SUPERUSER]
+        made = subprocess.run(
+            [program("pg_basebackup"), "-D", str(self.data), *source, "-R", "-c", "fast", "--no-sync"],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+            check=False,
+        )
+        if made.returncode != 0:
+            raise ServerFailed(f"pg_basebackup: {made.stderr}")
 
     def command_line(self) -> list[str]:
         settings = {
@@ -117,7 +145,7 @@ class PostgreSQL(Server):
         return subprocess.run(asked, check=False).returncode == 0
 
     def initialise(self) -> None:
-        if self.password is not None:
+        if self.password is not None and self._primary is None:
             secret = self.password.replace("'", "''")
             run_psql(str(self.folder), self.port, f"ALTER ROLE {SUPERUSER} PASSWORD '{secret}'")
 

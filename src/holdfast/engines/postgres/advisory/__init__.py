@@ -59,6 +59,7 @@ class AdvisoryEngine:
 
     linger = 0.0
     """What is under way ends with its connection, and a connection that is given up is closed."""
+    lasting = False
     guarantees = GUARANTEES
 
     def __init__(self, target: Target, namespace: str, shown: str) -> None:

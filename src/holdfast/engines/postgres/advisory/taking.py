@@ -149,7 +149,9 @@ async def _counted(desk: Desk, mine: Mine, grant: Granted, now: float) -> Grante
         sent = desk.now()
         await say(desk, mine.session, desk.calls.beat(mine.session.backend, None))
         mine.began = sent
-    return grant if now <= mine.began else grant._replace(age=now - mine.began)
+    if now <= mine.began:
+        return grant
+    return tuple.__new__(Granted, (*grant[:-1], now - mine.began))  # quicker than _replace
 
 
 async def withdraw(desk: Desk, name: str, ask: Withdraw) -> Reply:

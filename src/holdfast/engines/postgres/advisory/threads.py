@@ -80,7 +80,7 @@ class AdvisoryThreads:
     def apply(self, name: str, request: Request) -> Reply:
         if request.__class__ is Watch:
             self._listener.ring()
-        return self._run(requests.apply(self._desk, name, request))
+        return scripts.run(requests.apply(self._desk, name, request), self._do)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))

@@ -33,7 +33,8 @@ $do$;
 CREATE TABLE IF NOT EXISTS @schema@.locks (
     namespace  bytea NOT NULL,
     name       bytea NOT NULL,
-    version    bigint NOT NULL,     -- counts its changes: a change is stored only over what it was decided on
+    version    bigint NOT NULL,     -- counts its changes: a change is stored only over what it was decided on. Begins
+                                    -- with the time: of a row that was forgotten and made anew none comes again
     kind       text,
     token      bigint NOT NULL,
     holders    @schema@.holder[],

@@ -66,8 +66,8 @@ DECLARE
     v_floor bigint := @schema@.floor_1();
 BEGIN
     INSERT INTO @schema@.locks VALUES (
-        r.namespace, r.name, 1, r.kind, greatest(r.token, v_floor), r.holders, r.queue, r.permits,
-        r.declared, r.ended, r.watchers, r.next_at, p_now
+        r.namespace, r.name, greatest(@schema@.wall_us_1(p_now), 1), r.kind, greatest(r.token, v_floor), r.holders,
+        r.queue, r.permits, r.declared, r.ended, r.watchers, r.next_at, p_now
     ) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
@@ -109,7 +109,7 @@ BEGIN
             version = l.version + 1, kind = r.kind, token = r.token, holders = r.holders, queue = r.queue,
             permits = r.permits, declared = r.declared, ended = r.ended, watchers = r.watchers,
             next_at = r.next_at, changed_at = p_now
-        WHERE l.namespace = r.namespace AND l.name = r.name AND l.version = r.version;
+        WHERE l.ctid = @newest(locks, r.namespace, r.name)@ AND l.version = r.version;
         IF NOT FOUND THEN
             RETURN false;
         END IF;
@@ -139,9 +139,11 @@ DECLARE
     r @schema@.locks;
 BEGIN
     IF p_locked THEN
-        SELECT l.* INTO r FROM @schema@.locks l WHERE l.namespace = p_namespace AND l.name = p_name FOR UPDATE;
+        SELECT l.* INTO r FROM @schema@.locks l
+        WHERE l.namespace = p_namespace AND l.name >= p_name AND l.name <= p_name ORDER BY l.name DESC LIMIT 1
+        FOR UPDATE;  -- not by its place: what another one makes of it meanwhile lies elsewhere
     ELSE
-        SELECT l.* INTO r FROM @schema@.locks l WHERE l.namespace = p_namespace AND l.name = p_name;
+        SELECT l.* INTO r FROM @schema@.locks l WHERE l.ctid = @newest(locks, p_namespace, p_name)@;
     END IF;
     IF NOT FOUND THEN
         r := ROW (p_namespace, p_name, 0, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, NULL, 0);

@@ -34,7 +34,7 @@ BEGIN
             )::@schema@.holder],
             next_at = v_expires,
             changed_at = v_now
-        WHERE l.namespace = p_namespace AND l.name = p_name
+        WHERE l.ctid = @newest(locks, p_namespace, p_name)@
             AND l.holders IS NULL AND l.queue IS NULL AND l.ended IS NULL AND l.watchers IS NULL
             AND l.kind = p_kind AND (p_kind <> 'semaphore' OR p_permits IN (l.declared, l.permits))
             AND l.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
@@ -59,7 +59,7 @@ DECLARE
 BEGIN
     IF p_linger <= 0 THEN
         UPDATE @schema@.locks l SET version = l.version + 1, holders = NULL, next_at = NULL, changed_at = v_now
-        WHERE l.namespace = p_namespace AND l.name = p_name
+        WHERE l.ctid = @newest(locks, p_namespace, p_name)@
             AND l.next_at > v_now AND cardinality(l.holders) = 1 AND (l.holders[1]).nonce = p_nonce
             AND l.queue IS NULL AND l.ended IS NULL AND l.watchers IS NULL;
         IF FOUND THEN
@@ -113,7 +113,7 @@ DECLARE
     v_reply   text;
 BEGIN
     INSERT INTO @schema@.locks (namespace, name, version, token, permits, declared, changed_at)
-    SELECT p_namespace, n, 1, v_floor, 0, 0, @schema@.clock_1()
+    SELECT p_namespace, n, greatest(@schema@.wall_us_1(@schema@.clock_1()), 1), v_floor, 0, 0, @schema@.clock_1()
     FROM (SELECT DISTINCT unnest(p_names)) names (n) ORDER BY n
     ON CONFLICT DO NOTHING;
     IF @schema@.floor_1() > v_floor THEN
@@ -176,7 +176,7 @@ BEGIN
         holders[1].expires_at = greatest(l.next_at, least(v_now + p_ttl, (l.holders[1]).until)),
         next_at = greatest(l.next_at, least(v_now + p_ttl, (l.holders[1]).until)),
         changed_at = v_now
-    WHERE l.namespace = p_namespace AND l.name = p_name
+    WHERE l.ctid = @newest(locks, p_namespace, p_name)@
         AND l.next_at > v_now AND cardinality(l.holders) = 1 AND (l.holders[1]).nonce = p_nonce
         AND l.queue IS NULL AND l.ended IS NULL AND l.watchers IS NULL;
     IF FOUND THEN

@@ -118,7 +118,7 @@ BEGIN
                     v_now + p_max_hold, p_metadata, pg_backend_pid()
                 )::@schema@.session_holder],
                 changed_at = v_now
-            WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind = p_kind
+            WHERE n.ctid = @newest(session_names, p_namespace, p_name)@ AND n.kind = p_kind
                 AND n.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
             RETURNING n.token INTO v_token;
             IF FOUND THEN
@@ -126,7 +126,8 @@ BEGIN
             END IF;
         END IF;
         SELECT n.* INTO r FROM @schema@.session_names n
-        WHERE n.namespace = p_namespace AND n.name = p_name FOR UPDATE;
+        WHERE n.namespace = p_namespace AND n.name >= p_name AND n.name <= p_name ORDER BY n.name DESC LIMIT 1
+        FOR UPDATE;
         IF NOT FOUND THEN
             INSERT INTO @schema@.session_names VALUES (
                 p_namespace, p_name, p_key, p_kind, @schema@.floor_1(), NULL, NULL, v_now
@@ -156,7 +157,7 @@ BEGIN
                 p_metadata, pg_backend_pid()
             )::@schema@.session_holder,
             changed_at = v_now
-        WHERE n.namespace = p_namespace AND n.name = p_name;
+        WHERE n.ctid = @newest(session_names, p_namespace, p_name)@;
         RETURN 'g' || json_build_array(
             v_token, ARRAY(SELECT h.token FROM unnest(v_others) h), p_kind, p_mode, p_ttl, p_max_hold, p_metadata
         );
@@ -174,54 +175,44 @@ CREATE OR REPLACE FUNCTION @schema@.session_take_1(
 ) RETURNS text
 LANGUAGE plpgsql AS $function$
 DECLARE
-    v_got   boolean;
     v_kind  text;
     v_now   float8;
-    v_wall  bigint;
-    v_token bigint;
+    v_reply text;
 BEGIN
-    IF pg_backend_pid() <> p_backend THEN
+    -- Each expression is made ready anew in every transaction: so there are few of them on the usual way.
+    IF pg_backend_pid() <> p_backend OR p_idle_ms IS NOT NULL THEN
         PERFORM @schema@.session_own_1(p_backend);
-    END IF;
-    IF p_idle_ms IS NOT NULL THEN
         PERFORM @schema@.session_idle_1(p_idle_ms);
     END IF;
     IF p_wait THEN
         SELECT n.kind INTO v_kind FROM @schema@.session_names n
-        WHERE n.namespace = p_namespace AND n.name = p_name;
+        WHERE n.ctid = @newest(session_names, p_namespace, p_name)@;
         IF v_kind <> p_kind THEN
             RETURN 'M' || json_build_array(v_kind, 0);
         END IF;
-        -- Written as expressions, which cost less than statements.
-        IF p_mode = 'read' THEN
-            v_got := pg_advisory_lock_shared(p_key) IS NOT NULL;
-        ELSE
-            v_got := pg_advisory_lock(p_key) IS NOT NULL;
-        END IF;
-    ELSIF p_mode = 'read' THEN
-        v_got := pg_try_advisory_lock_shared(p_key);
-    ELSE
-        v_got := pg_try_advisory_lock(p_key);
     END IF;
-    IF v_got AND p_mode <> 'read' THEN
-        -- What session_grant_1 does first, written out: the usual case is one statement and no call.
-        v_now := date_part('epoch', clock_timestamp());
-        v_wall := (v_now * 1000000)::bigint;
-        UPDATE @schema@.session_names n SET
-            token = greatest(n.token + 1, v_wall),
-            holders = ARRAY[ROW (
-                p_nonce, p_client, p_owner, p_mode, greatest(n.token + 1, v_wall), v_now, p_ttl, p_renews,
-                v_now + p_max_hold, p_metadata, p_backend
-            )::@schema@.session_holder],
-            changed_at = v_now
-        WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind = p_kind
-            AND n.token + 1 < 9007199254740992 AND v_wall < 9007199254740992
-        RETURNING n.token INTO v_token;
-        IF FOUND THEN
-            RETURN 'G' || v_token || coalesce(' ' || p_max_hold, '');
-        END IF;
+    -- The clock is read when the lock is ours; what is not ours has no time.
+    v_now := CASE WHEN CASE
+        WHEN NOT p_wait AND p_mode = 'read' THEN pg_try_advisory_lock_shared(p_key)
+        WHEN NOT p_wait THEN pg_try_advisory_lock(p_key)
+        WHEN p_mode = 'read' THEN pg_advisory_lock_shared(p_key) IS NOT NULL
+        ELSE pg_advisory_lock(p_key) IS NOT NULL
+    END THEN date_part('epoch', clock_timestamp()) END;
+    -- What session_grant_1 does first, written out: the usual case is one statement and no call.
+    UPDATE @schema@.session_names n SET
+        token = greatest(n.token + 1, (v_now * 1000000)::bigint),
+        holders = ARRAY[ROW (
+            p_nonce, p_client, p_owner, p_mode, greatest(n.token + 1, (v_now * 1000000)::bigint), v_now, p_ttl,
+            p_renews, v_now + p_max_hold, p_metadata, p_backend
+        )::@schema@.session_holder],
+        changed_at = v_now
+    WHERE n.ctid = @newest(session_names, p_namespace, p_name)@ AND n.kind = p_kind AND p_mode <> 'read'
+        AND n.token + 1 < 9007199254740992 AND (v_now * 1000000)::bigint < 9007199254740992
+    RETURNING 'G' || n.token || coalesce(' ' || p_max_hold, '') INTO v_reply;
+    IF FOUND THEN
+        RETURN v_reply;
     END IF;
-    IF v_got THEN
+    IF v_now IS NOT NULL THEN
         RETURN @schema@.session_grant_1(
             p_namespace, p_name, p_key, p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl, p_renews,
             p_max_hold, p_metadata
@@ -283,19 +274,17 @@ DECLARE
     v_held  boolean;
     v_ended boolean;
 BEGIN
-    IF pg_backend_pid() <> p_backend THEN
-        PERFORM @schema@.session_own_1(p_backend);
-    END IF;
-    IF p_mode = 'read' THEN
-        v_held := pg_advisory_unlock_shared(p_key);
-    ELSE
-        v_held := pg_advisory_unlock(p_key);
-    END IF;
+    v_held := CASE
+        WHEN pg_backend_pid() <> p_backend THEN NULL
+        WHEN p_mode = 'read' THEN pg_advisory_unlock_shared(p_key)
+        ELSE pg_advisory_unlock(p_key)
+    END;
     SELECT n.ended IS NOT NULL INTO v_ended FROM @schema@.session_names n
-    WHERE n.namespace = p_namespace AND n.name = p_name;
+    WHERE n.ctid = @newest(session_names, p_namespace, p_name)@;
     IF v_held AND v_ended IS NOT TRUE THEN
         RETURN 'D';
     END IF;
+    PERFORM @schema@.session_own_1(p_backend);
     IF v_held AND NOT EXISTS (
         SELECT FROM @schema@.session_names n, unnest(n.ended) e
         WHERE n.namespace = p_namespace AND n.name = p_name AND e.nonce = p_nonce
