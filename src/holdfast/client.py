@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from .core import arguments, handover
 from .core.arguments import IfLost, Spec
@@ -216,6 +215,19 @@ def _close_all() -> None:
             client.close()
 
 
+_callers: Final = threading.local()
+
+
+def _caller() -> tuple[weakref.ref[threading.Thread], threading.Thread]:
+    """Who calls: numbers of threads are used again, so it is known by the thread itself. Found out once."""
+    try:
+        return _callers.this  # type: ignore[no-any-return]  # a pair, as below
+    except AttributeError:
+        thread = threading.current_thread()
+        _callers.this = weakref.ref(thread), thread
+        return _caller()
+
+
 class Lease(BaseLease):
     """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another thread."""
 
@@ -296,23 +308,22 @@ class Lock:
         seconds = core.spec.timeout
         if timeout is not UNSET or not blocking:
             seconds = arguments.chosen_timeout(blocking, timeout, seconds)
-        thread = threading.current_thread()
+        who, thread = _caller()
         driver = self._driver()
-        owner = driver.owner_prefix + thread.name
-        return driver.run(locking.acquire(core, weakref.ref(thread), owner, seconds))
+        return driver.run(locking.acquire(core, who, driver.owner_prefix + thread.name, seconds))
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
-        self._driver().run(locking.release(self._core, weakref.ref(threading.current_thread())))
+        self._driver().run(locking.release(self._core, _caller()[0]))
 
     def locked(self) -> bool:
         """Whether anyone holds it."""
         return self._client.inspect(self.name).locked
 
     def __enter__(self) -> Lease:
-        thread = threading.current_thread()
+        who, thread = _caller()
         driver = self._driver()
-        return driver.run(locking.enter(self._core, weakref.ref(thread), driver.owner_prefix + thread.name))
+        return driver.run(locking.enter(self._core, who, driver.owner_prefix + thread.name))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -320,7 +331,7 @@ class Lock:
         driver = self._driver()
         if error is not None and driver.closed:
             return  # closing gave it back, and the body's own error is what the caller must see
-        driver.run(locking.leave(self._core, weakref.ref(threading.current_thread()), error))
+        driver.run(locking.leave(self._core, _caller()[0], error))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate: each call runs inside the lock."""
@@ -336,8 +347,8 @@ class Lock:
     def _driver(self) -> ThreadsDriver:
         """The driver as it is now: after a fork it is another book that knows what this process holds."""
         driver = self._client._driver
-        if "asyncio" in sys.modules and not driver.warned and driver.in_a_loop():
-            driver.warned = True
+        if driver.running_loop() is not None:
+            driver.warned()
             warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
         self._core.book = driver.book
         return driver
@@ -357,7 +368,7 @@ class Semaphore(Lock):
     def release(self, n: int = 1) -> None:
         """Give back permits taken through this object, this thread's own first."""
         arguments.check_limit(n, "n")
-        self._driver().run(locking.release_many(self._core, weakref.ref(threading.current_thread()), n))
+        self._driver().run(locking.release_many(self._core, _caller()[0], n))
 
     def resize(self, n: int) -> None:
         """Change the current limit. Below what is held: no new grants, nobody is revoked."""

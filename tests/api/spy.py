@@ -48,6 +48,7 @@ class Spy:
         self.before: Callable[[Call], Any] = nothing
         self.after: Callable[[Call], Any] = nothing
         self.linger = self._engine.linger
+        self.lasting = self._engine.lasting
 
     def asked(self, *kinds: str) -> int:
         """How many calls had a request of one of these kinds in them."""

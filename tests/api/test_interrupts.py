@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from contract.engines import FRESH_URL, each_engine, fresh_namespace, needs
+from contract.engines import FRESH_URL, VARIANTS, each_engine, fresh_namespace, needs
 from holdfast import Client, Lock, LockTimeout
 from support import interrupted_after, wait_until
 
@@ -102,7 +102,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=each_engine(variants=False))
+@pytest.fixture(params=each_engine(but=VARIANTS))
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     with holdfast.connect(FRESH_URL[request.param](tmp_path), namespace=fresh_namespace()) as client:
         yield client

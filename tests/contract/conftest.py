@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.engines import DRIVERS, ESSENTIAL, FRESH_URL, Driver, each_engine
+from contract.engines import DRIVERS, FRESH_URL, Driver, each_engine, excused_from
 from contract.harness import World, run_in_its_world
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
-        essential = metafunc.module.__name__.rpartition(".")[2] in ESSENTIAL
-        metafunc.parametrize("scheme", each_engine(variants=essential))
+        file = metafunc.module.__name__.rpartition(".")[2]
+        metafunc.parametrize("scheme", each_engine(but=excused_from(file)))
 
 
 @pytest.fixture(params=DRIVERS)

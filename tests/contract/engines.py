@@ -27,12 +27,13 @@ from support.servers import (
 
 __all__ = [
     "DRIVERS",
-    "ESSENTIAL",
     "FRESH_URL",
     "LACKS",
+    "VARIANTS",
     "Driver",
     "deselect_lacking",
     "each_engine",
+    "excused_from",
     "fresh_namespace",
     "lacks",
     "needs",
@@ -70,10 +71,17 @@ LACKS: Final[Mapping[str, frozenset[str]]] = {
 """What an engine cannot do, of all that a test may need (``@needs("queue")``)."""
 
 VARIANTS: Final = frozenset({"rediss", "redis+sentinel", "redis+cluster"})
-"""The same engine reached in another way: held to the essential part of the contract, to save time."""
+"""The same engine reached in another way: held to a part of the contract, to save time."""
 
 ESSENTIAL: Final = frozenset({"test_lock", "test_queue", "test_rwlock", "test_semaphore"})
 """The files of that part."""
+
+CLUSTERED: Final = "redis+cluster"
+"""Names lie on several servers there, which all feel that concerns several names, or another client: held to
+everything but what a client makes of its own clock."""
+
+CLOCKED: Final = frozenset({"test_loss"})
+"""The files of that."""
 
 
 needs: Final = pytest.mark.needs
@@ -103,10 +111,17 @@ def fresh_namespace() -> str:
     return f"test-{secrets.token_hex(6)}"
 
 
-def each_engine(variants: bool = True) -> list[ParameterSet]:
+def excused_from(file: str) -> frozenset[str]:
+    """The schemes that are not held to this file of the contract."""
+    if file in ESSENTIAL:
+        return frozenset()
+    return VARIANTS if file in CLOCKED else VARIANTS - {CLUSTERED}
+
+
+def each_engine(but: frozenset[str] = frozenset()) -> list[ParameterSet]:
     """The schemes as parameters; ``HOLDFAST_TEST_ENGINES`` chooses among them by their mark."""
     return [
         pytest.param(scheme, marks=pytest.mark.engine(scheme), id=scheme)
         for scheme in FRESH_URL
-        if variants or scheme not in VARIANTS
+        if scheme not in but
     ]

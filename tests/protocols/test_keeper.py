@@ -296,6 +296,37 @@ def test_what_cannot_be_cleaned_up_is_given_up_in_time() -> None:
     assert 100 <= len(tries) <= 140, "twice a second"
 
 
+def test_where_nothing_expires_by_itself_cleaning_up_is_not_given_up() -> None:
+    """It would stand in everybody's way for as long as its client lives."""
+    world = World()
+    a, b = world.client("a"), world.client("b")
+    state = b.acquire()
+    a.book.lasting = True
+    a.faults = always(REFUSED)
+    a.book.hand_over(Job("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
+    world.pass_time(600.0)
+    a.faults = None
+    world.pass_time(1.0)
+    assert world.is_free()
+    assert not a.book.jobs
+
+
+def test_where_it_is_not_given_up_much_to_clean_up_does_not_keep_the_client_busy() -> None:
+    """The engine may be away for hours. When it is back, all of it is done at once."""
+    world = World()
+    a = world.client("a")
+    a.book.lasting = True
+    a.faults = always(REFUSED)
+    for number in range(200):
+        a.book.hand_over(Job("x", Withdraw(f"n{number}"), "job", give_up_at=world.now + 60.0))
+    world.pass_time(60.0)
+    tries = [op for op in a.services["keeper"].ops if isinstance(op, Apply)]
+    assert 100 <= len(tries) <= 140, "twice a second"
+    a.faults = None
+    world.pass_time(1.0)
+    assert not a.book.jobs
+
+
 def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> None:
     """One server of many does not answer: what is held on the others lives on."""
 

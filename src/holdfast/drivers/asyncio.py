@@ -110,7 +110,10 @@ class AsyncioDriver:
         self._tasks: dict[Bell, asyncio.Task[None]] = {}
         self._callbacks: set[asyncio.Task[Any]] = set()
         new_nonce = attempt_names(client)
-        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring, boottime, new_nonce)
+        engine = self._engine
+        self.book = Book(
+            client, self._io_timeout, engine.linger, self._ring, boottime, new_nonce, engine.lasting
+        )
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.asyncio(hooks)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {

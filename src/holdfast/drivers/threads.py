@@ -112,8 +112,8 @@ class ThreadsDriver:
         self._engine = engine
         self._io_timeout = io_timeout
         self.closed = False
-        self.warned = False
-        """Whether the caller was told that it blocks an event loop."""
+        self.running_loop: Callable[[], object] = self._look_for_loop
+        """The event loop that runs in this thread, if one does: blocking would stop everything else there."""
         self._begin()
 
     def _begin(self) -> None:
@@ -125,7 +125,10 @@ class ThreadsDriver:
         self._threads: dict[Bell, threading.Thread] = {}
         self._starting = threading.Lock()
         new_nonce = attempt_names(client)
-        self.book = Book(client, self._io_timeout, self._engine.linger, self._ring, boottime, new_nonce)
+        engine = self._engine
+        self.book = Book(
+            client, self._io_timeout, engine.linger, self._ring, boottime, new_nonce, engine.lasting
+        )
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.threads(hooks)
         self._perform: dict[type, Callable[[Any], Any]] = {
@@ -150,12 +153,17 @@ class ThreadsDriver:
 
     # --- running scripts ------------------------------------------------------------------------
 
-    def in_a_loop(self) -> bool:
-        """Whether an event loop runs in this thread: blocking would stop everything else there.
+    def _look_for_loop(self) -> object:
+        """``running_loop`` until somebody imports asyncio: where nobody did there is none."""
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is None or not hasattr(asyncio, "_get_running_loop"):
+            return None  # it may be being imported just now
+        self.running_loop = asyncio._get_running_loop
+        return self.running_loop()
 
-        Only to be asked where somebody imported asyncio: we ourselves do not.
-        """
-        return sys.modules["asyncio"]._get_running_loop() is not None
+    def warned(self) -> None:
+        """The caller was told that it blocks an event loop: once is enough."""
+        self.running_loop = lambda: None
 
     def run(self, script: Script[T], even_if_closed: bool = False) -> T:
         """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""

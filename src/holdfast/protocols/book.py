@@ -235,9 +235,13 @@ class Book:
     """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
     new_nonce: Callable[[], str]
     """What ``await Nonce()`` tells, likewise."""
+    lasting: bool = False
+    """What is left behind does not expire with its ttl: cleaning up is never given up."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     jobs: deque[Job] = field(default_factory=deque)
+    setbacks: int = 0
+    """So many of them have failed since one was done."""
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
     """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
     so that a new one in its place never passes for it."""
@@ -295,6 +299,8 @@ class Book:
         self.crowded[name] = None
 
     def hand_over(self, job: Job) -> None:
+        if self.lasting:
+            job.give_up_at = inf
         self.jobs.append(job)
         self.ring("keeper")
 

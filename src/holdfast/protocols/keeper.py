@@ -129,9 +129,20 @@ async def _clean_up(book: Book) -> None:
                 job.due_at = now + pause_seconds(job.attempts)
                 job.attempts += 1
                 book.jobs.append(job)
+            if book.lasting:
+                _hold_off(book, now)
             return  # a failure may have taken its time: first see to what is held
         else:
+            book.setbacks = 0
             await Post(job.nonce)
+
+
+def _hold_off(book: Book, now: float) -> None:
+    """There is one engine for all of them, which may be away for long: one asks at a time, however many."""
+    due_at = now + pause_seconds(book.setbacks)
+    book.setbacks += 1
+    for job in list(book.jobs):
+        job.due_at = max(job.due_at, due_at)
 
 
 def _next_duty(book: Book) -> float | None:

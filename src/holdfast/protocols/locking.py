@@ -89,13 +89,10 @@ class LockCore(Generic[L]):
 
     def enter(self, who: Who, lease: L, entered: bool) -> None:
         if self.entries:
-            self._tidy()
+            for entry in self.entries[:]:  # those that were given back through their lease
+                if entry.lease._state.ended is not None:
+                    self._remove(entry)
         self.entries.append(Entry(who, lease, entered))
-
-    def _tidy(self) -> None:
-        for entry in self.entries[:]:
-            if entry.lease._state.ended is not None:
-                self._remove(entry)
 
     def current(self) -> L | None:
         """The latest lease taken through this object and not given back."""

@@ -7,7 +7,6 @@ import threading
 from engines.etcd.conftest import Connect, Hold
 from engines.etcd.spy import Spy
 from holdfast import Client
-from holdfast.engines.etcd.wire_pb2 import TxnRequest
 from holdfast.engines.tickets import TicketsThreads
 from support import wait_until
 
@@ -29,6 +28,7 @@ def test_an_uncontended_acquire_is_one_transaction_and_a_release_one_delete(
     for lock in locks:
         with lock:
             pass  # the first use opens the session and says what the name is
+    spy.until_settled(listening=1)
     for lock in locks:
         spy.sent()
         lease = lock.acquire()
@@ -43,6 +43,8 @@ def test_a_refused_try_is_one_transaction(connect: Connect, hold: Hold, spy: Spy
     holder, other = connect(), connect()
     hold(holder.lock("x"))
     hold(holder.rwlock("y").write())
+    with other.lock("z"):
+        spy.until_settled(listening=2)
     for lock in (other.lock("x"), other.rwlock("y").read(), other.rwlock("y").write()):
         lock.acquire(blocking=False)
         spy.sent()
@@ -66,7 +68,7 @@ def test_a_waiter_looks_once_when_it_is_woken(connect: Connect, hold: Hold, spy:
     for number, thread in enumerate(threads, start=1):
         thread.start()
         until_waiting(client, number)
-    wait_until(lambda: not spy.sent())
+    spy.until_settled(listening=3, waiting=2)
     lease.release()
     wait_until(lambda: granted == [0])
     assert spy.methods() == ["DeleteRange", "Txn"], "the release, and one look"
@@ -80,7 +82,7 @@ def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Sp
     """However many are held: one stream, one read after it."""
     client = connect()
     leases = [hold(client.lock(f"x{number}", ttl=10)) for number in range(250)]
-    spy.sent()
+    spy.until_settled(listening=1)
     sent: list[str] = []
 
     def twice() -> bool:
@@ -98,10 +100,10 @@ def test_waiting_costs_next_to_nothing(connect: Connect, hold: Hold, spy: Spy) -
     """A session that is young needs no sign of life, though the keeper asks every second."""
     client, other = connect(), connect()
     hold(client.lock("x"))
-    waiting = threading.Thread(target=lambda: other.lock("x").acquire(timeout=2.2))
+    waiting = threading.Thread(target=lambda: other.lock("x").acquire(timeout=3.2))
     waiting.start()
     until_waiting(client, 1)
-    wait_until(lambda: not spy.sent())
+    spy.until_settled(listening=2, waiting=1)
     waiting.join(20)
     assert spy.methods() == ["Txn", "DeleteRange", "Txn"], "it looks, leaves, and looks who has it"
 
@@ -113,18 +115,6 @@ def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
     thousand, every few seconds, kept it so busy that it did not answer in time."""
     holder, client = connect(), connect()
     lease = hold(holder.lock("x"))
-    conditional: list[TxnRequest] = []
-
-    def looks() -> int:
-        for op in spy.sent():
-            asked = op.requests[0]
-            if (
-                isinstance(asked, TxnRequest)
-                and asked.compare
-                and not asked.success[0].HasField("request_put")
-            ):
-                conditional.append(asked)
-        return len(conditional)
 
     def wait() -> None:
         with client.lock("x"):
@@ -132,15 +122,16 @@ def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    wait_until(lambda: looks() == 1, message="it looks when it has armed")
+    spy.until_settled(listening=2, waiting=1)
     adapter = client._driver.adapter
     assert isinstance(adapter, TicketsThreads)
     (nonce,) = adapter._desk.mine
     client._driver.post(nonce)
-    wait_until(lambda: looks() == 2, message="and when it is woken")
+    spy.until_settled(listening=2, waiting=2)
     until_waiting(holder, 1)
-    assert looks() == 2
-    for look in conditional:
+    spy.sent()
+    assert len(spy.looks) == 2, "when it has armed, and when it is woken"
+    for look in spy.looks:
         assert not any(act.request_range.sort_order for act in look.success)
         assert not any(act.request_range.range_end for act in look.success)
     lease.release()

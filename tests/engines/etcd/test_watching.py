@@ -120,6 +120,23 @@ def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: 
     assert heard.posted == ["w-1"]
 
 
+@pytest.mark.parametrize("why", ["cancelled", "stream"])
+def test_who_was_never_told_that_its_watcher_is_in_place_is_not_woken_as_well(why: str) -> None:
+    """It looks when it is told. Who asks while the first stream is being opened had looked twice."""
+    heard = Heard()
+    (first,) = heard.arm("w-1", "h-1")
+    if why == "stream":
+        again = heard.watches.restart()
+    else:
+        again = heard.watches.feed(
+            wire.WatchResponse(watch_id=first.create_request.watch_id, created=True, canceled=True)
+        )
+    heard.confirm(again)
+    assert (heard.confirmed, heard.posted) == (["w-1"], [])
+    heard.confirm(heard.watches.restart())
+    assert heard.posted == ["w-1"], "once it had been in place"
+
+
 def test_a_watcher_that_nobody_wants_any_more_is_cancelled() -> None:
     heard = Heard()
     (request,) = heard.arm("w-1", "h-1")

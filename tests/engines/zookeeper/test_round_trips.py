@@ -109,14 +109,26 @@ def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
 ) -> None:
     """Once to put its ticket and see who is before it, once to watch that one and see if it is still so."""
     client, other = connect(session_timeout=60), connect(session_timeout=60)
-    hold(other.lock("x"))
-    lock = client.lock("x")
-    assert lock.acquire(timeout=0.05) is None
+    lease = hold(other.lock("x"))
+    hold(client.lock("connected"))
+    client._driver.book.remember_crowd("x")
     spy.batches()
-    assert lock.acquire(timeout=0.3) is None
-    waits = spy.batches()
-    assert waits[:2] == [["Multi", "GetChildren2"], ["GetData", "Exists"]]
-    assert waits[2] == ["Exists", "Exists"], "the last look, when its time was over"
+    waits: list[list[str]] = []
+
+    def answered(count: int) -> bool:
+        waits.extend(spy.batches())
+        return len(waits) >= count
+
+    waiting = threading.Thread(target=lambda: hold(client.lock("x")))
+    waiting.start()
+    wait_until(lambda: answered(2))
+    assert waits == [["Multi", "GetChildren2"], ["GetData", "Exists"]]
+    (nonce,) = client._driver.book.waiting
+    client._driver.post(nonce)
+    wait_until(lambda: answered(3))
+    assert waits[2:] == [["Exists", "Exists"]], "a look, when it is woken"
+    lease.release()
+    waiting.join(20)
 
 
 def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:
@@ -139,7 +151,7 @@ def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Sp
 
 
 def test_an_idle_client_sends_nothing(connect: Connect, spy: Spy) -> None:
-    client = connect(session_timeout=1)
+    client = connect(session_timeout=3)
     with client.lock("x"):
         pass
     spy.batches()

@@ -14,6 +14,7 @@ from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import Connect, Hold, link_of
 from holdfast import Client, Lease, LockLost, Unsupported
 from support import wait_until
+from support.crowds import in_threads, join
 
 
 def until_waiting(client: Client, count: int, name: str = "x") -> None:
@@ -66,13 +67,19 @@ def test_contention_does_not_grow_the_number_of_sessions(
 ) -> None:
     client, other = connect(), connect()
     lease = hold(other.lock("x"))
-    threads = [threading.Thread(target=lambda: client.lock("x").acquire(timeout=0.5)) for _ in range(20)]
-    for thread in threads:
-        thread.start()
+
+    def wait(timeout: float) -> None:
+        taken = client.lock("x").acquire(timeout=timeout)
+        if taken is not None:
+            taken.release()
+
+    patient = in_threads(20, lambda: wait(60))
     until_waiting(other, 20)
     assert len(admin.sessions(namespace)) == 2
-    for thread in threads:
-        thread.join(20)
+    lease.release()
+    join(patient)
+    lease = hold(other.lock("x"))
+    join(in_threads(20, lambda: wait(0.3)))
     assert len(admin.sessions(namespace)) == 2
     (ticket,) = admin.tickets(namespace)
     assert lease.id in ticket, "a time-out leaves no contender behind"
@@ -184,7 +191,7 @@ def test_a_node_of_a_session_deleted_by_hand_ends_it(
 
 
 def test_waiting_longer_than_the_session_lasts_keeps_ones_place(connect: Connect, hold: Hold) -> None:
-    client, other, late = (connect(session_timeout=1) for _ in range(3))
+    client, other, late = connect(session_timeout=2), connect(), connect()
     lease = hold(other.lock("x"))
     granted: list[str] = []
 
@@ -196,7 +203,7 @@ def test_waiting_longer_than_the_session_lasts_keeps_ones_place(connect: Connect
     threads[0].start()
     until_waiting(other, 1)
     (waiter,) = other.inspect("x").waiters
-    wait_until(lambda: other.inspect("x").waiters[0].age > 1.5, timeout=20)
+    wait_until(lambda: other.inspect("x").waiters[0].age > 2.5, timeout=20)
     threads.append(threading.Thread(target=take, args=(late, "second")))
     threads[1].start()
     until_waiting(other, 2)

@@ -31,9 +31,10 @@ from ...rules.requests import Acquire, Downgrade, Export, Release, Stop, Withdra
 from .network import Link
 from .servers import TIMED_OUT, Node, Server
 from .trace import Began, Copied, Crashed, LetGo, Moved, Noted, Stopped, Told
+from .world import Clock
 
 if TYPE_CHECKING:
-    from .world import Clock, World
+    from .world import World
 
 __all__ = ["Ask", "Box", "Crash", "Interrupted", "SimulatedClient", "Task", "step_of"]
 
@@ -137,6 +138,8 @@ class SimulatedClient:
         self.incarnation = incarnation
         self.id = f"c{machine}.{incarnation}"
         self.clock = clock
+        self.wall = Clock(0.0, 1.0)
+        """What stands on the wall, since the world began; a family that looks at it has its machine's."""
         self.links = links
         self.node: Node = world.node
         self.io_seconds = io_timeout / clock.rate

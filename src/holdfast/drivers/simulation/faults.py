@@ -13,8 +13,9 @@ __all__ = ["FORGETS", "KINDS", "LINK_KINDS", "NODE_KINDS", "Fault", "inject"]
 LINK_KINDS: Final = ("loss", "duplicate", "slow", "partition", "partition-in", "partition-out")
 """``amount``: probability of loss or of a copy; seconds that ``slow`` may add."""
 
-CLIENT_KINDS: Final = ("pause", "crash", "interrupt")
-"""``amount`` of an interrupt says which worker it strikes and after how many more of its operations."""
+CLIENT_KINDS: Final = ("pause", "crash", "interrupt", "wall jump")
+"""``amount`` of an interrupt says which worker it strikes and after how many more of its operations. A wall
+jump sets the clock on its machine's wall by ``amount`` seconds; nobody can set the one that counts leases."""
 
 NODE_KINDS: Final = ("node crash", "node hang", "node amnesia", "node rollback", "node flush", "clock jump")
 """A crash keeps what was stored; amnesia loses it; a rollback loses the last ``amount`` seconds; a flush
@@ -39,7 +40,9 @@ class Fault:
     amount: float = 0.0
 
     def __str__(self) -> str:
-        whom = "" if self.kind in NODE_KINDS else " everyone" if self.target < 0 else f" client {self.target}"
+        whom = " everyone" if self.target < 0 else f" client {self.target}"
+        if self.kind not in (*LINK_KINDS, *CLIENT_KINDS):
+            whom = ""
         lasting = f" for {self.duration:.3f} s" if self.duration else ""
         amount = f" ({self.amount:g})" if self.amount else ""
         return f"{self.at:8.3f} s  {self.kind}{whom}{lasting}{amount}"
@@ -64,6 +67,9 @@ def _strike(world: World, fault: Fault) -> None:
             client.pause(fault.duration)
         elif fault.kind == "interrupt":
             client.interrupt(int(fault.amount))
+        elif fault.kind == "wall jump":
+            client.cover_pending(fault.kind)
+            client.wall.jump(fault.amount)
         else:
             client.crash()
             if world.restart is not None:

@@ -451,12 +451,15 @@ class OrderedStore(Node):
 class TicketsClient(SimulatedClient):
     """A client whose requests are translated before they are sent."""
 
-    def __init__(self, *arguments: Any, seconds_for: Callable[[float], float], **more: Any) -> None:
+    def __init__(
+        self, *arguments: Any, wall: Clock, seconds_for: Callable[[float], float], **more: Any
+    ) -> None:
         super().__init__(*arguments, **more)
+        self.wall = wall
         self.desk = Desk(self.id, seconds_for)
         for op in STORE_OPS:
             self._acts[op] = self._send
-        self._at_once[Wall] = lambda op: WALL_SECONDS + self.world.now
+        self._at_once[Wall] = lambda op: WALL_SECONDS + self.wall.read(self.world.now)
         self._at_once[Unlisten] = self._unlisten
 
     def start(self, script: Script[Any], label: str) -> Task:

@@ -24,7 +24,7 @@ class Livelock(Exception):
 
 
 class Clock:
-    """A machine's clock: it has its own beginning and its own speed, and a node's may be set."""
+    """A machine's clock: it has its own beginning and its own speed, and some may be set."""
 
     __slots__ = ("base", "rate")
 

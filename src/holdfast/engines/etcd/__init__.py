@@ -51,6 +51,7 @@ class EtcdEngine:
 
     linger = 60.0
     """A request may sit in a queue somewhere; how long a late one is refused is told by its session."""
+    lasting = True
     guarantees = GUARANTEES
 
     def __init__(self, url: URL, options: Options, namespace: str) -> None:

@@ -129,6 +129,11 @@ class Watches:
             for each, watch_id in zip(armed.ranges, ids, strict=True)
         ]
 
+    def _create_again(self, armed: Armed) -> list[wire.WatchRequest]:
+        """Whoever was never told that its watchers are in place looks when it is, without being woken."""
+        armed.wakes = armed.wakes or not armed.unconfirmed
+        return self._create(armed)
+
     def _cancel(self, armed: Armed | None) -> list[wire.WatchRequest]:
         if armed is None:
             return []
@@ -142,8 +147,7 @@ class Watches:
             self._by_id.clear()
             requests = []
             for armed in self._armed.values():
-                armed.wakes = True
-                requests += self._create(armed)
+                requests += self._create_again(armed)
             return requests
 
     # --- what the server says
@@ -159,8 +163,7 @@ class Watches:
                 return _cancelling((response.watch_id,)) if response.created else []  # nobody wants it
             if response.canceled:
                 requests = self._cancel(armed)
-                armed.wakes = True
-                return requests + self._create(armed)
+                return requests + self._create_again(armed)
             completed = False
             if response.created:
                 armed.unconfirmed.discard(response.watch_id)

@@ -36,6 +36,7 @@ class MemoryEngine:
     """One named space of this process."""
 
     linger = 0.0
+    lasting = False
     guarantees = GUARANTEES
 
     def __init__(self, url: URL, namespace: str) -> None:

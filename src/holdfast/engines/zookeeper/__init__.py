@@ -55,6 +55,7 @@ class ZooKeeperEngine:
 
     linger = 60.0
     """A request may be under way; but never beyond one that is sent after it."""
+    lasting = True
     guarantees = GUARANTEES
 
     def __init__(self, url: str, options: Options, namespace: str) -> None:

@@ -96,7 +96,7 @@ class Link:
         self.dead = False
         self._up = False
         self._past = False
-        """It was taken on again, but too late."""
+        """Its time was over without a connection. Should a server take it on again, it is too late."""
         self._refused: Exception | None = None
         self._listener = listener
         self._waiting: list[Callable[[], object]] = []
@@ -121,7 +121,7 @@ class Link:
         name = f"{session & ((1 << 64) - 1):x}"
         if self.session and name != self.session:
             return  # kazoo began another session by itself: that is not this one
-        if self.is_past(sent):
+        if self._past or self.is_past(sent):
             # Whoever leaned on it has given up, and may have ceased to clean up. So it ends here, though the
             # servers, which were away themselves perhaps, would go on with it.
             self._past = True
@@ -144,8 +144,7 @@ class Link:
     def _changed(self, state: Any) -> None:
         if self.dead:
             return
-        if state == KazooState.CONNECTED and not self._past:
-            self._up = True
+        if state == KazooState.CONNECTED and self._comes_up():
             self._tell_waiting()
             self._listener.link_up(self)
         elif state == KazooState.SUSPENDED:
@@ -153,6 +152,11 @@ class Link:
             log.debug("holdfast: no connection to ZooKeeper")
         else:
             self._over()
+
+    def _comes_up(self) -> bool:
+        with self._changing:
+            self._up = not self._past
+        return self._up
 
     def _over(self) -> None:
         self._up, self.dead = False, True
@@ -185,6 +189,16 @@ class Link:
             raise NoSession
         if not self._up:
             raise Refused("ZooKeeper cannot be reached")
+
+    def leave_past(self, now: float) -> bool:
+        """If its time is over and there is no connection: let it be over, also for a server that is taking it
+        on just now. What it carries need not be given back then, for it ends with it."""
+        if self._up:
+            return False
+        with self._changing:
+            if not self._up and self.is_past(now):
+                self._past = True
+            return self._past
 
     def send(self, requests: Sequence[Any], notify: Notify) -> None:
         """Send them back to back, without waiting."""

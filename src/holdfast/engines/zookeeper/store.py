@@ -220,6 +220,8 @@ class ZooKeeperStore:
         if entry is None:
             return Removed(False)
         try:
+            if entry.link.leave_past(boottime()):
+                raise NoSession
             ticket = entry.ticket or await self._found(entry, op.nonce)
             if ticket is None or (op.place and (op.place - ticket.place) % TURN):
                 removed = Removed(False, await self.sessions.note(entry.link, op.nonce))

@@ -1,0 +1,45 @@
+"""A lock that nobody can reach any more, and that nobody released."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+
+from contract.harness import World, held
+from holdfast import Client, LockLost
+from holdfast.protocols.book import LeaseState
+
+TTL = 0.3
+"""Of both: some engines carry leases of one ttl together."""
+
+
+async def test_it_is_warned_of_and_runs_out(world: World) -> None:
+    """Whatever carries the leases of the client lives on for another one: it must not carry this one."""
+    world.keeps_leases = False
+    ann, client = world.actor(), world.client()
+    kept = client.lock("kept", ttl=TTL)
+    await ann(kept.acquire)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        while (await dropped(world, client)).ended != "dropped":
+            pass  # this machine stood still and it was lost first, of which nobody is warned
+    (warning,) = told
+    assert warning.category is ResourceWarning
+    assert "'x'" in str(warning.message)
+    await world.until_free("x")
+    with contextlib.suppress(LockLost):  # of which this is no test
+        await ann(kept.release)
+
+
+async def dropped(world: World, client: Client) -> LeaseState:
+    """What became of a lease that was taken and dropped."""
+    ann = world.actor()
+    state = held(await ann(client.lock("x", ttl=TTL).acquire))._state
+
+    def is_over() -> bool:
+        gc.collect()
+        return state.ended is not None or state.reason is not None
+
+    await world.until(is_over, "somebody keeps it")
+    return state
