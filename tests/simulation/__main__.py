@@ -12,11 +12,9 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from simulation.campaign import Report, describe_failure, one_schedule, run_campaign, shrunk
+from simulation.campaign import ALL_SCENARIOS, Report, describe_failure, one_schedule, run_campaign, shrunk
 from simulation.coverage import coverage_table
 from simulation.plans import load_plan
-from simulation.quorum_schedules import QUORUM_SCENARIOS
-from simulation.workloads import SCENARIOS
 
 TABLE_WIDTH = 160
 
@@ -78,7 +76,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--seed", type=lambda text: int(text) if text else None, default=None)
-    parser.add_argument("--scenario", choices=("", *SCENARIOS, *QUORUM_SCENARIOS), default="")
+    parser.add_argument("--scenario", choices=("", *ALL_SCENARIOS), default="")
     parser.add_argument("--plan", default="", help="faults as JSON, as a failure prints them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()

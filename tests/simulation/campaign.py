@@ -15,11 +15,17 @@ from simulation.plans import dump_plan, shrink
 from simulation.quorum_checkers import check_quorum
 from simulation.quorum_schedules import QUORUM_SCENARIOS, quorum_scenario_of, run_quorum_schedule
 from simulation.schedules import Run, run_schedule, scenario_of
+from simulation.tickets_checkers import check as check_tickets
+from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets_scenario_of
+from simulation.workloads import SCENARIOS
 
-__all__ = ["Outcome", "Report", "describe_failure", "one_schedule", "run_campaign", "shrunk"]
+__all__ = ["ALL_SCENARIOS", "Outcome", "Report", "describe_failure", "one_schedule", "run_campaign", "shrunk"]
 
-QUORUM_EVERY = 5
-"""One in so many schedules of a campaign runs on a quorum of nodes; those take longer."""
+ALL_SCENARIOS = (*SCENARIOS, *TICKETS_SCENARIOS, *QUORUM_SCENARIOS)
+"""Of all families of protocols: the name of a scenario says which."""
+
+FAMILIES_EVERY = 5
+"""Of so many schedules of a campaign one runs on a quorum (which takes longer), one on an ordered store."""
 
 COLLECT_EVERY = 25
 """Schedules between two garbage collections: a schedule is full of cycles that live until its end."""
@@ -62,6 +68,9 @@ def one_schedule(seed: int, scenario: str | None = None, plan: list[Fault] | Non
     if scenario in QUORUM_SCENARIOS:
         run = run_quorum_schedule(seed, scenario, plan)
         found = check_quorum(run)
+    elif scenario in TICKETS_SCENARIOS:
+        run = run_tickets(seed, scenario, plan)
+        found = check_tickets(run)
     else:
         run = run_schedule(seed, scenario, plan)
         found = check(run)
@@ -118,4 +127,11 @@ def _one(seed: int) -> Outcome:
     _done += 1
     if _done % COLLECT_EVERY == 0:
         gc.collect()
-    return one_schedule(seed, quorum_scenario_of(seed) if seed % QUORUM_EVERY == 0 else scenario_of(seed))
+    return one_schedule(seed, campaign_scenario_of(seed))
+
+
+def campaign_scenario_of(seed: int) -> str:
+    family = seed % FAMILIES_EVERY
+    if family == 0:
+        return quorum_scenario_of(seed)
+    return tickets_scenario_of(seed) if family == 1 else scenario_of(seed)

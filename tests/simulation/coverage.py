@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from rich.table import Table
 
-__all__ = ["ESSENTIAL", "PROTOCOLS", "coverage_table", "missing_cells"]
+__all__ = ["ESSENTIAL", "PROTOCOLS", "TICKETS_ESSENTIAL", "coverage_table", "missing_cells", "unknown_steps"]
 
 Cells = Counter[tuple[str, str]]
 """(kind of fault, step) → how often"""
@@ -21,8 +22,25 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
     "quorum": ("Fan",),
+    "tickets": (
+        "Open",
+        "Keep",
+        "Retire",
+        "Enter",
+        "Look",
+        "Fill",
+        "Arm",
+        "Take",
+        "Remove",
+        "Evict",
+        "Exchange",
+        "Lend",
+        "SetLimit",
+        "ReadNote",
+        "Names",
+    ),
     "guard": ("guard advance", "guarded read", "guarded write"),
-    "at once": ("Now", "Nonce", "Unlisten", "Signal"),
+    "at once": ("Now", "Nonce", "Chance", "Wall", "Unlisten", "Signal"),
 }
 """The steps of each protocol, as the driver names them."""
 
@@ -36,7 +54,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "down": ("node down", "node crash"),
     "hangs": ("node hang",),
     "forgets": ("node amnesia", "node rollback", "node flush"),
-    "clock set": ("clock jump",),
+    "clock set": ("clock jump", "clock flicker"),
+    "wall set": ("wall jump",),
     "pause": ("pause",),
     "crash": ("crash",),
     "interrupt": ("interrupt",),
@@ -58,13 +77,29 @@ ESSENTIAL: Final = (
 )
 """What must have happened in a campaign for it to be worth its name: (column, step)."""
 
+TICKETS_ESSENTIAL: Final = (
+    *(
+        (fault, step)
+        for fault in ("lost", "reply lost", "late", "slow")
+        for step in ("Enter", "Look", "Remove")
+    ),
+    *((fault, "Keep") for fault in ("lost", "reply lost", "slow", "cut off", "down", "hangs")),
+    *((fault, "Open") for fault in ("reply lost", "slow")),
+    *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "wall set")),
+    *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
+    *(("interrupt", step) for step in ("Enter", "Look", "Remove", "Now")),
+    *(("slow", step) for step in ("Exchange", "Lend", "Take", "Evict", "Arm")),
+    *(("wall set", step) for step in ("keeper dozes", "timer dozes")),
+)
+"""The same for schedules of the tickets family."""
+
 
 def cell(cells: Cells, column: str, step: str) -> int:
     return sum(cells[fault, step] for fault in COLUMNS[column])
 
 
-def missing_cells(cells: Cells) -> list[tuple[str, str]]:
-    return [(column, step) for column, step in ESSENTIAL if not cell(cells, column, step)]
+def missing_cells(cells: Cells, essential: Sequence[tuple[str, str]] = ESSENTIAL) -> list[tuple[str, str]]:
+    return [(column, step) for column, step in essential if not cell(cells, column, step)]
 
 
 def unknown_steps(cells: Cells) -> set[str]:
@@ -76,7 +111,7 @@ def unknown_steps(cells: Cells) -> set[str]:
 def coverage_table(cells: Cells) -> Table:
     table = Table(title="Faults that struck, by step", title_justify="left")
     table.add_column("protocol")
-    table.add_column("step")
+    table.add_column("step", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right")
     for protocol, steps in PROTOCOLS.items():

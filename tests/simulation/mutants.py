@@ -14,7 +14,7 @@ from unittest import mock
 
 from holdfast.core.deadlines import relied_until
 from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Wait
-from holdfast.drivers.simulation import Node
+from holdfast.drivers.simulation import Node, SimulatedClient
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
@@ -37,7 +37,7 @@ from holdfast.rules.requests import (
 from simulation.plans import WEIGHTS
 from simulation.store import CounterStore
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS", "Mutant", "Patch", "counted_by_the_wall"]
 
 Handler = Callable[[Record, Any, float, int, Any], tuple[Record, Reply]]
 Patch = contextlib.AbstractContextManager[Any]
@@ -354,6 +354,12 @@ def _both(*patches: Patch) -> Iterator[None]:
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+def counted_by_the_wall() -> Patch:
+    """The clock that counts leases is the one that people set. (For clients that look at the wall.)"""
+    wall = property(lambda client: client.clock, lambda client, wall: None)
+    return mock.patch.object(SimulatedClient, "wall", wall, create=True)
 
 
 MUTANTS: Final = (

@@ -12,7 +12,7 @@ from holdfast.drivers.simulation import Fault
 from holdfast.drivers.simulation.faults import FORGETS
 from simulation.workloads import FAULTS_END
 
-__all__ = ["dump_plan", "load_plan", "make_plan", "shrink"]
+__all__ = ["WALL_JUMP", "dump_plan", "load_plan", "make_plan", "shrink", "wall_jumps"]
 
 CLIENTS: Final = 4
 
@@ -34,6 +34,9 @@ WEIGHTS: Final = {
     "clock jump": 1,
 }
 
+WALL_JUMP: Final = "wall jump"
+"""Concerns those only whose clients look at the wall: with it among the kinds, some come on top."""
+
 
 def make_plan(
     chance: random.Random,
@@ -47,12 +50,29 @@ def make_plan(
     """
     count = round(chance.choice((0, 1, 2, 3, 5, 8, 12)) * intensity)
     forgets = chance.random() < 0.5
-    possible = [kind for kind in kinds if forgets or kind not in (*FORGETS, "clock jump")]
+    chosen = [kind for kind in kinds if kind != WALL_JUMP]
+    possible = [kind for kind in chosen if forgets or kind not in (*FORGETS, "clock jump")]
     if not possible:
-        possible = list(kinds)
+        possible = chosen
     weights = [WEIGHTS[kind] for kind in possible]
     plan = [_make(kind, chance, bursts) for kind in chance.choices(possible, weights, k=count)]
+    if WALL_JUMP in kinds:
+        plan += wall_jumps(chance)
     return sorted(plan, key=lambda fault: fault.at)
+
+
+def wall_jumps(chance: random.Random) -> list[Fault]:
+    """Now and then somebody sets the clock on the wall of a client's machine, by a little or by an hour."""
+    return [
+        Fault(
+            round(chance.uniform(0.3, FAULTS_END - 4.0), 4),
+            WALL_JUMP,
+            chance.randrange(CLIENTS),
+            0.0,
+            chance.choice((-3600.0, -2.0, 0.05, 5.0, 3600.0)),
+        )
+        for _ in range(chance.choice((0, 0, 1, 3)))
+    ]
 
 
 def _make(kind: str, chance: random.Random, bursts: bool) -> Fault:

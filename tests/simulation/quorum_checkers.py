@@ -16,7 +16,7 @@ from holdfast.drivers.simulation import QuorumNode
 from holdfast.drivers.simulation.servers import WALL_SECONDS
 from holdfast.rules import node
 from simulation import checkers
-from simulation.checkers import Belief, Evidence
+from simulation.checkers import Belief, Evidence, machine_of
 from simulation.quorum_schedules import QuorumRun
 
 __all__ = ["QUORUM_CHECKERS", "check_quorum"]
@@ -53,6 +53,15 @@ class QuorumEvidence(Evidence):
         for belief in self.beliefs:
             by_name[belief.state.name].append(belief)
         return by_name
+
+    def hindered(self, owner: str, since: float) -> bool:
+        """Whether this client, or its way to the nodes, may have ended before it could give it back."""
+        target, until = machine_of(owner), since + LINGERS_SECONDS
+        return bool(self._crashed.get(owner[: owner.index("-")], inf) <= until) or any(
+            fault.target in (-1, target) and fault.at <= until and fault.at + fault.duration >= since
+            for fault in self.run.plan
+            if not fault.kind.startswith(("node", "clock"))
+        )
 
     def asked_before(self, belief: Belief) -> float:
         """When the request was made that was granted."""
@@ -194,6 +203,25 @@ def _attempts_over(seen: QuorumEvidence) -> dict[str, float]:
     return over
 
 
+def every_try_ended(seen: QuorumEvidence) -> Iterator[str]:
+    """Who tries again, as another owner, has given back what the try before was granted."""
+    over = _attempts_over(seen)
+    issued: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    """nonce → number of its try → nodes that have a claim of it"""
+    for at, label, name, request, reply, _ in seen.stored:
+        if not isinstance(request, node.Acquire):
+            continue
+        nonce, _, text = request.owner.rpartition(".")
+        number, tries = int(text, 16), issued[nonce]
+        if isinstance(reply, node.Issued):
+            tries[number].add(label)
+        for earlier in [each for each in tries if each < number]:
+            owner = f"{nonce}.{earlier:x}"
+            is_held = len(tries.pop(earlier)) > len(seen.nodes) // 2
+            if is_held and owner not in over and not seen.hindered(owner, at):
+                yield f"{name!r} at {at:.4f} s: {owner} had a majority, and was followed by {request.owner}"
+
+
 def _at_the_end(seen: QuorumEvidence) -> Iterator[tuple[float, str, str, Any, Any, node.NodeRecord]]:
     for each in seen.nodes:
         for name in sorted(each.records):
@@ -229,6 +257,7 @@ QUORUM_CHECKERS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {
         decided_in_time,
         kept_by_a_majority,
         released_everywhere,
+        every_try_ended,
         nothing_left_on_nodes,
         everyone_ready,
         checkers.exclusion,

@@ -17,6 +17,8 @@ from holdfast.protocols.quorum.acquiring import Taking
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
 from holdfast.rules import node
 from holdfast.rules.node import transitions
+from simulation.mutants import counted_by_the_wall
+from simulation.plans import WALL_JUMP
 from simulation.quorum_schedules import QUORUM_KINDS
 
 __all__ = ["QUORUM_MUTANTS", "QuorumMutant"]
@@ -34,7 +36,7 @@ class QuorumMutant:
     caught_by: tuple[str, ...]
     scenarios: tuple[str, ...] = ("quorum strangers",)
     intensity: float = 1.0
-    kinds: tuple[str, ...] = tuple(QUORUM_KINDS)
+    kinds: tuple[str, ...] = QUORUM_KINDS
     size: int = 0
     node_seconds: float = 0.0
     first: int = 0
@@ -183,6 +185,15 @@ def release_to_the_granting() -> Patch:
     )
 
 
+def granted_names_asked_for_again() -> Patch:
+    """After a round that was of no use all names are tried once more, also those that were granted."""
+
+    async def take_again(quorum: Quorum, takings: list[Taking], wanted: Any) -> list[Taking]:
+        return await acquiring.take(quorum, [acquiring._taking(quorum, *each) for each in wanted])
+
+    return mock.patch.object(acquiring, "_take_again", take_again)
+
+
 TOKENS: Final = ("unique tokens", "tokens grow", "in the order of grants", "succession")
 
 FLICKER: Final = ("clock flicker",)
@@ -247,4 +258,23 @@ QUORUM_MUTANTS: Final = (
         node_seconds=2.0,
     ),
     QuorumMutant("release only to nodes that granted", release_to_the_granting, ("released everywhere",)),
+    QuorumMutant(
+        "names that were granted are asked for again",
+        granted_names_asked_for_again,
+        ("every try ended",),
+        ("quorum several",),
+        kinds=("node crash",),
+        intensity=3.0,
+        size=3,
+        first=2,
+    ),
+    QuorumMutant(
+        "leases counted by the clock on the wall",
+        counted_by_the_wall,
+        ("exclusion", "kept by a majority"),
+        ("quorum handling",),
+        2.0,
+        ("pause", WALL_JUMP),
+        first=8,
+    ),
 )

@@ -24,6 +24,7 @@ from holdfast.errors import EngineUnavailable
 from holdfast.protocols import locking, records
 from holdfast.protocols import quorum as family
 from holdfast.protocols.book import LeaseState
+from simulation.plans import WALL_JUMP, wall_jumps
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run
 from simulation.store import CounterStore
 from simulation.workloads import FAULTS_END, STOP_AT, Board, Guarded, Locks, Reentrant, Several, Tools, Worker
@@ -34,7 +35,7 @@ CLIENTS: Final = 4
 DONE_BY: Final = 34.0
 ENDS_AT: Final = DONE_BY + 13.0
 
-QUORUM_KINDS: Final = {
+WEIGHTS: Final = {
     "loss": 2,
     "duplicate": 2,
     "slow": 3,
@@ -54,6 +55,7 @@ QUORUM_KINDS: Final = {
     "clock jump": 2,
     "clock flicker": 2,
 }
+QUORUM_KINDS: Final = (*WEIGHTS, WALL_JUMP)
 FORGETFUL: Final = ("node amnesia", "node rollback", "node flush")
 
 
@@ -133,10 +135,12 @@ def make_quorum_plan(
     """Nothing, a little or a lot. At most a minority forgets: the others know what was issued."""
     count = round(chance.choice((0, 1, 2, 4, 7, 12)) * intensity)
     fallible = [each.index for each in nodes if not each.durable]
-    possible = [kind for kind in kinds if fallible or kind != "node rollback"]
-    weights = [QUORUM_KINDS[kind] for kind in possible]
+    possible = [kind for kind in kinds if kind in WEIGHTS and (fallible or kind != "node rollback")]
+    weights = [WEIGHTS[kind] for kind in possible]
     minority = fallible or [chance.randrange(len(nodes))]
     plan = [_make(kind, chance, len(nodes), minority) for kind in chance.choices(possible, weights, k=count)]
+    if WALL_JUMP in kinds:
+        plan += wall_jumps(chance)
     return sorted(plan, key=lambda fault: fault.at)
 
 
@@ -175,7 +179,7 @@ def run_quorum_schedule(
     scenario: str | None = None,
     plan: list[Fault] | None = None,
     intensity: float = 1.0,
-    kinds: Sequence[str] = tuple(QUORUM_KINDS),
+    kinds: Sequence[str] = QUORUM_KINDS,
     size: int = 0,
     node_seconds: float = 0.0,
 ) -> QuorumRun:

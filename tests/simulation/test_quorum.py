@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.drivers.simulation import QUORUM_FORGETS, Fault
 from simulation.campaign import describe_failure, one_schedule, shrunk
+from simulation.coverage import unknown_steps
+from simulation.plans import WALL_JUMP
 from simulation.quorum_checkers import QUORUM_CHECKERS, check_quorum
 from simulation.quorum_mutants import QUORUM_MUTANTS, QuorumMutant
 from simulation.quorum_schedules import (
@@ -78,9 +80,12 @@ def test_the_same_seed_is_the_same_world(scenario: str) -> None:
 def test_what_the_protocol_is_for_does_happen() -> None:
     """Stamps, renewed marks, nodes that rejoin, clients whose clocks are an hour off: all of it is struck."""
     happened: Counter[str] = Counter()
+    unknown: set[str] = set()
     for seed in range(14):
         run = run_quorum_schedule(seed, intensity=2.0)
-        happened["far clock"] += any(abs(c.wall.base) > 3000 for c in run.world.clients)  # type: ignore[attr-defined]  # clients of a quorum
+        happened["far clock"] += any(abs(c.wall.base) > 3000 for c in run.world.clients)
+        happened[WALL_JUMP] += any(fault.kind == WALL_JUMP for fault in run.plan)
+        unknown |= unknown_steps(run.world.coverage)
         happened["forgets"] += any(fault.kind in QUORUM_FORGETS for fault in run.plan)
         for event in run.world.trace:
             what = getattr(event, "what", "")
@@ -90,3 +95,5 @@ def test_what_the_protocol_is_for_does_happen() -> None:
         happened["lives"] += sum(node.lives - 1 for node in run.nodes)
     for what in ("Stamp", "Renew", "Release", "Export", "Adopt", "rejoined", "lives", "far clock", "forgets"):
         assert happened[what], what
+    assert happened[WALL_JUMP]
+    assert unknown == set()

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import pytest
 
+from simulation.campaign import describe_failure, one_schedule, shrunk
+from simulation.coverage import TICKETS_ESSENTIAL, missing_cells, unknown_steps
 from simulation.mutants import Mutant
-from simulation.plans import dump_plan, shrink
-from simulation.schedules import Run
 from simulation.tickets_checkers import TICKETS_CHECKERS, check
 from simulation.tickets_mutants import TICKETS_MUTANTS
-from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets
+from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets_scenario_of
 
 BATCHES = 8
 BATCH = 80
+STRUCK_BY = 48
 SCHEDULES_AT_MOST = 300
-
-
-def told(run: Run, found: dict[str, list[str]]) -> str:
-    """What is wrong, with as little going wrong as it needs."""
-    plan = shrink(
-        run.plan, lambda part: bool(set(found) & set(check(run_tickets(run.seed, run.scenario, part))))
-    )
-    lines = [f"{run.scenario}, seed {run.seed}:"]
-    lines += [f"  {checker}: {wrong[0]} ({len(wrong)} in all)" for checker, wrong in found.items()]
-    lines += [f"    {fault}" for fault in plan]
-    return "\n".join([*lines, f"  run_tickets({run.seed}, {run.scenario!r}, load_plan('{dump_plan(plan)}'))"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_promises_are_kept(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
-        run = run_tickets(seed)
-        found = check(run)
-        if found:
-            pytest.fail(told(run, found), pytrace=False)
+        outcome = one_schedule(seed, tickets_scenario_of(seed))
+        if outcome.found:
+            pytest.fail(describe_failure(shrunk(outcome)), pytrace=False)
         if seed % 20 == 0:
             gc.collect()
 
@@ -49,6 +39,15 @@ def test_where_nothing_goes_wrong(scenario: str) -> None:
 
 
 @pytest.mark.slow
+def test_every_essential_step_is_struck() -> None:
+    cells: Counter[tuple[str, str]] = Counter()
+    for seed in range(STRUCK_BY):
+        cells.update(run_tickets(seed, intensity=3.0).world.coverage)
+    assert missing_cells(cells, TICKETS_ESSENTIAL) == []
+    assert unknown_steps(cells) == set()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", TICKETS_MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mistake_is_caught(mutant: Mutant) -> None:
     assert set(mutant.caught_by) <= set(TICKETS_CHECKERS)
@@ -57,8 +56,7 @@ def test_each_mistake_is_caught(mutant: Mutant) -> None:
         with mutant.patch():
             caught = check(run_tickets(number, scenario, None, mutant.intensity, mutant.kinds))
         shipped = run_tickets(number, scenario, None, mutant.intensity, mutant.kinds)
-        found = check(shipped)
-        assert not found, told(shipped, found)
+        assert not check(shipped), describe_failure(one_schedule(number, scenario, shipped.plan))
         if set(mutant.caught_by) & set(caught):
             return
     pytest.fail(f"not caught in {SCHEDULES_AT_MOST} schedules: {mutant.name}")

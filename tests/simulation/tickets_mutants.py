@@ -17,7 +17,8 @@ from holdfast.rules.requests import Queued
 from holdfast.rules.tickets import Settings, Stand, Ticket, Watched
 from holdfast.rules.tickets import find as shipped_find
 from holdfast.rules.tickets import watched as shipped_watched
-from simulation.mutants import Mutant, Patch
+from simulation.mutants import Mutant, Patch, counted_by_the_wall
+from simulation.plans import WALL_JUMP
 from simulation.tickets_schedules import KINDS
 
 __all__ = ["TICKETS_MUTANTS"]
@@ -143,14 +144,24 @@ def _together(*patches: Any) -> Patch:
 
 
 TICKETS_MUTANTS: Final = (
-    Mutant("watch the crowd", watch_the_crowd, ("wake ups",), ("lock", "rwlock"), kinds=KINDS),
-    Mutant("watch the holder only", watch_the_holder_only, ("wake ups",), ("lock", "rlock"), kinds=KINDS),
-    Mutant("trust the wake-up", trust_the_wake_up, ("exclusion",), ("lock", "rlock"), kinds=KINDS),
+    Mutant(
+        "watch the crowd", watch_the_crowd, ("wake ups",), ("tickets lock", "tickets rwlock"), kinds=KINDS
+    ),
+    Mutant(
+        "watch the holder only",
+        watch_the_holder_only,
+        ("wake ups",),
+        ("tickets lock", "tickets rlock"),
+        kinds=KINDS,
+    ),
+    Mutant(
+        "trust the wake-up", trust_the_wake_up, ("exclusion",), ("tickets lock", "tickets rlock"), kinds=KINDS
+    ),
     Mutant(
         "own ticket not read again",
         own_ticket_taken_for_granted,
         ("exclusion", "deadlines"),
-        ("tools",),
+        ("tickets tools",),
         3.0,
         ("slow", "pause"),
     ),
@@ -158,40 +169,51 @@ TICKETS_MUTANTS: Final = (
         "deadline counted from the request, not the session's",
         counted_from_the_request,
         ("deadlines",),
-        ("lock", "rwlock"),
+        ("tickets lock", "tickets rwlock"),
         kinds=KINDS,
     ),
     Mutant(
         "deadline counted from the reply",
         counted_from_the_reply,
         ("deadlines",),
-        ("lock", "rwlock"),
+        ("tickets lock", "tickets rwlock"),
         kinds=KINDS,
     ),
     Mutant(
         "no look after watching",
         watch_without_another_look,
         ("prompt grant",),
-        ("lock", "rlock"),
+        ("tickets lock", "tickets rlock"),
         kinds=KINDS,
     ),
     Mutant(
         "late arrival of a withdrawn attempt accepted",
         late_arrival_accepted,
         ("everyone served", "nothing left behind"),
-        ("lock", "several"),
+        ("tickets lock", "tickets several"),
         3.0,
         ("slow", "interrupt"),
     ),
     Mutant(
-        "permit kept to oneself", keeps_its_permit_to_itself, ("prompt grant",), ("semaphore",), kinds=KINDS
+        "permit kept to oneself",
+        keeps_its_permit_to_itself,
+        ("prompt grant",),
+        ("tickets semaphore",),
+        kinds=KINDS,
     ),
     Mutant(
         "ticket of another session trusted",
         any_session_will_do,
         ("deadlines", "exclusion"),
-        ("guard",),
+        ("tickets guard",),
         3.0,
         ("slow", "loss"),
+    ),
+    Mutant(
+        "leases counted by the clock on the wall",
+        counted_by_the_wall,
+        ("exclusion", "deadlines"),
+        ("tickets lock", "tickets rwlock"),
+        kinds=("pause", WALL_JUMP),
     ),
 )

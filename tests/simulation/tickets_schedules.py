@@ -9,21 +9,24 @@ from typing import Final
 from holdfast.drivers.simulation import Clock, Fault, Link, Livelock, World, inject
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.drivers.simulation.ordered import OrderedStore, TicketsClient
-from simulation.plans import CLIENTS, WEIGHTS, make_plan
+from simulation.plans import CLIENTS, WALL_JUMP, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
 from simulation.store import CounterStore
 from simulation.workloads import SCENARIOS, Board, names_for
 
 __all__ = ["KINDS", "TICKETS_SCENARIOS", "run_tickets", "tickets_scenario_of"]
 
-KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock jump", "duplicate"))
+KINDS: Final = (
+    *(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock jump", "duplicate")),
+    WALL_JUMP,
+)
 """What can go wrong. A cluster does not forget, nobody sets its clock, and a connection delivers once."""
 
-TICKETS_SCENARIOS: Final = tuple(SCENARIOS)
+TICKETS_SCENARIOS: Final = {f"tickets {name}": worker for name, worker in SCENARIOS.items()}
 
 
 def tickets_scenario_of(seed: int) -> str:
-    return TICKETS_SCENARIOS[seed % len(TICKETS_SCENARIOS)]
+    return tuple(TICKETS_SCENARIOS)[seed % len(TICKETS_SCENARIOS)]
 
 
 def run_tickets(
@@ -34,9 +37,9 @@ def run_tickets(
     kinds: Sequence[str] = KINDS,
 ) -> Run:
     scenario = scenario or tickets_scenario_of(seed)
-    world = World(f"tickets/{scenario}/{seed}")
+    world = World(f"{scenario}/{seed}".replace(" ", "/", 1))
     if plan is None:
-        plan = make_plan(world.stream("faults"), intensity, kinds, bursts=scenario == "burst")
+        plan = make_plan(world.stream("faults"), intensity, kinds, bursts=scenario == "tickets burst")
     board = _build(world, scenario)
     inject(world, plan)
     run = Run(scenario, seed, plan, world, board)
@@ -62,9 +65,11 @@ def _build(world: World, scenario: str) -> Board:
         Clock(0.0, 1 + shape.uniform(-DRIFT, DRIFT)),
     )
     store = CounterStore(world)
-    limit = 64 if scenario == "burst" else shape.choice((1, 2, 3))
+    limit = 64 if scenario == "tickets burst" else shape.choice((1, 2, 3))
     board = Board(world, store, names_for(shape), limit)
     clocks = [Clock(shape.uniform(100, 1e6), 1 + shape.uniform(-DRIFT, DRIFT)) for _ in range(CLIENTS)]
+    stream = world.stream("walls")
+    walls = [Clock(stream.uniform(-2.0, 2.0), 1 + stream.uniform(-DRIFT, DRIFT)) for _ in range(CLIENTS)]
     links = [
         {
             world.node: Link(world.stream("network", machine, "node")),
@@ -84,13 +89,14 @@ def _build(world: World, scenario: str) -> Board:
             IO_SECONDS,
             LINGER_SECONDS,
             throws_again=bool(machine % 2),
+            wall=walls[machine],
             seconds_for=_seconds_for,
         )
         if machine == len(world.clients):
             world.clients.append(client)
         else:
             world.clients[machine] = client
-        worker = SCENARIOS[scenario]
+        worker = TICKETS_SCENARIOS[scenario]
         for number in range(worker.workers_per_client):
             worker(board, client, number)
 
