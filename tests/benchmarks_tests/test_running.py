@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.connections import connections_to
+from benchmarks.connections import connections_to, ports_to
 from benchmarks.contestant import Contestant, Handle, MeasurementInvalid, Place, Role, check
 from benchmarks.engines import Group
 from benchmarks.engines.redis import serve as serve_redis
@@ -89,3 +89,18 @@ def test_redis_counts_what_clients_ask_and_not_what_scripts_do() -> None:
             ask(client, ("GET", "x"))
             assert service.requests() == (requests or 0) + 4
             assert service.scripts() == (scripts or 0) + 3
+
+
+@pytest.mark.engine("redis")
+def test_redis_tells_connections_that_listen_from_others() -> None:
+    with serve_redis() as service:
+        host, _, port = service.addresses[0].rpartition(":")
+        with contextlib.ExitStack() as stack:
+            asking, hearing, hearing_shards = (
+                stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(3)
+            )
+            ask(asking, ("PING",))
+            ask(hearing, ("SUBSCRIBE", "x"))
+            ask(hearing_shards, ("SSUBSCRIBE", "x"))
+            assert service.listening(ports_to(service.addresses)) == 2
+            assert service.listening([asking.getsockname()[1]]) == 0

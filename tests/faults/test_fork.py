@@ -10,6 +10,7 @@ import holdfast
 from faults.children import acting
 from holdfast import Client
 from support import run_python, wait_until
+from support.servers import shared_redis
 
 # In each program below, `child` is what the forked process does; it ends with os._exit unless told otherwise.
 FORK = """
@@ -44,6 +45,21 @@ def locks(sqlite_url: str) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.engine("redis"))])
+def url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
+    """Of files that a process has open, and of connections: a child inherits both."""
+    if request.param == "sqlite":
+        return sqlite_url
+    shared_redis().commands(("SELECT", "6"), ("FLUSHDB",))
+    return f"{shared_redis().url}/6"
+
+
+@pytest.fixture
+def looking(url: str) -> Iterator[Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
 def parent_is_undisturbed(url: str, locks: Client, child_code: str) -> list[str]:
     """Run it; the parent must still hold, still renew and still release. Returns what was printed."""
     with acting(url, child_code + FORK) as process:
@@ -59,10 +75,10 @@ def parent_is_undisturbed(url: str, locks: Client, child_code: str) -> list[str]
         return process.stdout_lines
 
 
-def test_release_in_the_child_is_a_no_op(sqlite_url: str, locks: Client) -> None:
+def test_release_in_the_child_is_a_no_op(url: str, looking: Client) -> None:
     parent_is_undisturbed(
-        sqlite_url,
-        locks,
+        url,
+        looking,
         """
 def child():
     lock.release()
@@ -79,10 +95,10 @@ def child():
     )
 
 
-def test_collecting_garbage_in_the_child_says_and_does_nothing(sqlite_url: str, locks: Client) -> None:
+def test_collecting_garbage_in_the_child_says_and_does_nothing(url: str, looking: Client) -> None:
     parent_is_undisturbed(
-        sqlite_url,
-        locks,
+        url,
+        looking,
         """
 def child():
     global lock, lease, locks
@@ -98,7 +114,7 @@ def test_closing_in_the_child_closes_nothing_of_the_parents(sqlite_url: str, loc
     parent_is_undisturbed(sqlite_url, locks, "def child():\n    locks.close()\n")
 
 
-def test_leaving_with_in_the_child_is_a_no_op(sqlite_url: str, locks: Client) -> None:
+def test_leaving_with_in_the_child_is_a_no_op(url: str, looking: Client) -> None:
     """The child runs out of the parent's own ``with``."""
     code = """
 lock = locks.lock("x", ttl=1.5)
@@ -112,24 +128,24 @@ with lock as lease:
         lease.check()
 print("left", os.getpid() if pid == 0 else "parent", flush=True)
 """
-    with acting(sqlite_url, code) as process:
+    with acting(url, code) as process:
         token = int(process.expect("held"))
         process.expect("left")
         process.expect("joined")
-        assert [holder.token for holder in locks.inspect("x").holders] == [token]
+        assert [holder.token for holder in looking.inspect("x").holders] == [token]
         process.send()
         process.expect("left")
         process.succeed()
-        assert not locks.inspect("x").locked
+        assert not looking.inspect("x").locked
 
 
-def test_the_child_exits_in_order_and_releases_nothing(sqlite_url: str, locks: Client) -> None:
+def test_the_child_exits_in_order_and_releases_nothing(url: str, looking: Client) -> None:
     """With exit handlers and all, as ``sys.exit`` does it."""
     code = FORK.replace("    os._exit(0)", "    sys.exit(0)")
-    with acting(sqlite_url, "def child():\n    pass\n" + code) as process:
+    with acting(url, "def child():\n    pass\n" + code) as process:
         token = int(process.expect("held").split()[0])
         process.expect("joined", timeout=30)
-        assert [holder.token for holder in locks.inspect("x").holders] == [token]
+        assert [holder.token for holder in looking.inspect("x").holders] == [token]
         process.send()
         process.expect("released")
         process.succeed()

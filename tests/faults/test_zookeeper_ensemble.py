@@ -17,6 +17,7 @@ from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.engines.zookeeper.kazoo_client import Client as Kazoo
 from holdfast.lab.servers import ServerFailed, ZooKeeper, ZooKeeperEnsemble
 from support import wait_until
+from support.waiting import TimedOut
 
 pytestmark = pytest.mark.engine("zookeeper")
 
@@ -32,10 +33,16 @@ SETTINGS = {
 }
 """Who does not hear of its leader for six ticks elects another; who was alone asks for votes again soon."""
 
+RUNNING: list[ZooKeeper] = []
+"""Asked what they have to say when something fails."""
+
+LOG_SHOWN = 4000
+
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[ZooKeeperEnsemble]:
     with ZooKeeperEnsemble(tick_ms=250, settings=SETTINGS) as ensemble:
+        RUNNING[:] = ensemble.members
         yield ensemble
 
 
@@ -68,8 +75,13 @@ def connect(ensemble: ZooKeeperEnsemble) -> Iterator[Connect]:
         yield make
 
 
-def make_well(ensemble: ZooKeeperEnsemble) -> None:
-    for member in ensemble.members:
+def make_well(ensemble: ZooKeeperEnsemble, last: ZooKeeper | None = None) -> None:
+    """``last``: the leader, if it stood still with a majority. It goes on when the others have another. Would
+    it go on as the leader that it was, then ZooKeeper 3.8.0 came to a standstill for good now and then: all
+    servers answer, but what was proposed meanwhile is never agreed on, nor anything behind it."""
+    for member in sorted(ensemble.members, key=lambda each: each is last):
+        if member is last:
+            leader_of(ensemble, but=last)
         member.resume()
         if not member.running:
             member.start()
@@ -95,13 +107,23 @@ def leader_of(ensemble: ZooKeeperEnsemble, but: ZooKeeper | None = None) -> ZooK
 
 def taken(client: Client, name: str = "x") -> Lease:
     """Also while there is nobody who could grant it."""
+    told: list[str] = []
 
     def take() -> Lease | None:
-        with contextlib.suppress(EngineUnavailable):
-            return client.lock(name).acquire(timeout=30)
+        try:
+            lease = client.lock(name).acquire(timeout=30)
+            told.append("it was held by another all the time")
+            return lease
+        except EngineUnavailable as trouble:
+            told.append(f"{trouble} ({trouble.__cause__})")
         return None
 
-    lease = wait_until(take, timeout=40)
+    try:
+        lease = wait_until(take, timeout=40)
+    except TimedOut as failure:
+        told += [f"{each!r}, {mode_of(each)!r}, wrote:\n{each.log[-LOG_SHOWN:]}" for each in RUNNING]
+        failure.add_note("\n".join(told))
+        raise
     assert lease is not None
     return lease
 
@@ -199,7 +221,7 @@ def test_without_a_majority_nothing_is_granted_and_loss_is_told(
     with pytest.raises(LockLost) as loss:
         lease.check()
     assert loss.value.reason == "unreachable"
-    make_well(ensemble)
+    make_well(ensemble, last=leader)
     again = taken(other)
     assert again.token > lease.token
     assert lease.lost, "nothing revives it"
