@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 
 __all__ = ["Service"]
@@ -24,6 +24,10 @@ class Service:
 
     def scripts(self) -> int | None:
         """How many scripts they were asked to run so far; None: they do not tell."""
+        return None
+
+    def listening(self, ports: Collection[int]) -> int | None:
+        """How many of the connections from these ports do nothing but listen; None: they do not tell."""
         return None
 
     def one_stopped(self) -> AbstractContextManager[None]:

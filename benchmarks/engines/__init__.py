@@ -10,13 +10,17 @@ from holdfast.engines import SCHEMES
 from . import etcd, memory, postgresql, redis, redlock, sqlite, zookeeper
 from .group import Group
 
-__all__ = ["BY_SCHEME", "GROUPS", "Group"]
+__all__ = ["BY_SCHEME", "GROUPS", "IN_MEMORY", "Group"]
+
+IN_MEMORY: Final = "-in-memory"
+"""An engine once more, with servers that keep nothing."""
 
 BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
     "memory": memory.GROUP,
     "redis": redis.GROUP,
     "redlock": redlock.GROUP,
+    f"redlock{IN_MEMORY}": redlock.IN_MEMORY,
     "etcd": etcd.GROUP,
     "zookeeper": zookeeper.GROUP,
     "postgresql": postgresql.LEASES,
@@ -25,6 +29,6 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
 """All of them, in the order of the report."""
 
 GROUPS: Final[Mapping[str, Group]] = {
-    scheme: group for scheme, group in BY_SCHEME.items() if scheme in SCHEMES
+    scheme: group for scheme, group in BY_SCHEME.items() if scheme.removesuffix(IN_MEMORY) in SCHEMES
 }
 """What ``ENGINES=`` can name: the engines that this Holdfast has, by the scheme of their URLs."""

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -47,6 +47,13 @@ class RedisService(Service):
         told = self._info("commandstats")
         calls = [told[name] for name in ("cmdstat_eval", "cmdstat_evalsha") if name in told]
         return sum(int(each.removeprefix("calls=").partition(",")[0]) for each in calls)
+
+    def listening(self, ports: Collection[int]) -> int:
+        self._own += 1
+        (told,) = ask(self._watching, ("CLIENT", "LIST"))
+        rows = [dict(each.split("=", 1) for each in row.split()) for row in told.decode().splitlines()]
+        ours = [row for row in rows if int(row["addr"].rpartition(":")[2]) in ports]
+        return sum(any(row.get(kind, "0") != "0" for kind in ("sub", "psub", "ssub")) for row in ours)
 
     def _info(self, section: str) -> dict[str, str]:
         self._own += 1

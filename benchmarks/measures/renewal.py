@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from ..connections import connections_to
+from ..connections import ports_to
 from ..contestant import check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
@@ -20,12 +20,14 @@ METRICS = (
     Metric("renewing", "renewing threads", "count", compared=False),
     Metric("threads", "threads in all, the main one among them", "count", compared=False),
     Metric("connections", "connections", "count", compared=False),
+    Metric("listening", "of these, listening", "count", compared=False),
 )
 
 HOW = """
 CPU time of the process over {window_seconds:g} s in which its main thread sleeps, leases of ttl
 {ttl_seconds:g} s, renewed every third of it: {renewals} renewals fall into the time ({exact}). All
-contestants at the same time. At the end every lease must still be held.
+contestants at the same time. At the end every lease must still be held. A connection that listens, where the
+server tells one apart, is there for word of what others break, and for those who wait.
 """
 
 WANTED_TTL_SECONDS = 30.0
@@ -38,14 +40,22 @@ KEEPER = "keeper"
 """In the name of a thread that renews."""
 
 
-def idle(desk: Desk, seconds: float) -> tuple[float, list[str], int | None]:
-    """CPU seconds that this process used while its main thread slept, the names of its threads, and how
-    many connections it has (None: there is no server)."""
+def idle(desk: Desk, seconds: float) -> tuple[float, list[str], list[int]]:
+    """CPU seconds that this process used while its main thread slept, the names of its threads, and the ports
+    of its connections to servers."""
     cpu = time.process_time()
     time.sleep(seconds)
     used = time.process_time() - cpu
-    connections = connections_to(desk.place.addresses) if desk.place.addresses else None
-    return used, [each.name for each in threading.enumerate()], connections
+    return used, [each.name for each in threading.enumerate()], ports_to(desk.place.addresses)
+
+
+def connections(bench: Bench, ports: list[int]) -> dict[str, float]:
+    """How many there are of which kind, where there is a server that tells them apart."""
+    if not ports:
+        return {}
+    listening = bench.service.listening(ports)
+    told = {} if listening is None else {"listening": listening}
+    return {"connections": len(ports), **told}
 
 
 def least_remaining(desk: Desk) -> float:
@@ -69,14 +79,14 @@ def measure(bench: Bench) -> Result:
         def everyone_renews(crew: dict[str, Worker]) -> None:
             pending = {key: worker.start(idle, window_seconds) for key, worker in crew.items()}
             for key, each in pending.items():
-                used, names, connections = each.result()
+                used, names, ports = each.result()
                 share = used / window_seconds
                 rows[key].add(
                     cpu=share,
                     cpu_at_30=share * ttl_seconds / WANTED_TTL_SECONDS,
                     renewing=sum(KEEPER in name for name in names),
                     threads=len(names),
-                    **({} if connections is None else {"connections": connections}),
+                    **connections(bench, ports),
                 )
                 rows[key].details = {"threads": sorted(names), "ttl_seconds": ttl_seconds}
 
