@@ -21,6 +21,7 @@ METRICS = (
     Metric("threads", "threads in all, the main one among them", "count", compared=False),
     Metric("connections", "connections", "count", compared=False),
     Metric("listening", "of these, listening", "count", compared=False),
+    Metric("asking", "of these, for requests", "count", compared=False),
 )
 
 HOW = """
@@ -54,8 +55,9 @@ def connections(bench: Bench, ports: list[int]) -> dict[str, float]:
     if not ports:
         return {}
     listening = bench.service.listening(ports)
-    told = {} if listening is None else {"listening": listening}
-    return {"connections": len(ports), **told}
+    if listening is None:
+        return {"connections": len(ports)}
+    return {"connections": len(ports), "listening": listening, "asking": len(ports) - listening}
 
 
 def least_remaining(desk: Desk) -> float:
