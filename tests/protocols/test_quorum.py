@@ -12,7 +12,18 @@ from holdfast.core.deadlines import relied_until
 from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order
 from holdfast.protocols.quorum.state import DECIDE_SECONDS
 from holdfast.rules import node
-from holdfast.rules.requests import Acquire, Busy, Granted, Queued, Release
+from holdfast.rules.requests import (
+    Acquire,
+    Adopt,
+    Busy,
+    Done,
+    Export,
+    Granted,
+    Inspect,
+    Queued,
+    Release,
+    Renew,
+)
 
 WALL_US = 10**15
 MINUTE_US = 60_000_000
@@ -175,6 +186,50 @@ def test_a_client_whose_wall_clock_is_set(minutes: float) -> None:
     third = world.run(apply(quorum, "x", asking("x")))
     assert third.token > second.token
     assert world.rounds == [["Acquire"]], "it has learned what its clock lacks"
+
+
+# --- handing over -------------------------------------------------------------------------------
+
+
+def kept_seconds(world: World, name: str) -> float:
+    """How long a majority of the nodes keeps it from now on, by their clocks."""
+    claims = [each.records[name].claim for each in world.nodes]
+    ends = sorted((claim.expires_at - world.node_us) / 1e6 for claim in claims if claim is not None)
+    return ends[-2]
+
+
+@pytest.mark.parametrize("drift", [0.01, 0.2])
+def test_what_is_handed_over_lasts_as_long_as_before(drift: float) -> None:
+    """Nodes keep it for longer than it is relied on; however often it is handed over, it is for so much."""
+    world = World()
+    quorum = world.quorum(drift=drift)
+    ask = asking("x")._replace(max_hold=600.0)
+    assert isinstance(world.run(apply(quorum, "x", ask)), Granted)
+    for client in ("her", "him"):
+        world.node_us += 5_000_000
+        assert isinstance(world.run(apply(quorum, "x", Export(ask.nonce))), Done)
+        quorum = world.quorum(client, drift=drift)
+        granted = world.run(apply(quorum, "x", Adopt(ask.nonce, client, client)))
+        assert granted.ttl == pytest.approx(TTL_SECONDS)
+        assert kept_seconds(world, "x") * (1.0 - drift) >= relied_until(0.0, granted.ttl)
+        assert isinstance(world.run(apply(quorum, "x", Renew(ask.nonce, granted.ttl))), Done)
+    assert granted.lasts == pytest.approx(590.0)
+    (holder,) = world.run(apply(quorum, "x", Inspect())).record.holders
+    assert (holder.ttl, holder.until) == pytest.approx((TTL_SECONDS, 590.0))
+
+
+def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> None:
+    """One node missed that the lease was renewed for a shorter time."""
+    world = World()
+    quorum = world.quorum()
+    assert isinstance(world.run(apply(quorum, "x", asking("x"))), Granted)
+    missed = world.nodes[0].records["x"]
+    assert isinstance(world.run(apply(quorum, "x", Renew("me-x", 2.0))), Done)
+    world.nodes[0].records["x"] = missed
+    world.node_us += 20_000_000
+    assert isinstance(world.run(apply(quorum, "x", Export("me-x"))), Done)
+    granted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her")))
+    assert kept_seconds(world, "x") * (1.0 - 0.01) >= relied_until(0.0, granted.ttl)
 
 
 # --- options ------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ __all__ = ["QUORUM_KINDS", "QUORUM_SCENARIOS", "QuorumRun", "quorum_scenario_of"
 
 CLIENTS: Final = 4
 DONE_BY: Final = 34.0
+DRIFTS: Final = (0.01, 0.01, 0.2)
 ENDS_AT: Final = DONE_BY + 13.0
 
 WEIGHTS: Final = {
@@ -182,6 +183,7 @@ def run_quorum_schedule(
     kinds: Sequence[str] = QUORUM_KINDS,
     size: int = 0,
     node_seconds: float = 0.0,
+    drift: float = 0.0,
 ) -> QuorumRun:
     """What is 0 is left to chance."""
     scenario = scenario or quorum_scenario_of(seed)
@@ -190,9 +192,11 @@ def run_quorum_schedule(
     size = size or shape.choice((3, 5))
     fallible = shape.sample(range(size), shape.randrange((size - 1) // 2 + 1))
     nodes = [_node(world, index, shape, index not in fallible) for index in range(size)]
+    drift = drift or world.stream("drift").choice(DRIFTS)
+    _let_drift(world, nodes, drift)
     if plan is None:
         plan = make_quorum_plan(world.stream("faults"), nodes, kinds, intensity)
-    board = _build(world, scenario, nodes, shape, node_seconds)
+    board = _build(world, scenario, nodes, shape, node_seconds, drift)
     inject_quorum(world, nodes, plan)
     run = QuorumRun(scenario, seed, plan, world, board, nodes=nodes)
     try:
@@ -208,6 +212,14 @@ def _node(world: World, index: int, shape: random.Random, durable: bool) -> Quor
     """Clocks of nodes differ a little; most nodes remember everything and say so."""
     wall = Clock(shape.uniform(-2.0, 2.0), 1 + shape.uniform(-DRIFT, DRIFT))
     return QuorumNode(world, index, wall, durable)
+
+
+def _let_drift(world: World, nodes: Sequence[QuorumNode], drift: float) -> None:
+    """Where clients allow for it, clocks of nodes run that much faster than theirs."""
+    if drift > DRIFTS[0]:
+        speeds = world.stream("speeds")
+        for each in nodes:
+            each.wall.rate += speeds.uniform(0.0, drift - DRIFTS[0])
 
 
 def _play(run: QuorumRun) -> None:
@@ -231,7 +243,12 @@ def _workers(client: SimulatedClient) -> list[str]:
 
 
 def _build(
-    world: World, scenario: str, nodes: list[QuorumNode], shape: random.Random, node_seconds: float
+    world: World,
+    scenario: str,
+    nodes: list[QuorumNode],
+    shape: random.Random,
+    node_seconds: float,
+    drift: float,
 ) -> Board:
     world.node = Node(world, "unused", Clock(0.0, 1.0), Clock(0.0, 1.0))
     store = CounterStore(world)
@@ -261,6 +278,7 @@ def _build(
             LINGER_SECONDS,
             throws_again=bool(machine % 2),
             node_seconds=node_seconds,
+            drift=drift,
         )
 
     def start(machine: int) -> None:

@@ -39,7 +39,7 @@ def test_promises_are_kept(batch: int) -> None:
 def test_one_who_adopts_late_what_was_broken_meanwhile_is_granted_nothing() -> None:
     """It hears of its lease, with its old token, after others had later ones: no grant is out of order."""
     plan = [Fault(5.6726, "slow", 0, 3.287, 0.05), Fault(8.8197, "pause", 0, 1.922, 0.0)]
-    assert not check_quorum(run_quorum_schedule(670343860, "quorum handling", plan))
+    assert not check_quorum(run_quorum_schedule(670343860, "quorum handling", plan, drift=0.01))
 
 
 def scheduled(mutant: QuorumMutant, number: int) -> QuorumRun:
@@ -51,6 +51,7 @@ def scheduled(mutant: QuorumMutant, number: int) -> QuorumRun:
         mutant.kinds,
         mutant.size,
         mutant.node_seconds,
+        drift=0.01,
     )
 
 

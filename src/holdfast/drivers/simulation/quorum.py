@@ -55,6 +55,7 @@ class QuorumClient(SimulatedClient):
         linger: float,
         throws_again: bool,
         node_seconds: float = 0.05,
+        drift: float = 0.01,
     ) -> None:
         super().__init__(world, machine, incarnation, clock, links, io_timeout, linger, throws_again)
         self.nodes = tuple(nodes)
@@ -67,7 +68,7 @@ class QuorumClient(SimulatedClient):
             client=self.id,
             labels=tuple(each.label for each in self.nodes),
             node_seconds=node_seconds,
-            drift=0.01,
+            drift=drift,
             retry_seconds=0.2,
             jitter_seconds=0.2,
             linger=linger,

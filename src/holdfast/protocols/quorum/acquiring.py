@@ -68,7 +68,7 @@ async def acquire(quorum: Quorum, name: str, ask: Acquire) -> Reply:
         if seen or again == SPLIT_TRIES:
             break
         await Pause(SPLIT_SECONDS * await Chance())
-    attempt.holders = holders_of(seen)
+    attempt.holders = holders_of(seen, quorum.stretch)
     if any(reply.__class__ is Spent for reply in taking.answers.values()):
         quorum.forget(attempt)
         return Exhausted()
@@ -96,7 +96,7 @@ async def acquire_in_order(
             replies.append(_granted(quorum, taking, ask))
         else:
             refused = True
-            replies.append(Busy(holders_of(taking.seen(quorum.size)), 0.0))
+            replies.append(Busy(holders_of(taking.seen(quorum.size), quorum.stretch), 0.0))
             quorum.forget(attempt)
     return replies
 

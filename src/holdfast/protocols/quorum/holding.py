@@ -208,7 +208,8 @@ async def export(quorum: Quorum, name: str, ask: Export) -> Reply:
 
 
 async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
-    """Find the claim that was exported under this nonce, and take it over on a majority."""
+    """Find the claim that was exported under this nonce, take it over on a majority, and renew it there:
+    nodes that missed a change of its ttl would keep it for another time than we rely on."""
     views = await _ask_holder(quorum, name, node.Look())
     heard = [reply for reply in views.values() if isinstance(reply, View)]
     if len(heard) < quorum.majority:
@@ -218,15 +219,19 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     if not ours:
         return Gone("stolen" if seen else "expired")
     found = ours[0]
-    told = await _ask_holder(quorum, name, node.Adopt(found.owner, ask.client, ask.owner))
-    kept = is_kept(told, quorum.size)
-    if kept is None:
-        raise Unknown("too few nodes answered to tell whether it was adopted")
-    if not kept:
-        return Gone(*why_lost(told.values()))
+    (holder,) = holders_of((found,), quorum.stretch)
+    for request in (
+        node.Adopt(found.owner, ask.client, ask.owner),
+        node.Renew(found.owner, quorum.kept_us(holder.ttl)),
+    ):
+        told = await _ask_holder(quorum, name, request)
+        kept = is_kept(told, quorum.size)
+        if kept is None:
+            raise Unknown("too few nodes answered to tell whether it was adopted")
+        if not kept:
+            return Gone(*why_lost(told.values()))
     attempt = quorum.attempt(name, ask.nonce)
-    attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, found.claim.ttl / 1e6
-    (holder,) = holders_of((found,))
+    attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, holder.ttl
     lasts = None if holder.until is None else max(holder.until, 0.0)
     return Granted(found.token, (), "lock", "exclusive", holder.ttl, lasts, holder.metadata)
 

@@ -24,7 +24,7 @@ BREAKER_SECONDS: Final = 10.0
 
 async def inspect(quorum: Quorum, name: str) -> Snapshot:
     views = await _look(quorum, name, _is_clear)
-    return Snapshot(record_of(views, quorum.size, quorum.size - len(views)), 0.0)
+    return Snapshot(record_of(views, quorum.size, quorum.size - len(views), quorum.stretch), 0.0)
 
 
 async def _look(
@@ -66,7 +66,7 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
         raise Refused(described(quorum, complete))
     told = []
     for name in sorted(found, key=str.encode):
-        stands = record_of(found[name], quorum.size, quorum.size - complete)
+        stands = record_of(found[name], quorum.size, quorum.size - complete, quorum.stretch)
         if stands.holders:
             told.append((name, Snapshot(stands, 0.0)))
     return told
@@ -124,8 +124,8 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     for victim in victims:
         if victim.claim.client == quorum.client:
             await Post(victim.owner.rpartition(".")[0])  # others find out when they next renew
-    held = holders_of(each for each in victims if each.nodes + unseen >= quorum.majority)
-    return Broken(taking.verdict.token, held)
+    held = [each for each in victims if each.nodes + unseen >= quorum.majority]
+    return Broken(taking.verdict.token, holders_of(held, quorum.stretch))
 
 
 def _all_seen(views: list[View], quorum: Quorum) -> list[Seen]:

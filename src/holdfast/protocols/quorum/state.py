@@ -93,6 +93,8 @@ class Quorum:
     """Name → those of this client who wait for it, in their order."""
     watching: set[str] = field(default_factory=set)
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    stretch: float = field(init=False)
+    """How many times longer than it is relied on, less the drift that all leases allow for, nodes keep it."""
     nodes: range = field(init=False)
     size: int = field(init=False)
     majority: int = field(init=False)
@@ -100,6 +102,7 @@ class Quorum:
     """``set/size``: what the mark of each node begins with."""
 
     def __post_init__(self) -> None:
+        self.stretch = max((1.0 - DRIFT) / (1.0 - self.drift), 1.0)
         self.size = len(self.labels)
         self.nodes = range(self.size)
         self.majority = majority(self.size)
@@ -166,8 +169,8 @@ class Quorum:
             self.seen = number
 
     def kept_us(self, ttl: float) -> int:
-        """How long nodes keep what is relied on for ``ttl``, less the drift that all leases allow for."""
-        return round(ttl * max((1.0 - DRIFT) / (1.0 - self.drift), 1.0) * 1_000_000)
+        """How long nodes keep what is relied on for ``ttl``. Whoever reads it there undoes it: ``views``."""
+        return round(ttl * self.stretch * 1_000_000)
 
     def release_of(self, attempt: Attempt) -> tuple[str, Release]:
         """For all nodes that may have it. One that has not answered may yet be asked, and is to refuse."""

@@ -68,8 +68,9 @@ def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> Seen:
     return Seen(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
 
 
-def holders_of(seen: Iterable[Seen]) -> tuple[Holder, ...]:
-    return tuple([_holder(each) for each in seen])
+def holders_of(seen: Iterable[Seen], stretch: float) -> tuple[Holder, ...]:
+    """``stretch``: how many times longer than it is relied on a node keeps a claim (``Quorum.kept_us``)."""
+    return tuple([_holder(each, stretch) for each in seen])
 
 
 def soonest_end(seen: Iterable[Seen]) -> float:
@@ -77,9 +78,9 @@ def soonest_end(seen: Iterable[Seen]) -> float:
     return min((max(each.remaining, 0.0) for each in seen), default=inf)
 
 
-def _holder(seen: Seen) -> Holder:
+def _holder(seen: Seen, stretch: float) -> Holder:
     claim = seen.claim
-    until = (claim.until - claim.since) / 1e6 - seen.age if claim.until else None
+    until = (claim.until - claim.since) / stretch / 1e6 - seen.age if claim.until else None
     return Holder(
         nonce=seen.owner.rpartition(".")[0],
         client=claim.client,
@@ -88,7 +89,7 @@ def _holder(seen: Seen) -> Holder:
         token=seen.token,
         since=-seen.age,
         expires_at=seen.remaining,
-        ttl=claim.ttl / 1e6,
+        ttl=claim.ttl / stretch / 1e6,
         renews=True,
         until=until,
         metadata=_metadata(claim.metadata),
@@ -104,9 +105,9 @@ def _metadata(text: str) -> Mapping[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def record_of(replies: Iterable[Any], size: int, unseen: int) -> Record:
+def record_of(replies: Iterable[Any], size: int, unseen: int, stretch: float) -> Record:
     """The record that ``inspect`` tells of."""
     views = [reply for reply in replies if reply.__class__ is View]
     fence = max((view.record.fence for view in views), default=0)
-    holders = holders_of(seen_claims(views, size, unseen))
+    holders = holders_of(seen_claims(views, size, unseen), stretch)
     return Record(kind="lock" if fence else None, token=fence, holders=holders)
