@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.deadlines import relied_until
-from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order
+from holdfast.core.ops import Pause
+from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order, rejoin
+from holdfast.protocols.quorum.membership import rejoin_seconds
 from holdfast.protocols.quorum.state import DECIDE_SECONDS
 from holdfast.rules import node
 from holdfast.rules.requests import (
@@ -43,6 +45,8 @@ class World:
         self.rounds: list[list[str]] = []
         """What was asked, round for round."""
         self.before_round: Callable[[list[str]], None] = lambda kinds: None
+        self.pauses: list[float] = []
+        self.while_pausing: Callable[[], None] = lambda: None
 
     def quorum(self, client: str = "me", **changes: Any) -> Quorum:
         given: dict[str, Any] = {
@@ -62,6 +66,9 @@ class World:
                 op = script.send(told)
             except StopIteration as end:
                 return end.value
+            if isinstance(op, Pause):
+                self.pauses.append(op.seconds)
+                self.while_pausing()
             told = self.fan(op) if isinstance(op, Fan) else 0.5
 
     def fan(self, op: Fan) -> dict[int, Any]:
@@ -92,8 +99,13 @@ class RuleNode:
     def answer(self, name: str, request: Any, member: str) -> Any:
         if isinstance(request, node.Hello):
             return node.Greeting(self.run, self.mark, True)
-        if isinstance(request, node.Trust):
+        if isinstance(request, node.Trust | node.Rejoin | node.Admit):
             self.mark = node.change(self.mark, request, self.run)
+            return node.Marked(self.mark)
+        if isinstance(request, node.Fences):
+            return node.FencePage(tuple([(name, each.fence) for name, each in self.records.items()]), "")
+        if isinstance(request, node.Raise):
+            self.records |= {name: node.UNUSED._replace(fence=fence) for name, fence in request.fences}
             return node.Marked(self.mark)
         record = self.records.get(name, node.UNUSED)
         step = node.apply(self.mark, record, request, f"{member}/{self.run}", self.world.node_us)
@@ -102,6 +114,10 @@ class RuleNode:
 
     def restart(self) -> None:
         self.run += "'"
+
+    def forget(self) -> None:
+        self.restart()
+        self.mark, self.records = node.FRESH, {}
 
 
 def asking(name: str, wait: bool = False, client: str = "me") -> Acquire:
@@ -230,6 +246,51 @@ def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> N
     assert isinstance(world.run(apply(quorum, "x", Export("me-x"))), Done)
     granted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her")))
     assert kept_seconds(world, "x") * (1.0 - 0.01) >= relied_until(0.0, granted.ttl)
+
+
+# --- rejoining ----------------------------------------------------------------------------------
+
+
+def test_who_rejoins_waits_for_longer_than_anything_is_relied_on_or_decided() -> None:
+    for ttl_us in (0, 1_000_000, 30_000_000, 86_400_000_000):
+        relied = max(ttl_us / 1e6, DECIDE_SECONDS)
+        assert relied * 1.01 < rejoin_seconds(ttl_us) < relied * 1.03 + 2.0
+
+
+def test_a_node_that_forgot_waits_for_the_longest_ttl_that_was_asked_for() -> None:
+    world = World()
+    quorum = world.quorum()
+    granted = world.run(apply(quorum, "x", asking("x")))
+    world.nodes[2].forget()
+    assert world.run(rejoin(quorum, frozenset({2}))) == {2: "rejoined: 1 fences were copied"}
+    assert world.pauses == [rejoin_seconds(quorum.kept_us(TTL_SECONDS))]
+    assert world.nodes[2].records["x"].fence == granted.token
+
+
+def test_an_attempt_under_way_when_a_node_begins_to_rejoin_is_waited_for() -> None:
+    """It has the word of the node from before it forgot, and asked for a longer ttl than all the others."""
+    world = World()
+    quorum = world.quorum()
+    world.run(apply(quorum, "x", asking("x")))
+    world.nodes[2].forget()
+
+    def arrives() -> None:
+        late = asking("y", client="her")._replace(ttl=600.0)
+        world.run(apply(world.quorum("her"), "y", late))
+
+    world.while_pausing = arrives
+    assert world.run(rejoin(quorum, frozenset({2}))) == {2: "rejoined: 2 fences were copied"}
+    assert sum(world.pauses) == pytest.approx(rejoin_seconds(quorum.kept_us(600.0)))
+    assert world.nodes[2].mark.longest == quorum.kept_us(600.0)
+
+
+def test_one_who_knows_how_long_to_wait_is_believed() -> None:
+    world = World()
+    quorum = world.quorum()
+    world.run(apply(quorum, "x", asking("x")))
+    world.nodes[2].forget()
+    assert "rejoined" in world.run(rejoin(quorum, frozenset({2}), wait=0.2))[2]
+    assert world.pauses == [0.2]
 
 
 # --- options ------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ GUARANTEES: Final = Guarantees(
     scope="cluster",
     fencing=(
         "a number that a majority of the nodes issued to this attempt and to no other; it cannot regress "
-        "while a majority remembers, whatever clocks and networks do"
+        "while a majority remembers and those who forgot rejoin, whatever networks do and clocks show; but "
+        "one that is set ahead by a day or more, and back again, makes its node forget unnoticed"
     ),
     fifo="no: who waits looks now and then; fair=True is refused",
     crash_release="after its ttl",
@@ -36,11 +37,11 @@ GUARANTEES: Final = Guarantees(
         ),
         "node restarts with its data (appendfsync always)": "kept: its mark is renewed by itself",
         "node restarts without its data, or is emptied": (
-            "kept: it issues nothing until it has rejoined; exclusion may break if it granted what is held, "
-            "and tokens never repeat"
+            "kept: it issues nothing until it has rejoined, which waits for the end of all that it granted; "
+            "exclusion may break if that wait is cut short, tokens never repeat"
         ),
         "a majority forgets": "refused until the set is made anew, with another source: guards notice",
-        "a minority of clocks jumps": "kept",
+        "a minority of clocks jumps": "kept; one set ahead by a day or more: empty that node, let it rejoin",
         "a majority of clocks jumps": "fenced: leases end early, others may hold too, with larger tokens",
         "keys are evicted": "refused: a node that evicts is no node",
         "scripts are flushed": "kept: they are loaded again",

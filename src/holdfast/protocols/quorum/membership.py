@@ -328,9 +328,15 @@ async def rejoin(
     told |= await _begin_to_rejoin(quorum, wanted)
     wanted = {node: each for node, each in wanted.items() if node not in told}
     longest = max(greetings[node].mark.longest for node in intact)
-    await Pause(rejoin_seconds(longest) if wait is None else wait)
-    fences, longest = await _fences_of_majority(quorum, intact)
-    return told | await _admit(quorum, wanted, fences, longest)
+    waited = 0.0
+    while True:
+        missing = (rejoin_seconds(longest) if wait is None else wait) - waited
+        await Pause(missing)
+        waited += missing
+        fences, longest = await _fences_of_majority(quorum, intact)
+        # An attempt that was under way when we first looked may have asked for a longer ttl than all before.
+        if wait is not None or rejoin_seconds(longest) <= waited:
+            return told | await _admit(quorum, wanted, fences, longest)
 
 
 def rejoin_seconds(longest_us: int) -> float:
