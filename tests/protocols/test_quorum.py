@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import Pause
-from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order, rejoin
+from holdfast.core.ops import Pause, Refused, Troubled
+from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order, list_names, rejoin
 from holdfast.protocols.quorum.membership import rejoin_seconds
 from holdfast.protocols.quorum.state import DECIDE_SECONDS
 from holdfast.rules import node
 from holdfast.rules.requests import (
     Acquire,
     Adopt,
+    Break,
     Busy,
     Done,
     Export,
@@ -76,7 +77,8 @@ class World:
         self.before_round(kinds)
         self.rounds.append(kinds)
         return {
-            each: tuple(self.nodes[each].answer(name, request, op.member) for name, request in batch)
+            each: self.nodes[each].trouble
+            or tuple(self.nodes[each].answer(name, request, op.member) for name, request in batch)
             for each, batch in op.asks
         }
 
@@ -95,10 +97,12 @@ class RuleNode:
         text = node.mark_text("set", 3, self.run)
         self.mark = node.Mark(text, text)
         self.records: dict[str, node.NodeRecord] = {}
+        self.durable = True
+        self.trouble: Troubled | None = None
 
     def answer(self, name: str, request: Any, member: str) -> Any:
         if isinstance(request, node.Hello):
-            return node.Greeting(self.run, self.mark, True)
+            return node.Greeting(self.run, self.mark, self.durable)
         if isinstance(request, node.Trust | node.Rejoin | node.Admit):
             self.mark = node.change(self.mark, request, self.run)
             return node.Marked(self.mark)
@@ -107,6 +111,9 @@ class RuleNode:
         if isinstance(request, node.Raise):
             self.records |= {name: node.UNUSED._replace(fence=fence) for name, fence in request.fences}
             return node.Marked(self.mark)
+        if isinstance(request, node.List):
+            is_ready = self.mark.ready == f"{member}/{self.run}"
+            return node.NamePage((), self.world.node_us, "") if is_ready else node.Unready(self.mark.ready)
         record = self.records.get(name, node.UNUSED)
         step = node.apply(self.mark, record, request, f"{member}/{self.run}", self.world.node_us)
         self.mark, self.records[name] = step.mark, step.record
@@ -116,6 +123,8 @@ class RuleNode:
         self.run += "'"
 
     def forget(self) -> None:
+        """It loses all that it knew, and is not one that says that it never would."""
+        self.durable = False
         self.restart()
         self.mark, self.records = node.FRESH, {}
 
@@ -181,6 +190,62 @@ def test_the_second_round_grants_what_the_first_could_not() -> None:
     assert [type(reply) for reply in replies] == [Granted, Granted]
     for name in ("a", "b"):
         assert world.owners(name) == [quorum.attempts[f"me-{name}"].owner] * 3
+
+
+# --- nodes that are not ready -------------------------------------------------------------------
+
+
+def test_nodes_that_nobody_needs_are_not_looked_after_at_every_try() -> None:
+    """One forgot; the others tell who has it. It is asked now and then how it is, ever less often."""
+    world = World()
+    occupied(world, "x")
+    world.nodes[2].forget()
+    quorum = world.quorum()
+    for _ in range(20):
+        assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
+    assert world.rounds.count(["Hello"]) == 1
+    world.now += 3600
+    assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
+    assert world.rounds.count(["Hello"]) == 2
+
+
+def test_nodes_that_are_needed_are_looked_after_at_once() -> None:
+    world = World()
+    quorum = world.quorum()
+    for _ in range(3):
+        for each in world.nodes[:2]:
+            each.restart()
+        assert isinstance(world.run(apply(quorum, "x", asking("x"))), Granted)
+        world.run(apply(quorum, "x", Release("me-x")))
+
+
+QUESTIONS: dict[str, Callable[[Quorum], QuorumScript[Any]]] = {
+    "inspect": lambda quorum: apply(quorum, "x", Inspect()),
+    "break": lambda quorum: apply(quorum, "x", Break(None, "")),
+    "adopt": lambda quorum: apply(quorum, "x", Adopt("his", "me", "me")),
+    "list": lambda quorum: list_names(quorum, ""),
+}
+
+
+@pytest.mark.parametrize("what", QUESTIONS)
+def test_whoever_asks_is_told_why_nodes_do_not_take_part(what: str) -> None:
+    world = World()
+    world.nodes[0].trouble = Refused("no route to host")
+    world.nodes[1].forget()
+    with pytest.raises(Refused, match=r"1 of 3 nodes.*; a: no route to host; b: it has no mark"):
+        world.run(QUESTIONS[what](world.quorum()))
+
+
+@pytest.mark.parametrize("what", QUESTIONS)
+def test_whoever_asks_has_nodes_that_were_restarted_take_part_again(what: str) -> None:
+    """Who only looks is not to wait for somebody who wants a lock."""
+    world = World()
+    quorum = world.quorum()
+    for each in world.nodes:
+        each.restart()
+    with pytest.raises(Refused):
+        world.run(QUESTIONS[what](quorum))
+    world.run(QUESTIONS[what](quorum))
 
 
 # --- the clock of a client ----------------------------------------------------------------------

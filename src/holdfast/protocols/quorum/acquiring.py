@@ -16,7 +16,7 @@ from ...core.ops import Pause, Refused, Troubled
 from ...rules import node
 from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
-from .membership import described, join, look_after, look_after_in_time
+from .membership import described, hear, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance
 from .state import Attempt, Quorum, column
 from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp, is_answered
@@ -125,7 +125,7 @@ async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -
                 await let_go(quorum, (taking,))
             if not quorum.is_waiting(taking.attempt):
                 quorum.forget(taking.attempt)
-        _hear(quorum, takings[0].answers)
+        hear(quorum, takings[0].answers)
         raise Refused(described(quorum, len(_taking_part(takings[0]))))
     return takings
 
@@ -321,18 +321,6 @@ async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
         # Most clocks differ from ours: theirs it is that numbers are measured by.
         quorum.offset = sorted(skewed)[len(skewed) // 2] - quorum.wall_us()
         return True
+    if all(is_answered(taking.answers, quorum.size) for taking in takings) and not quorum.is_to_look_after():
+        return False  # nobody needs the others, who were looked after lately
     return bool(quorum.unready) and await look_after(quorum)
-
-
-def _hear(quorum: Quorum, replies: dict[int, Any]) -> None:
-    """Keep why nodes did not take part, for the message."""
-    for each in range(quorum.size):
-        reply = replies.get(each)
-        if reply is None:
-            quorum.heard[each] = "no answer in time"
-        elif isinstance(reply, Troubled):
-            quorum.heard[each] = str(reply)
-        elif isinstance(reply, Skewed):
-            quorum.heard[each] = "its clock differs from the others' by more than a minute"
-        elif not isinstance(reply, Unready):
-            quorum.heard.pop(each, None)

@@ -24,7 +24,7 @@ from ...rules.requests import (
     Withdraw,
     Withdrawn,
 )
-from .membership import join, look_after_in_time
+from .membership import join, look_after_in_time, too_few
 from .ops import Answers, Batch
 from .state import Attempt, Quorum, column
 from .tally import is_kept, is_over, majority, why_lost
@@ -213,7 +213,7 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     views = await _ask_holder(quorum, name, node.Look())
     heard = [reply for reply in views.values() if isinstance(reply, View)]
     if len(heard) < quorum.majority:
-        raise Refused("too few nodes answered to find what was exported")
+        raise await too_few(quorum, views, len(heard))
     seen = seen_claims(heard, quorum.size, quorum.size - len(heard))
     ours = [each for each in seen if each.owner.rpartition(".")[0] == ask.nonce]
     if not ours:

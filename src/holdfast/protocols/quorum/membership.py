@@ -9,8 +9,8 @@ node's own settings say that it remembers all it ever answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from ...core.ops import Nonce, Pause, Refused, Troubled
 from ...errors import EngineUnavailable
@@ -24,8 +24,10 @@ from ...rules.node import (
     Prime,
     Raise,
     Rejoin,
+    Skewed,
     Start,
     Trust,
+    Unready,
     mark_text,
 )
 from .ops import Answers, Batch
@@ -35,6 +37,7 @@ __all__ = [
     "NodeState",
     "Status",
     "described",
+    "hear",
     "initialise",
     "join",
     "look_after",
@@ -44,6 +47,7 @@ __all__ = [
     "set_of",
     "state_of",
     "status",
+    "too_few",
 ]
 
 LOOK_AFTER_SECONDS: Final = 0.5
@@ -173,6 +177,30 @@ def described(quorum: Quorum, answered: int) -> str:
     return f"{answered} of {quorum.size} nodes take part, {quorum.majority} must; {'; '.join(told)}"
 
 
+def hear(quorum: Quorum, replies: Mapping[int, Any]) -> None:
+    """Keep why nodes did not take part, for the message. Those not ready tell when looked after."""
+    for node in quorum.nodes:
+        reply = replies.get(node)
+        if reply is None:
+            quorum.heard[node] = "no answer in time"
+        elif isinstance(reply, Troubled):
+            quorum.heard[node] = str(reply)
+        elif isinstance(reply, Skewed):
+            quorum.heard[node] = "its clock differs from the others' by more than a minute"
+        elif isinstance(reply, Unready):
+            quorum.unready.add(node)
+        else:
+            quorum.heard.pop(node, None)
+
+
+async def too_few(quorum: Quorum, replies: Mapping[int, Any], answered: int) -> Refused:
+    """Why a question came to nothing. Nodes that are not ready are looked after, for whoever asks again."""
+    hear(quorum, replies)
+    if quorum.unready:
+        await look_after(quorum)
+    return Refused(described(quorum, answered))
+
+
 # --- joining ------------------------------------------------------------------------------------
 
 
@@ -272,7 +300,7 @@ async def look_after(quorum: Quorum) -> bool:
 
 async def look_after_in_time(quorum: Quorum) -> None:
     """Now and then, before anything is asked that is counted by the clock."""
-    if quorum.unready and quorum.now() >= quorum.looks_after_at:
+    if quorum.is_to_look_after():
         await look_after(quorum)
 
 

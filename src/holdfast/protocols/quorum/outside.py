@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from ...core.ops import Nonce, Post, Refused, Troubled, Unknown
+from ...core.ops import Nonce, Post, Unknown
 from ...rules import node
 from ...rules.node import NamePage, View
 from ...rules.requests import Break, Broken, Reply, Snapshot
 from .acquiring import Taking, let_go, take
-from .membership import described, join
+from .membership import join, too_few
 from .ops import Answers, Batch
 from .state import Attempt, Quorum, column
 from .tally import Counted, majority
@@ -36,7 +36,7 @@ async def _look(
     answers = await quorum.ask(batch, lambda told: enough(_views(told), quorum.size))
     views = _views(answers)
     if len(views) < quorum.majority:
-        raise Refused(described(quorum, len(views)))
+        raise await too_few(quorum, column(answers, 0), len(views))
     return views
 
 
@@ -56,14 +56,15 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
     await join(quorum)
     found: dict[str, list[View]] = {}
     complete = 0
-    for pages in await _all_pages(quorum, prefix):
+    told_all, replies = await _all_pages(quorum, prefix)
+    for pages in told_all:
         complete += 1
         # A name can be on two pages of a node; it is one node that shows it.
         shown = {name: View(record, page.now) for page in pages for name, record in page.found}
         for name, view in shown.items():
             found.setdefault(name, []).append(view)
     if complete < quorum.majority:
-        raise Refused(described(quorum, complete))
+        raise await too_few(quorum, replies, complete)
     told = []
     for name in sorted(found, key=str.encode):
         stands = record_of(found[name], quorum.size, quorum.size - complete, quorum.stretch)
@@ -72,11 +73,12 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
     return told
 
 
-async def _all_pages(quorum: Quorum, prefix: str) -> list[list[NamePage]]:
-    """The pages of each node that told all of them."""
+async def _all_pages(quorum: Quorum, prefix: str) -> tuple[list[list[NamePage]], dict[int, Any]]:
+    """The pages of each node that told all of them, and what each node said last."""
     cursors = dict.fromkeys(range(quorum.size), "")
     pages: dict[int, list[NamePage]] = {each: [] for each in cursors}
     complete = []
+    replies: dict[int, Any] = {}
     while cursors:
         asks: dict[int, Batch] = {each: (("", node.List(prefix, at)),) for each, at in cursors.items()}
         wanted = len(asks)
@@ -84,18 +86,18 @@ async def _all_pages(quorum: Quorum, prefix: str) -> list[list[NamePage]]:
         def enough(answers: Answers, wanted: int = wanted) -> bool:
             return len(answers) >= wanted
 
-        answers = await quorum.ask_each(asks, enough)
+        told = column(await quorum.ask_each(asks, enough), 0)
         for each in list(cursors):
-            answer = answers.get(each)
-            if answer is None or isinstance(answer, Troubled) or not isinstance(answer[0], NamePage):
+            replies[each] = reply = told.get(each)
+            if not isinstance(reply, NamePage):
                 del cursors[each]
                 continue
-            pages[each].append(answer[0])
-            cursors[each] = answer[0].cursor
-            if not answer[0].cursor:
+            pages[each].append(reply)
+            cursors[each] = reply.cursor
+            if not reply.cursor:
                 del cursors[each]
                 complete.append(pages[each])
-    return complete
+    return complete, replies
 
 
 async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:

@@ -137,6 +137,10 @@ class Quorum:
         self.attempts.pop(attempt.nonce, None)
         self.no_longer_waits(attempt)
 
+    def is_to_look_after(self) -> bool:
+        """Whether it is time to look after nodes that are not ready."""
+        return bool(self.unready) and self.now() >= self.looks_after_at
+
     def next_try(self) -> int:
         """A number for a try that this client has never used."""
         return next(self.tries)
