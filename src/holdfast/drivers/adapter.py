@@ -25,6 +25,8 @@ class Hooks:
     post_all: Callable[[], None]
     """Wake-ups may have been missed: wake everyone who waits, look at all that is held. As ``post``."""
     io_timeout: float
+    is_keeper: Callable[[], bool] = lambda: False
+    """Whether it is the keeper who asks, on a thread of its own. What is held must not wait for others."""
 
 
 class Hearing(Protocol):

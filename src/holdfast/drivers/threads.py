@@ -129,7 +129,7 @@ class ThreadsDriver:
         self.book = Book(
             client, self._io_timeout, engine.linger, self._ring, boottime, new_nonce, engine.lasting
         )
-        hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
+        hooks = Hooks(client, self.post, self.post_all, self._io_timeout, self._is_keeper)
         self.adapter = adapter = self._engine.threads(hooks)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
@@ -250,6 +250,9 @@ class ThreadsDriver:
             self._threads[bell] = thread
         thread.start()
         self._hear_of_losses()
+
+    def _is_keeper(self) -> bool:
+        return threading.current_thread() is self._threads.get("keeper")
 
     def _serve(self, script: Script[None]) -> None:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -161,3 +163,17 @@ def test_a_name_that_does_not_exist(three: Sequence[Redis], names: Names, driver
     take(driver, url_of(three, "none.test"))
     with pytest.raises(EngineUnavailable, match=r"none\.test.*not known"):
         take(driver, url_of(three, "none.test", "none.test"), timeout=HURRY)
+
+
+def test_a_process_that_has_no_more_files(three: Sequence[Redis], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot wait for what a name means: a node that cannot be reached, for now."""
+
+    def exhausted(*what: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", exhausted)
+        take("threads", url_of(three, "localhost"))
+        with pytest.raises(EngineUnavailable, match=r"localhost.* cannot be looked up: Too many open files"):
+            take("threads", url_of(three, "localhost", "localhost"), timeout=HURRY)
+    take("threads", url_of(three, "localhost", "localhost"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,15 @@ from ..redis.streams import StreamLine, open_stream
 from .asking import Asking, Question, questions_of
 from .greeting import greet_node, one_server
 from .keys import Space
-from .running import TELL_AGAIN_SECONDS, Debts, at_once, quorum_of, source_of
+from .running import (
+    LAST_SECONDS,
+    TELL_AGAIN_SECONDS,
+    Debts,
+    Refusal,
+    at_once,
+    quorum_of,
+    source_of,
+)
 from .settings import RedlockSettings
 
 __all__ = ["RedlockAsyncio"]
@@ -44,8 +53,8 @@ class RedlockAsyncio:
         self._node_seconds = settings.node_seconds
         self._at_once = at_once(hooks)
         self._nodes = [_Node(each, hooks, self._unheard, self._met) for each in settings.nodes]
-        self._doubles = ""
-        """Which of them are one server, once it was found out."""
+        self._doubles = Refusal()
+        """Which of them are one server, where it was found out."""
         self._debts = Debts()
         self._teller: asyncio.Task[None] | None = None
         self._closed = False
@@ -84,21 +93,22 @@ class RedlockAsyncio:
         if self._closed:
             raise Refused("this client is closed")
         gathering = _Gathering(op)
-        for node, question in questions_of(self._space, op, gathering.answers, 0.0):
-            gathering.waiting[node] = asking = Asking(question, node)
-            self._nodes[node].ask(asking, gathering.heard)
-        await gathering.wait()
-        for node, asking in list(gathering.waiting.items()):
-            self._nodes[node].leave(asking)
-        if self._doubles:
-            raise EngineUnavailable(self._doubles)
+        try:
+            for node, question in questions_of(self._space, op, gathering.answers, 0.0):
+                gathering.waiting[node] = asking = Asking(question, node)
+                self._nodes[node].ask(asking, gathering.heard)
+            await gathering.wait()
+        finally:  # also one who is cancelled waits for it no more
+            for node, asking in list(gathering.waiting.items()):
+                self._nodes[node].leave(asking)
+        self._doubles.refuse()
         return gathering.answers.copy()  # what comes from now on is no answer to this any more
 
     def _met(self, met: _Node) -> None:
         """Two addresses of one server are one vote."""
         for other in self._nodes:
-            if other is not met and other.run == met.run:
-                self._doubles = str(one_server(other.address, met.address))
+            if other is not met and other.is_open and other.run == met.run:
+                self._doubles.found(str(one_server(other.address, met.address)))
                 met.close()
                 return
 
@@ -142,6 +152,12 @@ class RedlockAsyncio:
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
+        try:
+            await self._tell_for_the_last_time()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self._closed = True
         tasks = [task for task in (self._teller, *(node.opening for node in self._nodes)) if task is not None]
         for task in tasks:
@@ -149,6 +165,13 @@ class RedlockAsyncio:
         for node in self._nodes:
             node.close()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell_for_the_last_time(self) -> None:
+        """What nodes do not hear now they keep until it expires."""
+        due = self._debts.due(min(self._node_seconds, LAST_SECONDS))
+        if due is not None:
+            with contextlib.suppress(Troubled, EngineUnavailable):
+                await self._fan(due[0])
 
     def forked(self) -> None:
         for node in self._nodes:
@@ -201,7 +224,7 @@ class _Node:
     ) -> None:
         self.address = settings.addresses[0]
         self.run = ""
-        """The life of the server in which the connection was made; empty: there is none."""
+        """The life of the server in which the last connection was made; empty: there was none."""
         self.opening: asyncio.Task[None] | None = None
         self._settings = settings
         self._client = hooks.client
@@ -214,6 +237,10 @@ class _Node:
         self._failures = 0
         self._again_at = 0.0
         self._trouble = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._line is not None and self._line.is_open
 
     def ask(self, asking: Asking, heard: Heard) -> None:
         """Send it, now or once connected; ``heard`` is told of its result."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Fan
 from ..looking import Looks, let_others_run
 from .asking import Question, questions_of
@@ -57,7 +59,10 @@ class Bundle:
             for node, question in asked:
                 lines[node].ask(question, now)
             look_until = self._looks.until()
-            while not enough(answers) and len(answers) < len(asked) and now < ends_at:
+            while not enough(answers) and len(answers) < len(asked):
+                if now >= ends_at:
+                    self._look_up(0.0)  # this thread may not have run since answers came
+                    break
                 self._look_up(ends_at - now, look_until)
                 now = monotonic()
             if now < look_until:
@@ -100,6 +105,12 @@ class Bundle:
         for other in self._lines:
             if other is not line and other.run == line.run:
                 raise one_server(other.address, line.address)
+
+    def end(self) -> None:
+        """Close it, having heard what was answered since it was last used."""
+        with contextlib.suppress(EngineUnavailable):
+            self._look_up(0.0)
+        self.close()
 
     def close(self) -> None:
         for line in self._lines:

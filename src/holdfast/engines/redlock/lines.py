@@ -281,14 +281,22 @@ class NodeLine:
         """Find out where it is; or go on with what has been found since somebody last asked."""
         lookup = self._lookup
         if lookup is None:
-            lookup = self._lookup = Lookup(self.address)
+            lookup = Lookup(self.address)
             if not lookup.is_over:
-                self._begin(lookup.begin(), select.POLLIN)
+                self._begin_to_look_up(lookup)
                 return
         if lookup.is_over:
             self._looked_up(lookup)
         else:
             self._break(f"no connection to {self.address}: it is still being looked up")
+
+    def _begin_to_look_up(self, lookup: Lookup) -> None:
+        try:
+            self._begin(lookup.begin(), select.POLLIN)
+        except OSError as error:  # this process may have no more files
+            self._break(f"{self.address} cannot be looked up: {told(error)}")
+        else:
+            self._lookup = lookup
 
     def _looked_up(self, lookup: Lookup) -> None:
         self._lookup = None

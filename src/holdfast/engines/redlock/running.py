@@ -11,16 +11,19 @@ from typing import Any, Final, NamedTuple
 from ...core.ops import Nonce, Post
 from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime, wall_us
+from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Chance, Fan, Quorum
 from ...protocols.quorum.ops import Batch
 from .asking import Question
 from .settings import RedlockSettings
 
 __all__ = [
+    "LAST_SECONDS",
     "LINGER_SECONDS",
     "TELL_AGAIN_SECONDS",
     "TELL_AGAIN_SECONDS_MAX",
     "Debts",
+    "Refusal",
     "at_once",
     "quorum_of",
     "source_of",
@@ -32,6 +35,33 @@ LINGER_SECONDS: Final = 60.0
 TELL_AGAIN_SECONDS: Final = 0.01
 TELL_AGAIN_SECONDS_MAX: Final = 0.3
 """How soon nodes are told again what they have not heard: ever later while none of them hears it."""
+
+LAST_SECONDS: Final = 0.2
+"""How long a client that is closed still tries to tell nodes what they have not heard."""
+
+REFUSED_SECONDS: Final = 10.0
+"""Whether two addresses are still one server is looked at again after so long."""
+
+
+class Refusal:
+    """Why these can be no nodes of a quorum. It may be put right while clients live: it is not for ever."""
+
+    __slots__ = ("_until", "_why")
+
+    def __init__(self) -> None:
+        self._why = ""
+        self._until = 0.0
+
+    def found(self, why: str) -> None:
+        self._until = boottime() + REFUSED_SECONDS
+        self._why = why
+
+    def refuse(self) -> None:
+        """Raise it, if it was found lately."""
+        if self._why:
+            if boottime() < self._until:
+                raise EngineUnavailable(self._why)
+            self._why = ""
 
 
 class Debt(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -22,15 +23,21 @@ from .. import scripts
 from .asking import Question
 from .bundle import Bundle
 from .keys import Space
-from .running import TELL_AGAIN_SECONDS, Debts, at_once, quorum_of, source_of
+from .running import (
+    LAST_SECONDS,
+    TELL_AGAIN_SECONDS,
+    Debts,
+    Refusal,
+    at_once,
+    quorum_of,
+    source_of,
+)
 from .settings import RedlockSettings
 
 __all__ = ["RedlockThreads"]
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
-
-STOP_SECONDS: Final = 2.0
 
 LOOK_SECONDS: Final = 0.2
 """One who waits for connections looks so often whether some were lost to an interrupt."""
@@ -46,8 +53,7 @@ class RedlockThreads:
         self._space = space
         self._bundles = _Bundles(settings, space, hooks)
         self._at_once = at_once(hooks)
-        self._keeper = 0
-        """The thread that keeps what is held."""
+        self._is_keeper = hooks.is_keeper
 
     @property
     def source(self) -> str:
@@ -60,7 +66,6 @@ class RedlockThreads:
         return self.run(family.apply_in_order(self.quorum, steps, stop_when_refused))
 
     def tend(self, steps: Steps) -> list[Reply]:
-        self._keeper = threading.get_ident()
         return self.run(family.tend(self.quorum, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
@@ -68,7 +73,7 @@ class RedlockThreads:
 
     def run(self, script: QuorumScript[T]) -> T:
         """The keeper has connections of its own: what is held does not wait behind those who want it."""
-        return scripts.run(script, self._do_apart if threading.get_ident() == self._keeper else self._do)
+        return scripts.run(script, self._do_apart if self._is_keeper() else self._do)
 
     def _do(self, op: Any) -> Any:
         return self._bundles.fan(op) if op.__class__ is Fan else self._do_here(op)
@@ -121,12 +126,12 @@ class _Bundles:
         self._known: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self._taken: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
-        self._teller = _Teller(self._new, settings.node_seconds)
-        self._refusal = ""
-        """Why these can be no nodes of a quorum, once it was found out."""
+        self._teller = _Teller(self._made, settings.node_seconds)
+        self._refusal = Refusal()
         self._closed = False
 
     def fan(self, op: Fan) -> Answers:
+        self._refusal.refuse()
         try:
             bundle = self._idle.get_nowait()
         except queue.Empty:
@@ -137,6 +142,7 @@ class _Bundles:
         return answers
 
     def fan_apart(self, op: Fan) -> Answers:
+        self._refusal.refuse()
         bundle = self._apart.pop() if self._apart else self._new()
         answers = self._ask(bundle, op)
         if not self._closed:
@@ -144,15 +150,13 @@ class _Bundles:
         return answers
 
     def _ask(self, bundle: Bundle, op: Fan) -> Answers:
-        if self._refusal:
-            raise EngineUnavailable(self._refusal)
         try:
             answers = bundle.fan(op)
         except BaseException as error:
             with self._mutex:
                 self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
             if isinstance(error, EngineUnavailable):
-                self._refusal = str(error)
+                self._refusal.found(str(error))
             raise
         if self._closed:
             bundle.close()
@@ -175,25 +179,24 @@ class _Bundles:
     def _new(self) -> Bundle:
         if self._closed:
             raise Refused("this client is closed")
-        bundle = Bundle(self._settings, self._space, self._client, self._seconds, self._unheard)
+        return self._made()
+
+    def _made(self) -> Bundle:
+        bundle = Bundle(self._settings, self._space, self._client, self._seconds, self._teller.owe)
         with self._mutex:
             self._known.add(bundle)
         return bundle
 
-    def _unheard(self, question: Question, node: int) -> None:
-        if not self._closed:
-            self._teller.owe(question, node)
-
     def close(self) -> None:
         self._closed = True
         self._teller.stop()
-        while True:
-            try:
-                self._idle.get_nowait().close()
-            except queue.Empty:
-                break
-        for bundle in self._apart:
-            bundle.close()
+        idle = list(self._apart)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                idle.append(self._idle.get_nowait())
+        for bundle in idle:
+            bundle.end()
+        self._teller.tell_for_the_last_time()
 
     def forget(self) -> None:
         """This is the child of a fork: nobody else is here, and mutexes may be locked for ever."""
@@ -214,14 +217,16 @@ class _Teller:
         self._stopped = threading.Lock()
         """Free once it is to stop."""
         self._stopped.acquire()
+        self._is_over = False
 
     def owe(self, question: Question, node: int) -> None:
         if not self._debts.add(question, node):
             return
         with self._mutex:
-            if self._thread is None or not self._thread.is_alive():
+            if not self._is_over and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)
-                self._thread.start()  # should an interrupt come before it, the next one starts another
+                with contextlib.suppress(RuntimeError):  # the process is ending: they are told on closing
+                    self._thread.start()  # should an interrupt come before it, the next one starts another
 
     def _work(self) -> None:
         bundle: Bundle | None = None
@@ -236,8 +241,8 @@ class _Teller:
                 if bundle is None:
                     bundle = self._new_bundle()
                 pause = self._debts.settle(bundle.fan(due[0]), due[1], pause)
-        except Refused:
-            return  # closed
+        except EngineUnavailable as trouble:
+            log.debug("holdfast: nodes could not be told what they missed: %s", trouble)
         except Exception:
             log.exception(
                 "holdfast: a thread that tells nodes what they missed ended; what they keep expires"
@@ -248,8 +253,17 @@ class _Teller:
                 bundle.close()
 
     def stop(self) -> None:
-        try:
-            self._stopped.release()
-        except RuntimeError:
-            return  # stopped already
-        wait_for_end(self._thread, STOP_SECONDS)
+        with self._mutex:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._stopped.release()
+        wait_for_end(self._thread, LAST_SECONDS)
+
+    def tell_for_the_last_time(self) -> None:
+        """On the thread that closes the client. What nodes do not hear now they keep until it expires."""
+        due = self._debts.due(min(self._seconds, LAST_SECONDS))
+        if due is not None:
+            bundle = self._new_bundle()
+            with contextlib.suppress(EngineUnavailable), contextlib.closing(bundle):
+                bundle.fan(due[0])

@@ -1,0 +1,246 @@
+"""Connections to nodes: what was not sent on them, a process that is short of something, nodes that move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import holdfast
+from contract.harness import World, held
+from engines.redlock.test_faults import NOBODY, adapter_runs, note_all, ran
+from faults.redlock_nodes import Nodes
+from holdfast import Client, EngineUnavailable
+from holdfast.aio import AsyncClient
+from holdfast.core.urls import parse_url
+from holdfast.drivers.adapter import Hooks
+from holdfast.engines.redlock import asyncio as asyncio_adapter
+from holdfast.engines.redlock import bundle as bundle_module
+from holdfast.engines.redlock import running
+from holdfast.engines.redlock import threads as threads_adapter
+from holdfast.engines.redlock.asyncio import RedlockAsyncio
+from holdfast.engines.redlock.bundle import Bundle
+from holdfast.engines.redlock.keys import Space
+from holdfast.engines.redlock.settings import settings_from_url
+from holdfast.engines.redlock.threads import RedlockThreads
+from holdfast.rules import node
+from holdfast.rules.requests import Inspect
+from support import async_wait_until, wait_until
+
+
+def adapter_of(client: Client | AsyncClient) -> Any:
+    return client._driver.adapter
+
+
+def is_claimed_everywhere(trio: Nodes, namespace: str = "holdfast") -> bool:
+    return "" not in trio.claims("x", namespace)
+
+
+def begin_to_connect(trio: Nodes, *numbers: int) -> None:
+    """Connections to these nodes end, and new ones come to nothing for now."""
+    for number in numbers:
+        trio.proxies[number].hold()
+        trio.proxies[number].cut()
+
+
+# --- what was never sent --------------------------------------------------------------------------
+
+
+def test_what_was_not_sent_when_its_task_was_cancelled_never_is(trio: Nodes) -> None:
+    async def main() -> None:
+        async with holdfast.aio.connect(trio.url()) as client:
+            adapter: RedlockAsyncio = adapter_of(client)
+            async with client.lock("x"):
+                pass
+            note_all(trio)
+            begin_to_connect(trio, 0, 1)
+            task = asyncio.ensure_future(client.lock("x", ttl=60).acquire())
+            await async_wait_until(lambda: all(acquires(adapter, each) for each in (0, 1)))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            for proxy in trio.proxies:
+                proxy.pass_on()
+            await async_wait_until(lambda: all("release" in ran(each) for each in trio.servers))
+            assert [ran(each).count("acquire") for each in trio.servers[:2]] == [0, 0]
+            assert trio.claims() == NOBODY
+
+    asyncio.run(main())
+
+
+def acquires(adapter: RedlockAsyncio, number: int) -> bool:
+    waiting = list(adapter._nodes[number]._next)
+    return any(isinstance(each.question.batch[0][1], node.Acquire) for each in waiting)
+
+
+async def test_nodes_are_told_what_they_missed_before_the_client_is_gone(
+    world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that tells them would not come to it for a minute."""
+    for module in (threads_adapter, asyncio_adapter):
+        monkeypatch.setattr(module, "TELL_AGAIN_SECONDS", 60.0)
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=600).acquire))
+    await world.until(lambda: is_claimed_everywhere(trio, world.namespace))
+    begin_to_connect(trio, 0)
+    await ann(lease.release)
+    trio.proxies[0].pass_on()
+    assert trio.claims("x", world.namespace)[0], "it was told at once"
+    await ann(client.close)
+    assert trio.claims("x", world.namespace) == NOBODY
+
+
+async def test_a_node_that_hangs_does_not_hold_up_the_end_of_a_client(world: World, trio: Nodes) -> None:
+    """It is given less time than it would be given for a lock."""
+    world.url = trio.url(node_timeout="30s")
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x").acquire))
+    await world.until(lambda: is_claimed_everywhere(trio, world.namespace))
+    begin_to_connect(trio, 0)
+    await ann(lease.release)
+    began = time.monotonic()
+    await ann(client.close)
+    assert time.monotonic() - began < 5
+
+
+# --- a process that is short of something ---------------------------------------------------------
+
+
+def test_no_thread_is_to_be_had_to_tell_nodes_what_they_missed(
+    trio: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the interpreter ends. All of it is told later, or when the client is closed."""
+    with holdfast.connect(trio.url()) as client:
+        held(client.lock("x").acquire()).release()
+        wait_until(lambda: trio.claims() == NOBODY)
+        bundle: Bundle = adapter_of(client)._bundles._idle.get_nowait()
+        adapter_of(client)._bundles._idle.put(bundle)
+        wait_until(lambda: len([line for line in bundle._lines if line.run]) == 3 or _again(client))
+        trio.proxies[0].hold()
+        for _ in range(3):
+            held(client.lock("x").acquire()).release()
+
+        def start(self: threading.Thread) -> None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            bundle.close()
+        assert len(adapter_of(client)._bundles._teller._debts._owed) == 3
+        trio.proxies[0].pass_on()
+    assert trio.claims() == NOBODY
+
+
+def _again(client: Client) -> bool:
+    held(client.lock("x").acquire()).release()
+    return False
+
+
+def test_answers_that_came_while_the_thread_did_not_run_are_read(
+    trio: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is over when it looks at the clock again; they have been there for long."""
+    with holdfast.connect(trio.url()) as client:
+        wait_until(lambda: (all(runs := adapter_runs(client)) and runs) or _again(client))
+        wait_until(lambda: trio.claims() == NOBODY)
+        note_all(trio)
+        away = [0.0]
+        monkeypatch.setattr(bundle_module, "monotonic", lambda: time.monotonic() + away[0])
+        shipped = Bundle._news
+
+        def news(self: Bundle, seconds: float, look_until: float) -> list[tuple[int, int]]:
+            if seconds and not away[0]:
+                wait_until(lambda: len(self._poll.poll(0)) == 3)
+                away[0] = 3600.0
+                return []
+            return shipped(self, seconds, look_until)
+
+        monkeypatch.setattr(Bundle, "_news", news)
+        lease = held(client.lock("x").acquire(timeout=5))
+        assert away[0]
+        assert [ran(server) for server in trio.servers] == [["acquire"]] * 3
+        lease.release()
+
+
+def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -> None:
+    """Whatever it does first."""
+    settings = settings_from_url(parse_url(trio.url(connections=1)), {})
+    keepers: list[threading.Thread] = []
+    hooks = Hooks("me", lambda nonce: None, lambda: None, 0.5, lambda: threading.current_thread() in keepers)
+    adapter = RedlockThreads(settings, Space("holdfast"), hooks)
+    adapter.apply("x", Inspect())
+    busy = adapter._bundles._idle.get_nowait()
+    with pytest.raises(Exception, match="connections to the nodes are busy"):
+        adapter.apply("x", Inspect())
+    keepers.append(threading.current_thread())
+    adapter.apply("x", Inspect())
+    busy.close()
+    adapter.close()
+
+
+def test_the_driver_tells_who_the_keeper_is(trio: Nodes) -> None:
+    with holdfast.connect(trio.url()) as client:
+        asked: list[str] = []
+        adapter = adapter_of(client)
+        shipped = adapter._bundles.fan_apart
+
+        def fan_apart(op: Any) -> Any:
+            asked.append(threading.current_thread().name)
+            return shipped(op)
+
+        adapter._bundles.fan_apart = fan_apart
+        with client.lock("x", ttl=1.0):
+            wait_until(lambda: asked)
+        assert set(asked) == {"holdfast-keeper"}
+
+
+# --- nodes that are elsewhere ---------------------------------------------------------------------
+
+
+def point(trio: Nodes, number: int, to: int) -> None:
+    """From now on the address of one node leads to the server of another one."""
+    server = trio.servers[to]
+    trio.proxies[number]._server = (server.host, server.port)
+    trio.proxies[number].cut()
+
+
+async def test_two_addresses_of_one_server_are_looked_at_again(
+    world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody puts it right; who was refused need not start anew."""
+    monkeypatch.setattr(running, "REFUSED_SECONDS", 0.2)
+    ann, client = world.actor(), world.client(io_timeout=0.5)
+    await ann(held(await ann(client.lock("x").acquire)).release)
+    point(trio, 2, 0)
+
+    async def is_refused() -> bool:
+        try:
+            await ann(held(await ann(client.lock("x").acquire, timeout=1)).release)
+        except EngineUnavailable as error:
+            return "are one server" in str(error)
+        return False
+
+    while not await is_refused():
+        pass
+    point(trio, 2, 2)
+    while await is_refused():
+        pass
+    await ann(held(await ann(client.lock("x").acquire, timeout=5)).release)
+
+
+async def test_addresses_of_two_servers_are_exchanged(world: World, trio: Nodes) -> None:
+    """One leads to a server to which the other led before; that connection is gone."""
+    ann, client = world.actor(), world.client()
+    while not (runs := adapter_runs(client)) or not all(runs):
+        await ann(held(await ann(client.lock("x").acquire)).release)
+    begin_to_connect(trio, 0)
+    point(trio, 2, 0)
+    while adapter_runs(client)[2] != runs[0]:
+        await ann(held(await ann(client.lock("x").acquire, timeout=5)).release)
+    point(trio, 0, 2)
+    trio.proxies[0].pass_on()
+    while adapter_runs(client)[:3] != runs[::-1]:
+        await ann(held(await ann(client.lock("x").acquire, timeout=5)).release)
