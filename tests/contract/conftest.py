@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.engines import DRIVERS, FRESH_URL, Driver, each_engine, excused_from
+from contract.engines import DRIVERS, Driver, engines_held_to, fresh_url
 from contract.harness import World, run_in_its_world
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
         file = metafunc.module.__name__.rpartition(".")[2]
-        metafunc.parametrize("scheme", each_engine(but=excused_from(file)))
+        metafunc.parametrize("scheme", engines_held_to(file))
 
 
 @pytest.fixture(params=DRIVERS)
@@ -24,7 +24,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 @pytest.fixture
 def world(scheme: str, driver: Driver, tmp_path: Path) -> World:
-    return World(driver, FRESH_URL[scheme](tmp_path))
+    return World(driver, fresh_url(scheme, tmp_path))
 
 
 @pytest.hookimpl(tryfirst=True)

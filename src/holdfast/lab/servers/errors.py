@@ -21,7 +21,7 @@ class PortTaken(ServerFailed):
 class ProgramMissing(ServerFailed):
     """A program that the lab starts is not installed."""
 
-    def __init__(self, program: str, package: str) -> None:
-        super().__init__(
-            f"{program} is not installed: run `make servers`, or on Debian `apt-get install {package}`"
-        )
+    def __init__(self, program: str, package: str | None) -> None:
+        """``package``: what brings it on Debian; None: whoever named the program knows."""
+        how = f": run `make servers`, or on Debian `apt-get install {package}`" if package else ""
+        super().__init__(f"{program} is not installed{how}")

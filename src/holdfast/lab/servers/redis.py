@@ -25,14 +25,16 @@ PERSISTENCE: Final[Mapping[Persistence, Sequence[str]]] = {
     "rdb": ("save 3600 1", "appendonly no"),
 }
 ASK_SECONDS: Final = 5.0
-PACKAGE: Final = "redis-server"
+PROGRAM: Final = "redis-server"
+"""And the name of the package that brings it."""
 
 
 class Redis(Server):
-    """``redis-server``.
+    """``redis-server``, or another ``program`` that takes the same configuration: ``valkey-server``.
 
     ``acl`` are users with their rules, as in ``{"app": "on >secret ~* +@all"}``. With ``tls`` it speaks
-    nothing else. ``settings`` are lines of its configuration: ``{"maxmemory-policy": "allkeys-lru"}``.
+    nothing else; servers that talk to each other need one authority, that of ``certificates_of``.
+    ``settings`` are lines of its configuration: ``{"maxmemory-policy": "allkeys-lru"}``.
     """
 
     kind = "redis"
@@ -48,10 +50,14 @@ class Redis(Server):
         replica_of: Redis | None = None,
         faketime: bool = False,
         settings: Mapping[str, str] | None = None,
+        certificates_of: Redis | None = None,
+        program: str = PROGRAM,
     ) -> None:
         super().__init__(faketime=faketime)
         self.password = password
         self.tls = tls
+        self.program = program
+        self._certificates_of = certificates_of or (replica_of if replica_of and replica_of.tls else None)
         self._persistence = persistence
         self._acl = dict(acl or {})
         self._maxmemory = maxmemory
@@ -69,6 +75,8 @@ class Redis(Server):
         """Of a server with ``tls``."""
         if not self.tls:
             raise ServerFailed("this Redis has no TLS")
+        if self._certificates_of is not None:
+            return self._certificates_of.certificates
         return make_certificates(self.folder, find_program("openssl", "openssl"))
 
     # --- asking it
@@ -119,7 +127,8 @@ class Redis(Server):
             self._configuration.write_text("".join(f"{line}\n" for line in self._lines()))
 
     def command_line(self) -> list[str]:
-        return [find_program("redis-server", PACKAGE), str(self._configuration)]
+        package = PROGRAM if self.program == PROGRAM else None
+        return [find_program(self.program, package), str(self._configuration)]
 
     def ping(self) -> bool:
         try:
@@ -161,13 +170,13 @@ class Redis(Server):
         yield f"tls-cert-file {quoted(str(certificate))}"
         yield f"tls-key-file {quoted(str(key))}"
         yield "tls-auth-clients no"
+        if self._replica_of is None or self._replica_of.tls:
+            yield "tls-replication yes"  # it may become a replica later
 
     def _following(self, master: Redis) -> Iterator[str]:
         yield f"replicaof {master.host} {master.port}"
         if master.password is not None and self.password is None:
             yield f"masterauth {quoted(master.password)}"
-        if master.tls:
-            yield "tls-replication yes"
 
 
 def quoted(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from .errors import ServerFailed
 from .group import Group
-from .redis import Redis
+from .redis import PROGRAM, Redis
 from .waiting import until
 
 __all__ = ["ClusterNode", "RedisCluster"]
@@ -37,6 +37,8 @@ class ClusterNode(Redis):
         yield "cluster-enabled yes"
         yield f"cluster-port {self.ports['bus']}"
         yield "cluster-config-file nodes.conf"
+        if self.tls:
+            yield "tls-cluster yes"
 
 
 class RedisCluster(Group[ClusterNode]):
@@ -52,13 +54,21 @@ class RedisCluster(Group[ClusterNode]):
         *,
         replicas: int = 0,
         password: str | None = None,
+        tls: bool = False,
         node_timeout_ms: int = 5000,
         settings: Mapping[str, str] | None = None,
+        program: str = PROGRAM,
     ) -> None:
         """``replicas`` is for each master."""
         lines = {"cluster-node-timeout": str(node_timeout_ms), **(settings or {})}
-        nodes = masters * (1 + replicas)
-        super().__init__([ClusterNode(password=password, settings=lines) for _ in range(nodes)])
+
+        def node(first: ClusterNode | None) -> ClusterNode:
+            return ClusterNode(
+                password=password, tls=tls, settings=lines, certificates_of=first, program=program
+            )
+
+        first = node(None)
+        super().__init__([first, *(node(first) for _ in range(masters * (1 + replicas) - 1))])
         self._count = masters
 
     @property

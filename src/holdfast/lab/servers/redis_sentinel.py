@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from .errors import ServerFailed
-from .redis import PACKAGE, Redis, quoted
+from .redis import PROGRAM, Redis, quoted
 from .resp import ReplyError
-from .server import find_program
 from .waiting import until
 
 __all__ = ["RedisSentinel", "SentinelProcess"]
@@ -26,14 +25,27 @@ is down: with much quicker pings none is good enough, most of the time.
 
 
 class SentinelProcess(Redis):
-    """``redis-server --sentinel``. It rewrites its configuration as it learns."""
+    """``redis-server --sentinel``. It rewrites its configuration as it learns.
+
+    It speaks TLS, and is the program, as its master does and is; ``password`` and ``acl`` are its own.
+    """
 
     kind = "redis-sentinel"
 
     def __init__(
-        self, master: Redis, *, service: str, quorum: int, down_after_ms: int, failover_timeout_ms: int
+        self,
+        master: Redis,
+        *,
+        service: str,
+        quorum: int,
+        down_after_ms: int,
+        failover_timeout_ms: int,
+        password: str | None = None,
+        acl: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            password=password, acl=acl, tls=master.tls, certificates_of=master, program=master.program
+        )
         self._master = master
         self._service = service
         self._quorum = quorum
@@ -41,7 +53,7 @@ class SentinelProcess(Redis):
         self._failover_timeout_ms = failover_timeout_ms
 
     def command_line(self) -> list[str]:
-        return [find_program("redis-server", PACKAGE), str(self._configuration), "--sentinel"]
+        return [*super().command_line(), "--sentinel"]
 
     def wait_ready(self, timeout: float = SETTLE_SECONDS) -> None:
         super().wait_ready(timeout)
@@ -55,8 +67,13 @@ class SentinelProcess(Redis):
 
     def _lines(self) -> Iterator[str]:
         yield f"bind {self.host}"
-        yield f"port {self.port}"
         yield f"dir {quoted(str(self.data))}"
+        yield from self._listening()
+        if self.password is not None:
+            yield f"requirepass {quoted(self.password)}"
+            yield f"sentinel sentinel-pass {quoted(self.password)}"  # that of its peers
+        for user, rules in self._acl.items():
+            yield f"user {user} {rules}"
         name = self._service
         yield f"sentinel monitor {name} {self._master.host} {self._master.port} {self._quorum}"
         yield f"sentinel down-after-milliseconds {name} {self._down_after_ms}"
@@ -75,14 +92,21 @@ class RedisSentinel:
         sentinels: int = 3,
         service: str = "mymaster",
         password: str | None = None,
+        tls: bool = False,
+        sentinel_password: str | None = None,
+        sentinel_acl: Mapping[str, str] | None = None,
         down_after_ms: int = 1000,
         failover_timeout_ms: int = 3000,
         settings: Mapping[str, str] | None = None,
+        program: str = PROGRAM,
     ) -> None:
         self.service = service
-        first = Redis(password=password, settings=settings)
-        followers = [Redis(password=password, settings=settings, replica_of=first) for _ in range(replicas)]
-        self.nodes = (first, *followers)
+
+        def node(master: Redis | None) -> Redis:
+            return Redis(password=password, tls=tls, settings=settings, replica_of=master, program=program)
+
+        first = node(None)
+        self.nodes = (first, *(node(first) for _ in range(replicas)))
         self.sentinels = tuple(
             SentinelProcess(
                 first,
@@ -90,6 +114,8 @@ class RedisSentinel:
                 quorum=sentinels // 2 + 1,
                 down_after_ms=down_after_ms,
                 failover_timeout_ms=failover_timeout_ms,
+                password=sentinel_password,
+                acl=sentinel_acl,
             )
             for _ in range(sentinels)
         )

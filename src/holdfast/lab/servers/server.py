@@ -308,7 +308,7 @@ class Server:
         self._paused = False
 
 
-def find_program(name: str, package: str) -> str:
+def find_program(name: str, package: str | None) -> str:
     """Where a program is; in the folders for administrators too, which are not on everybody's PATH."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *NOT_FOUND_BY_PATH])
     found = shutil.which(name, path=path)
