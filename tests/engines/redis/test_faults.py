@@ -28,6 +28,8 @@ HERE = Address("here", 1)
         ("LOADING Redis is loading the dataset in memory", Refused, "reading its data"),
         ("MASTERDOWN Link with MASTER is down", Refused, "lost its master"),
         ("READONLY You can't write against a read only replica.", Refused, "read-only replica"),
+        ("UNBLOCKED force unblock from blocking operation", Refused, "not the master any more"),
+        ("ERR WAIT cannot be used with replica instances.", Refused, "not the master any more"),
         ("CLUSTERDOWN Hash slot not served", Refused, "cluster is down"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", Refused, "being moved"),
         ("BUSY Redis is busy running a script.", Refused, "SCRIPT KILL"),

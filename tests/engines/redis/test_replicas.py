@@ -10,15 +10,19 @@ import holdfast
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Refused
+from holdfast.core.ops import Refused, Unknown
+from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect, Queued
 from support import wait_until
+from support.servers import valkey_program
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[Redis, Redis]]:
-    with Redis() as master, Redis(replica_of=master) as replica:
+@pytest.fixture(params=["redis", "valkey"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Redis, Redis]]:
+    """``WAIT`` waits for all that was written in Redis 7.0; in Valkey for what its own connection wrote."""
+    program = "redis-server" if request.param == "redis" else valkey_program()
+    with Redis(program=program) as master, Redis(program=program, replica_of=master) as replica:
         wait_until(lambda: replica.info("replication")["master_link_status"] == "up")
         yield master, replica
 
@@ -76,6 +80,87 @@ def test_a_grant_that_they_do_not_have_is_given_back(driver: Driver, pair: tuple
     replica.resume()
     with Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=10") as patient:
         assert isinstance(patient.acquire("x", "n2"), Granted)
+
+
+def test_a_grant_asked_for_again_needs_them_as_well(driver: Driver, pair: tuple[Redis, Redis]) -> None:
+    """Asked again, on another connection, the server writes nothing that could be acknowledged."""
+    master, replica = pair
+    with (
+        Proxy(master.host, master.port) as proxy,
+        Asker(driver, f"redis://{proxy.address}?wait_replicas=1&wait_timeout=0.1") as asker,
+    ):
+        wait_until(lambda: is_taken(asker, "warm"))
+        replica.pause()
+        lost = proxy.lose_reply(b"EVALSHA")
+        with pytest.raises(Unknown):
+            asker.acquire("x", "n1")
+        assert lost.is_set()
+        assert len(asker.apply("x", Inspect()).record.holders) == 1
+        with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
+            asker.acquire("x", "n1")
+        assert asker.apply("x", Inspect()).record.holders == ()
+
+
+def is_taken(asker: Asker, name: str) -> bool:
+    try:
+        return isinstance(asker.acquire(name), Granted)
+    except Refused:
+        return False  # a tenth of a second was too short for the replica
+
+
+def test_a_grant_asked_for_again_counts_once_they_have_it(driver: Driver, pair: tuple[Redis, Redis]) -> None:
+    master, replica = pair
+    with (
+        Proxy(master.host, master.port) as proxy,
+        Asker(driver, f"redis://{proxy.address}?wait_replicas=1&wait_timeout=10") as asker,
+    ):
+        asker.acquire("warm")
+        lost = proxy.lose_reply(b"EVALSHA")
+        with pytest.raises(Unknown):
+            asker.acquire("x", "n1")
+        assert lost.is_set()
+        (held,) = asker.apply("x", Inspect()).record.holders
+        again = asker.acquire("x", "n1")
+        assert isinstance(again, Granted)
+        assert again.token == held.token
+        key = asker.engine._space.prefix + b"lock:{x}"
+        assert replica.command("GET", key) == master.command("GET", key)
+
+
+def test_what_is_handed_over_needs_them_as_well(driver: Driver, pair: tuple[Redis, Redis]) -> None:
+    """It was written by whoever handed it over, on another connection, after this one's last word."""
+    master, replica = pair
+    with (
+        Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=0.1") as asker,
+        Asker(driver, master.url, namespace=asker.namespace) as other,
+    ):
+        asker.ask(asker.adapter.listen, "x")
+        assert isinstance(other.acquire("x", "n1"), Granted)
+        assert isinstance(asker.acquire("x", "n2", wait=True), Queued)
+        wait_until(lambda: _offset(replica) == _offset(master))
+        replica.pause()
+        other.release("x", "n1")
+        asker.until_posted("n2")
+        with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
+            asker.acquire("x", "n2", wait=True)
+        assert asker.apply("x", Inspect()).record.holders == ()
+
+
+def _offset(server: Redis) -> int:
+    """What a replica has told its master that it has, and what there is to have."""
+    told = server.info("replication")
+    return int(told.get("slave_repl_offset", told["master_repl_offset"]))
+
+
+def test_who_may_not_wait_for_them_is_told_so_at_once(driver: Driver) -> None:
+    rules = "on >secret ~holdfast:* &holdfast:* +@all -wait"
+    with (
+        Redis(acl={"app": rules}) as server,
+        Asker(driver, f"redis://app:secret@{server.address}?wait_replicas=1") as asker,
+    ):
+        with pytest.raises(EngineUnavailable, match=r"lacks a permission.*with wait_replicas \+wait"):
+            asker.acquire("x", "n1")
+        assert asker.apply("x", Inspect()).record.holders == ()
 
 
 def test_a_client_says_so_in_the_end(pair: tuple[Redis, Redis]) -> None:

@@ -1,6 +1,7 @@
-"""Valkey in place of Redis: a real server, alone, with a replica, behind Sentinels, as a Cluster.
+"""Valkey in place of Redis: a real server, alone, behind Sentinels, as a Cluster; three for a majority.
 
-Much of the contract runs on it as well: ``tests/contract/engines.py``.
+Much of the contract runs on it as well (``tests/contract/engines.py``), and all that concerns replicas
+(``test_replicas.py``).
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from engines.redis.twins import (
     scripts_with,
 )
 from holdfast import Client
-from holdfast.core.ops import Refused
 from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
 from holdfast.lab.servers.group import Group
-from holdfast.rules.requests import Done, Granted, Inspect, Renew
+from holdfast.rules.requests import Done, Granted, Renew
 from rules.moves import KINDS, Move, moves
 from support import async_wait_until, wait_until
 from support.servers import shared_valkey, valkey_program
@@ -149,29 +149,6 @@ def test_readers_and_a_writer() -> None:
 
 
 # --- several servers ----------------------------------------------------------------------------
-
-
-def test_a_grant_that_a_replica_has_and_one_that_it_has_not(driver: Driver) -> None:
-    with (
-        Redis(program=valkey_program()) as master,
-        Redis(program=valkey_program(), replica_of=master) as replica,
-    ):
-        wait_until(lambda: replica.info("replication")["master_link_status"] == "up")
-        with Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=0.1") as asker:
-            wait_until(lambda: _is_granted(asker))
-            key = asker.engine._space.prefix + b"lock:{x}"
-            assert replica.command("GET", key) == master.command("GET", key)
-            replica.pause()
-            with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
-                asker.acquire("y", "n2")
-            assert asker.apply("y", Inspect()).record.holders == ()
-
-
-def _is_granted(asker: Asker) -> bool:
-    try:
-        return isinstance(asker.acquire("x", "n1"), Granted)
-    except Refused:
-        return False  # a tenth of a second was too short
 
 
 def test_behind_sentinels() -> None:

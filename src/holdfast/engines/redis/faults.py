@@ -22,13 +22,14 @@ __all__ = ["DEMOTED", "Failure", "failure_of", "permission_needed", "redirection
 
 Failure = Refused | HoldfastError
 
-DEMOTED: Final = ("READONLY", "MASTERDOWN")
+DEMOTED: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED", "ERR WAIT cannot be used with replica")
 """Errors of a server that is not, or no longer, the master."""
 
 _MAY_PASS: Final = {
     "LOADING": "the server is reading its data from disk",
     "MASTERDOWN": "the server is a replica that has lost its master",
     "READONLY": "the server is a read-only replica: connect to its master (redis+sentinel:// finds it)",
+    "UNBLOCKED": "the server is not the master any more",
     "CLUSTERDOWN": "the cluster is down, or a part of it",
     "TRYAGAIN": "the keys of this name are being moved to another server of the cluster",
     "CROSSSLOT": "the keys are in different slots of the cluster",
@@ -68,6 +69,8 @@ def failure_of(message: str, address: Address) -> Failure:
 def _plain(message: str, rest: str, address: Address) -> Failure:
     if rest.startswith("max number of clients"):
         return Refused(f"the server has as many clients as it may (maxclients, {address})")
+    if rest.startswith("WAIT cannot be used with replica"):
+        return Refused(f"the server is not the master any more ({address}: {message})")
     if rest.startswith("unknown command"):
         command = rest.partition(", with args")[0]  # what follows may be a password
         return EngineUnavailable(f"the server at {address} is too old, or lacks a command: {command}")
@@ -87,8 +90,8 @@ def _forbidden_in_script(message: str) -> bool:
 def permission_needed() -> str:
     return (
         "the user lacks a permission: Holdfast needs ~holdfast:* &holdfast:* +@scripting +@connection "
-        "+get +set +time +scan +publish +subscribe (in a cluster +spublish +ssubscribe "
-        "+sunsubscribe +cluster|slots as well); +info|memory lets it see whether keys are evicted"
+        "+get +set +time +scan +publish +subscribe +info|memory (in a cluster +spublish +ssubscribe "
+        "+sunsubscribe +cluster|slots as well, with wait_replicas +wait)"
     )
 
 

@@ -18,7 +18,19 @@ from ...core.ops import Refused, Troubled, Unknown
 from ...drivers.adapter import Hooks, Steps
 from ...errors import EngineUnavailable
 from ...rules.record import is_idle
-from ...rules.requests import Acquire, Broken, Gone, Granted, Inspect, Release, Reply, Request, Snapshot
+from ...rules.requests import (
+    Acquire,
+    Broken,
+    Done,
+    Gone,
+    Granted,
+    Inspect,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Snapshot,
+)
 from .faults import DEMOTED, failure_of, redirection
 from .greeting import Demoted, evicting
 from .lines import Nodes, packed_command
@@ -383,23 +395,47 @@ class Router:
         """Ask, have replicas acknowledge the answer on the same connection, or give all of it back."""
         called = command(self._space, *steps[0]) if called is None else called
         raw, acknowledged = await self._call(slot, payload + self._waits, 2, _script_of(called))
-        told = replies(steps, raw) if called.script.name == "in_order" else [reply(steps[0][1], raw)]
-        granted = [each for each, answer in zip(steps, told, strict=False) if isinstance(answer, Granted)]
-        wanted = self._settings.wait_replicas
-        if not granted or (isinstance(acknowledged, int) and acknowledged >= wanted):
+        raws = raw if called.script.name == "in_order" else [raw]
+        told = replies(steps, raws)
+        granted = [
+            (name, request)
+            for (name, request), answer in zip(steps, told, strict=False)
+            if isinstance(request, Acquire) and isinstance(answer, Granted)
+        ]
+        if not granted:
             return told
         try:
+            if any(each.__class__ is not int for each in raws):
+                acknowledged = await self._written_again(slot, granted)
+            if isinstance(acknowledged, int) and acknowledged >= self._settings.wait_replicas:
+                return told
             for name, request in granted:
-                release = Release(request.nonce)  # type: ignore[union-attr]  # what is granted was an Acquire
-                await self.call(
-                    slot, packed(self._space, name, release), lambda: self._space.scripts["release"]
-                )
+                release = packed(self._space, name, Release(request.nonce))
+                await self.call(slot, release, lambda: self._space.scripts["release"])
         except Troubled as error:
             raise Unknown(str(error)) from None
+        if isinstance(acknowledged, ReplyError):
+            raise self._failure(str(acknowledged), self.server_of(slot))
+        wanted = self._settings.wait_replicas
         raise Refused(
             f"{acknowledged} of {wanted} replicas acknowledged the grant in time, so it was given back "
             "(wait_replicas, wait_timeout)"
         )
+
+    async def _written_again(self, slot: int, granted: list[tuple[str, Acquire]]) -> Any:
+        """How many replicas acknowledge what, perhaps, was not granted just now but is held since before.
+
+        A request that finds it held writes nothing, and since Redis 7.2 replicas are waited for only as far
+        as the connection itself wrote. So it is renewed: who has that, has all that was written before.
+        """
+        acknowledged: Any = 0
+        renewals = [(name, Renew(request.nonce, request.ttl)) for name, request in granted]
+        for called, _ in commands_for_tend(self._space, renewals):
+            payload = pack(called) + self._waits
+            raw, acknowledged = await self._call(slot, payload, 2, _script_of(called))
+            if any(each.__class__ is not Done for each in replies(renewals, raw)):
+                return 0  # it is not held any more
+        return acknowledged
 
     # --- all names ------------------------------------------------------------------------------
 
