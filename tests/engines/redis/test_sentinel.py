@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from engines.redis.asking import Asker, Driver
+from engines.redis.test_many import ours
 from holdfast.core.ops import Refused, Troubled
+from holdfast.engines.redis import topology
+from holdfast.engines.redis.settings import Address
+from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.redis_sentinel import SentinelProcess
-from holdfast.rules.requests import Granted
+from holdfast.rules.requests import Done, Granted
 from support import wait_until
 from support.servers import shared_sentinel
 
@@ -90,3 +95,39 @@ def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisS
         asker.acquire("x", "n2", wait=True)
         asker.release("x", "n1")
         asker.until_posted("n2")
+
+
+def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread has found the new master while the old one's refusal was under way."""
+    with Redis() as old, Redis() as new, Proxy(old.host, old.port) as proxy:
+        named = [Address(proxy.host, proxy.port)]
+
+        async def named_by(*_: object) -> Address:
+            return named[0]
+
+        monkeypatch.setattr(topology, "_named_by", named_by)
+        with Asker("threads", "redis+sentinel://127.0.0.1:1?service=main") as asker:
+            asker.acquire("warm")
+            old.command("REPLICAOF", new.host, new.port)
+            proxy.hold("to_client")
+            failures: list[Exception] = []
+            thread = threading.Thread(target=lambda: failures.append(_failure_of(asker)))
+            thread.start()
+            wait_until(lambda: "errorstat_READONLY" in old.info("errorstats"))
+            named[0] = Address(new.host, new.port)
+            asker.adapter._router.suspect(None)
+            asker.ask(asker.adapter.list_names, "")
+            assert isinstance(asker.acquire("x", "n2"), Granted)
+            connected = {row.split()[0] for row in ours(new)}
+            proxy.pass_on()
+            thread.join(10)
+            assert "read-only replica" in str(failures[0])
+            assert f":{proxy.port}" in str(failures[0])
+            assert isinstance(asker.release("x", "n2"), Done)
+            assert {row.split()[0] for row in ours(new)} == connected
+
+
+def _failure_of(asker: Asker) -> Exception:
+    with pytest.raises(Refused) as caught:
+        asker.acquire("x", "n1")
+    return caught.value

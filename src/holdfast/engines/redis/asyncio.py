@@ -63,17 +63,19 @@ class RedisAsyncio:
         try:
             raw = await home.call(payload)
         except Troubled:
-            self._troubled()
+            self._troubled(home)
             raise
         if raw.__class__ is ReplyError:
-            return await self._mended(name, request, payload, raw)
+            return await self._mended(home, name, request, payload, raw)
         return reply(request, raw)
 
-    async def _mended(self, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+    async def _mended(
+        self, home: StreamLine, name: str, request: Request, payload: bytes, error: Any
+    ) -> Reply:
         try:
-            return await self._router.mended(name, request, payload, error)
+            return await self._router.mended(home.address, name, request, payload, error)
         except Troubled:
-            self._troubled()
+            self._troubled(home)
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
@@ -83,8 +85,10 @@ class RedisAsyncio:
             self._home = self._streams.open_to(self._router.home)
         return answer
 
-    def _troubled(self) -> None:
-        """Find out anew who serves what before anything else is asked."""
+    def _troubled(self, asked: StreamLine | None = None) -> None:
+        """Find out anew who serves what before anything else is asked; unless that was done meanwhile."""
+        if asked is not None and asked is not self._home:
+            return
         self._home = None
         self._router.suspect(self._router.home)
 

@@ -187,6 +187,8 @@ class Router:
 
     def suspect(self, address: Address | None) -> None:
         """Something failed there, and it may not be what it was: look before the next request."""
+        if address is not None and self.home not in (None, address):
+            return  # it was replaced: we have looked
         self.ready = False
         if address is not None:
             self._doubtful.add(address)
@@ -202,12 +204,15 @@ class Router:
         raw = await self.call(slot, payload, lambda: command(self._space, name, request).script)
         return await self.told(request, raw, slot)
 
-    async def mended(self, name: str, request: Request, payload: bytes, error: Any) -> Reply:
-        """The reply to a request that was answered with an error."""
-        slot = self.slot_of(name)
+    async def mended(
+        self, address: Address, name: str, request: Request, payload: bytes, error: Any
+    ) -> Reply:
+        """The reply to a request that this server answered with an error."""
+        if address != self.home:
+            raise self._failure(str(error), address)  # it was replaced meanwhile: the next try goes elsewhere
         script = command(self._space, name, request).script
-        raws = await self._settled([error], self.server_of(slot), payload, lambda: script)
-        return await self.told(request, raws[0], slot)
+        raws = await self._settled([error], address, payload, lambda: script)
+        return await self.told(request, raws[0], self.slot_of(name))
 
     async def told(self, request: Request, raw: Any, slot: int) -> Reply:
         answer = reply(request, raw)

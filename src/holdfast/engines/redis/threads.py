@@ -74,25 +74,31 @@ class RedisThreads:
         try:
             raw = home.call(payload)
         except Troubled:
-            self._troubled()
+            self._troubled(home)
             raise
         if raw.__class__ is ReplyError:
-            return self._mended(name, request, payload, raw)
+            return self._mended(home, name, request, payload, raw)
         return reply(request, raw)
 
-    def _mended(self, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+    def _mended(self, home: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
         try:
-            return at_once(self._router.mended(name, request, payload, error))
+            return at_once(self._router.mended(home.address, name, request, payload, error))
         except Troubled:
-            self._troubled()
+            self._troubled(home)
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
         await self.find_out()
         return await self._router.apply(name, request)
 
-    def _troubled(self) -> None:
-        """Find out anew who serves what, on new connections, before anything else is asked."""
+    def _troubled(self, asked: Pool | None = None) -> None:
+        """Find out anew who serves what, on new connections, before anything else is asked.
+
+        Unless it was asked of a server that was replaced meanwhile.
+        """
+        if asked is not None and asked is not self._home:
+            asked.drop()
+            return
         home, self._home = self._home, None
         self._router.suspect(self._router.home)
         if home is not None:
