@@ -27,7 +27,7 @@ from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls
 
 RULES = (
     "on >app-secret ~holdfast:* &holdfast:* -@all +@scripting +@connection "
-    "+get +set +time +scan +publish +subscribe"
+    "+get +set +time +scan +publish +subscribe +info|memory"
 )
 """What the documents say that a user needs."""
 
@@ -42,6 +42,7 @@ def guarded() -> Iterator[Redis]:
         "app": RULES,
         "deaf": RULES.replace("&holdfast:*", "resetchannels").replace("app-secret", "deaf-secret"),
         "elsewhere": RULES.replace("~holdfast:*", "~other:*").replace("app-secret", "else-secret"),
+        "blind": RULES.replace("+info|memory", "").replace("app-secret", "blind-secret"),
         "mute": RULES.replace("+@scripting", "").replace("app-secret", "mute-secret"),
     }
     with Redis(password="top secret", acl=users) as server:
@@ -388,6 +389,32 @@ def test_a_server_that_throws_keys_away_is_told_of_once(
     assert len(warned) == 2  # once for each client
 
 
+def test_who_may_not_ask_does_not_know(
+    driver: Driver, guarded: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Asker(driver, f"redis://app:app-secret@{guarded.address}") as asker:
+        before = asker.engine.guarantees
+        asker.acquire()
+        assert asker.engine.guarantees == before
+        asker.release()
+    with Asker(driver, f"redis://blind:blind-secret@{guarded.address}") as asker:
+        asker.acquire()
+        asker.adapter._router.suspect(None)
+        asker.ask(asker.adapter.list_names, "")
+        told = asker.engine.guarantees
+        assert any("NOT KNOWN HERE: this server does not say" in need for need in told.needs)
+        assert "NOT KNOWN HERE" in told.faults["keys are evicted"]
+    assert len([record for record in caplog.records if "does not say" in record.getMessage()]) == 1
+
+
+def test_a_cluster_whose_user_may_not_ask(driver: Driver, guarded_cluster: RedisCluster) -> None:
+    let_in(guarded_cluster.masters, RULES_OF_A_CLUSTER.replace("+info|memory", ""))
+    with Asker(driver, f"redis+cluster://app:app-secret@{guarded_cluster.addresses}") as asker:
+        asker.acquire()
+        told = asker.engine.guarantees
+    assert any("NOT KNOWN HERE: a master of this cluster does not say" in need for need in told.needs)
+
+
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_one_master_of_a_cluster_that_throws_keys_away_is_told_of(
     driver: Driver, changing: RedisCluster, which: int, caplog: pytest.LogCaptureFixture
@@ -414,8 +441,8 @@ def test_what_is_evicted_is_read_from_what_the_server_says() -> None:
     assert evicting(b"maxmemory:100\r\nmaxmemory_policy:volatile-ttl\r\n") == "volatile-ttl"
     assert evicting(b"maxmemory:100\r\nmaxmemory_policy:noeviction\r\n") == ""
     assert evicting(b"maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n") == ""
-    assert evicting(b"") == ""
-    assert evicting(ValueError("NOPERM")) == ""
+    assert evicting(b"") is None
+    assert evicting(ValueError("NOPERM")) is None
 
 
 def test_an_error_of_the_whole_client_says_what_to_do(guarded: Redis) -> None:

@@ -39,7 +39,7 @@ class RedisEngine:
         self.url = url
         self._settings = settings
         self._space = Space(namespace, sharded=settings.shape == "cluster")
-        self._policy = ""
+        self._policy: str | None = ""
 
     @property
     def guarantees(self) -> Guarantees:
@@ -53,7 +53,7 @@ class RedisEngine:
 
         return RedisAsyncio(self._settings, self._space, hooks, self._evicts)
 
-    def _evicts(self, policy: str) -> None:
+    def _evicts(self, policy: str | None) -> None:
         """Found at connect. Said once: it is the operator who can change it."""
         if policy and not self._policy:
             log.warning(
@@ -61,6 +61,12 @@ class RedisEngine:
                 "them: set it to noeviction",
                 self.url,
                 policy,
+            )
+        elif policy is None and self._policy == "":
+            log.warning(
+                "holdfast: %s does not say whether it throws keys away when its memory is full, locks among "
+                "them: let the user ask (ACL rule +info|memory)",
+                self.url,
             )
         self._policy = policy
 

@@ -31,7 +31,9 @@ log = logging.getLogger("holdfast")
 class RedisAsyncio:
     """One client's way to its servers."""
 
-    def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str | None], None]
+    ) -> None:
         self._space = space
         self._streams = _Streams(settings, hooks)
         self._router = Router(settings, space, self._streams, hooks, evicts)

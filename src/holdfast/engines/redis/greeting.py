@@ -106,10 +106,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
 
 
-def evicting(told: Any) -> str:
-    """Of the reply to ``INFO memory``: by which policy the server throws keys away; empty: it does not."""
-    if not isinstance(told, bytes):
-        return ""
-    facts = dict(row.split(b":", 1) for row in told.splitlines() if b":" in row)
-    policy = facts.get(b"maxmemory_policy", b"noeviction").decode("ascii", "replace")
+def evicting(told: Any) -> str | None:
+    """Of the reply to ``INFO memory``: by which policy the server throws keys away.
+
+    Empty: it does not. None: it does not say.
+    """
+    rows = told.splitlines() if isinstance(told, bytes) else []
+    facts = dict(row.split(b":", 1) for row in rows if b":" in row)
+    if b"maxmemory_policy" not in facts:
+        return None
+    policy = facts[b"maxmemory_policy"].decode("ascii", "replace")
     return "" if policy == "noeviction" or facts.get(b"maxmemory", b"0") == b"0" else policy

@@ -79,15 +79,19 @@ _CLUSTER: Final = replace(
 )
 
 
-def guarantees_of(settings: Settings, policy: str) -> Guarantees:
-    """``policy``: by which keys were found to be evicted; empty: none that we know of."""
+def guarantees_of(settings: Settings, policy: str | None) -> Guarantees:
+    """``policy``: by which keys were found to be evicted; empty: by none; None: the server does not say."""
     promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.shape, GUARANTEES)
     if settings.wait_replicas:
         told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
         promised = replace(promised, needs=(*promised.needs, told))
-    if policy:
+    if policy != "":
         who = "a master of this cluster" if settings.shape == "cluster" else "this server"
-        told = f"NOT SO HERE: {who} evicts keys when its memory is full (maxmemory-policy {policy})"
+        told = (
+            f"NOT KNOWN HERE: {who} does not say whether it evicts keys when memory is full (+info|memory)"
+            if policy is None
+            else f"NOT SO HERE: {who} evicts keys when its memory is full (maxmemory-policy {policy})"
+        )
         faults = {**promised.faults, "keys are evicted": f"{told}; fenced"}
         promised = replace(promised, needs=(*promised.needs, told), faults=faults)
     return promised

@@ -74,7 +74,12 @@ class Router:
     """Where the records of one space are, for one client."""
 
     def __init__(
-        self, settings: Settings, space: Space, nodes: Nodes, hooks: Hooks, evicts: Callable[[str], None]
+        self,
+        settings: Settings,
+        space: Space,
+        nodes: Nodes,
+        hooks: Hooks,
+        evicts: Callable[[str | None], None],
     ) -> None:
         self._settings = settings
         self._space = space
@@ -85,8 +90,8 @@ class Router:
         self._first_asked = list(settings.addresses)
         self._doubtful: set[Address] = set()
         """Where something failed, and nothing was answered since: others are asked first."""
-        self._policies: dict[Address, str] = {}
-        """By which policy each master of a Cluster throws keys away; empty: it does not."""
+        self._policies: dict[Address, str | None] = {}
+        """By which policy each master of a Cluster throws keys away: see ``evicting``."""
         self._was_ready = False
         self.ready = False
         """Who serves what was found out, and nothing has shown since that it changed."""
@@ -171,13 +176,14 @@ class Router:
             raise self._failure(str(next(each for each in told if isinstance(each, ReplyError))), address)
 
     def _note_policy(self, address: Address, told: Any) -> None:
-        """What it answered to ``INFO memory``. One master that throws keys away is enough to say so."""
+        """What it answered to ``INFO memory``. One master that does, or may, is enough to say so."""
         policy = evicting(told)
         if not self.masters:
             self._evicts(policy)
             return
-        self._policies[address] = f"{policy} at {address}" if policy else ""
-        self._evicts(next(filter(None, list(self._policies.values())), ""))
+        self._policies[address] = f"{policy} at {address}" if policy else policy
+        known = list(self._policies.values())
+        self._evicts(next(filter(None, known), None if None in known else ""))
 
     def server_of(self, slot: int) -> Address:
         address = self.home if self.home is not None else self.masters[slot]

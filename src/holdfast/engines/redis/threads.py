@@ -39,7 +39,9 @@ STOP_SECONDS: Final = 2.0
 class RedisThreads:
     """One client's way to its servers."""
 
-    def __init__(self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str | None], None]
+    ) -> None:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
