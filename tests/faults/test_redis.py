@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ import holdfast
 import holdfast.aio
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
+from holdfast.aio import AsyncClient
+from holdfast.lab.links import Direction
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.resp import ReplyError
@@ -233,6 +236,67 @@ def test_a_release_whose_reply_is_lost_can_be_called_again(server: Redis) -> Non
         lock.release()
         assert not client.inspect("x").locked
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("stage", "direction"),
+    [
+        ("connecting", None),
+        ("asking", None),
+        ("asking", "to_server"),
+        ("asking", "to_client"),
+        ("waiting", None),
+        ("waiting", "to_client"),
+    ],
+)
+def test_a_cancellation_while_the_server_is_silent(
+    server: Redis, stage: str, direction: Direction | None
+) -> None:
+    """It does not hang, whatever the server knows of; and what stays there is over with its ttl."""
+
+    async def main(other: Client, proxy: Proxy) -> None:
+        async with holdfast.aio.connect(f"redis://{proxy.address}", io_timeout=HURRY) as locks:
+            lock = locks.lock("x", ttl=1.0)
+            if stage != "connecting":
+                async with locks.lock("warm"):
+                    pass
+            held = await asyncio.to_thread(taken, other) if stage == "waiting" else None
+            if stage != "waiting":
+                proxy.hold(direction)
+            connections = proxy.connections
+            task = asyncio.create_task(lock.acquire())
+            if stage == "connecting":
+                await async_wait_until(lambda: proxy.connections > connections)
+            elif stage == "asking":
+                await async_wait_until(lambda: _asks(locks))
+            else:
+                await async_wait_until(lambda: other.inspect("x").waiters)
+                proxy.hold(direction)
+            began = time.monotonic()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert time.monotonic() - began < 4
+            if held is not None:
+                await asyncio.to_thread(held.release)
+            proxy.pass_on()
+            newer = await asyncio.to_thread(taken, other, timeout=20)
+            await asyncio.to_thread(newer.release)
+            await async_wait_until(lambda: not other.inspect("x").waiters)
+            again = await lock.acquire(timeout=20)
+            assert again is not None
+            assert again.token > newer.token
+            await again.release()
+            assert not other.inspect("x").locked
+
+    with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as other:
+        asyncio.run(main(other, proxy))
+
+
+def _asks(locks: AsyncClient) -> bool:
+    """A request of its own is under way."""
+    adapter: Any = locks._driver.adapter
+    return bool(adapter._home._waiting)
 
 
 def test_an_asyncio_holder_whose_server_hangs_is_told_in_time(server: Redis) -> None:

@@ -238,6 +238,41 @@ def test_no_tls_to_a_server_with(driver: Driver) -> None:
         asker.acquire()
 
 
+@pytest.mark.engine("redis+cluster")
+def test_a_cluster_over_tls() -> None:
+    """Wherever it is sent, to every master and to listen."""
+    with RedisCluster(tls=True) as cluster:
+        url = f"redis+cluster://{cluster.addresses}?ssl=true"
+        authority = cluster.members[0].certificates.authority
+        wait_and_take(f"{url}&ssl_ca_certs={authority}")
+        try_out("asyncio", f"{url}&ssl_ca_certs={authority}")
+        with Asker("threads", url) as asker, pytest.raises(EngineUnavailable, match="is not trusted"):
+            asker.acquire()
+
+
+@pytest.mark.engine("redis+sentinel")
+def test_sentinels_over_tls_that_want_a_password() -> None:
+    """Their own, which is not the master's."""
+    users = {"watcher": "on >watch-secret ~* &* +@all"}
+    with RedisSentinel(
+        tls=True, password="top secret", sentinel_password="sentinel secret", sentinel_acl=users
+    ) as system:
+        authority = system.nodes[0].certificates.authority
+        end = f"{system.addresses}?service={system.service}&ssl=true"
+        url = f"redis+sentinel://:top%20secret@{end}&ssl_ca_certs={authority}"
+        wait_and_take(f"{url}&sentinel_password=sentinel%20secret")
+        try_out("asyncio", url, sentinel_username="watcher", sentinel_password="watch-secret")
+        try_out("threads", url, sentinel_username="watcher", sentinel_password="watch-secret")
+        wrong = f"{url}&sentinel_password=top%20secret"
+        for refused, told in ((url, "wants a password"), (wrong, "does not know this user")):
+            with Asker("threads", refused) as asker, pytest.raises(EngineUnavailable, match=told):
+                asker.acquire()
+        old = system.master()
+        system.failover()
+        wait_until(old.is_replica)
+        wait_and_take(f"{url}&sentinel_password=sentinel%20secret")
+
+
 # --- the wrong server ---------------------------------------------------------------------------
 
 
