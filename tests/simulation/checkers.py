@@ -28,7 +28,7 @@ from holdfast.drivers.simulation import (
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols.book import LeaseState
 from holdfast.rules.record import PATIENCE_SECONDS, Record
-from holdfast.rules.requests import Acquire, Break, Broken, Release, Request, Withdraw
+from holdfast.rules.requests import Acquire, Break, Broken, Downgrade, Release, Request, Withdraw
 from holdfast.rules.transitions import ADMITS
 from simulation.schedules import Run
 
@@ -343,24 +343,33 @@ def first_come_first_served(seen: Evidence) -> Iterator[str]:
     """Nobody passes one who waits longer, and nobody whose client is well loses its place."""
     for name, changes in seen.changes.items():
         for change in changes:
-            if not change.before.queue or change.before.queue is change.after.queue:
+            before, after = change.before, change.after
+            if not before.queue or (before.queue is after.queue and before.holders is after.holders):
                 continue
             grants = [nonce for nonce, _ in _new_holders(change)]
-            waiting = [w.nonce for w in change.before.queue]
-            still = {w.nonce: w for w in change.after.queue}
-            if isinstance(change.request, Acquire) and change.request.fair:
-                for nonce in grants:
-                    ahead = waiting[: waiting.index(nonce)] if nonce in waiting else waiting
-                    passed = [n for n in ahead if n in still and not _admitted(change.after, still[n].mode)]
-                    if passed:
-                        yield f"{name!r} at {change.at:.4f} s: {nonce} passed {', '.join(passed)}"
+            waiting = [w.nonce for w in before.queue]
+            still = {w.nonce: w for w in after.queue}
+            for nonce in grants:
+                if nonce == _free_to_pass(change.request):
+                    continue
+                ahead = waiting[: waiting.index(nonce)] if nonce in waiting else waiting
+                passed = [n for n in ahead if n in still and not _admitted(after, still[n].mode)]
+                if passed:
+                    yield f"{name!r} at {change.at:.4f} s: {nonce} passed {', '.join(passed)}"
             own = getattr(change.request, "nonce", "")
-            for waiter in change.before.queue:
+            for waiter in before.queue:
                 if waiter.nonce in still or waiter.nonce in grants or waiter.nonce == own:
                     continue
                 since = change.at - AFTER_EFFECTS_SECONDS
                 if not seen.troubled(waiter.nonce, since, change.at):
                     yield f"{name!r} at {change.at:.4f} s: {waiter.nonce} lost its place, though all was well"
+
+
+def _free_to_pass(request: Request) -> str:
+    """Who asked not to queue may pass; and a writer that turns into a reader takes nothing from anybody."""
+    if isinstance(request, Downgrade):
+        return request.reader_nonce
+    return request.nonce if isinstance(request, Acquire) and not request.fair else ""
 
 
 def _admitted(record: Record, mode: str) -> bool:

@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Wait
+from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Troubled, Unlisten, Wait
 from holdfast.drivers.simulation import Node, SimulatedClient
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.handed import Handed
-from holdfast.protocols.records import acquiring, trouble
+from holdfast.protocols.records import acquiring, giving_back, trouble
 from holdfast.rules import handing, queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
 from holdfast.rules.requests import (
@@ -33,7 +33,10 @@ from holdfast.rules.requests import (
     Request,
     Snapshot,
     Wake,
+    Withdraw,
+    Withdrawn,
 )
+from holdfast.rules.transitions import Step
 from simulation.plans import WEIGHTS
 from simulation.store import CounterStore
 
@@ -50,7 +53,7 @@ class Mutant:
     name: str
     patch: Callable[[], Patch]
     caught_by: tuple[str, ...]
-    """The checkers of which at least one must see it."""
+    """The checkers that see it, each in one schedule or another."""
     scenarios: tuple[str, ...]
     intensity: float = 1.0
     kinds: tuple[str, ...] = tuple(WEIGHTS)
@@ -300,6 +303,28 @@ async def _listening_late(script: Script[Any]) -> Any:
             trouble = error
 
 
+def hands_over_to_the_last() -> Patch:
+    """A stack where a queue should be: the lock goes to who came last."""
+    shipped = handing._handing_over
+
+    def handing_over(step: Step, now: float, wall_us: int) -> Step:
+        *others, last = step.record.queue
+        turned = step.record._replace(queue=(last._replace(turn_at=now), *others))
+        handed = shipped(step._replace(record=turned), now, wall_us)
+        return step if handed.record is turned else handed
+
+    return mock.patch.object(handing, "_handing_over", handing_over)
+
+
+def newcomer_barges() -> Patch:
+    """Whoever comes while it is free takes it, though somebody else's turn has come."""
+
+    def may_pass(record: Record, mode: str, fair: bool, admits: Any) -> bool:
+        return queueing.may_pass(record, mode, False, admits)
+
+    return mock.patch.object(transitions, "may_pass", may_pass)
+
+
 def dead_head_stays() -> Patch:
     """A waiter that does not come when it is its turn keeps its place."""
 
@@ -331,6 +356,41 @@ def late_arrival_accepted() -> Patch:
     return mock.patch.object(transitions, "_remembering", lambda record, nonce, linger, now: record)
 
 
+def withdraw_leaves_its_place() -> Patch:
+    """Who gives up while it waits does not leave the queue."""
+    shipped = original(Withdraw)
+
+    def withdraw(
+        record: Record, ask: Withdraw, now: float, wall_us: int, admits: Any
+    ) -> tuple[Record, Reply]:
+        if queueing.find_waiter(record, ask.nonce) is not None:
+            return record, Withdrawn(record.holders, now)
+        return shipped(record, ask, now, wall_us, admits)
+
+    return handler(Withdraw, withdraw)
+
+
+def refreshed_for_ever() -> Patch:
+    """Who stopped waiting is still said to wait: its place, or its subscription, is kept."""
+
+    async def stop_listening(self: acquiring.Attempt) -> None:
+        self.listening = False
+        await Unlisten(self.nonce)
+
+    return mock.patch.object(acquiring.Attempt, "stop_listening", stop_listening)
+
+
+def raw_errors() -> Patch:
+    """What the transport raised reaches the user as it is."""
+
+    def unavailable(name: str, trouble: Troubled) -> Exception:
+        return ConnectionError(str(trouble))
+
+    return _both(
+        *(mock.patch.object(each, "unavailable", unavailable) for each in (acquiring, giving_back, trouble))
+    )
+
+
 # --- guards -------------------------------------------------------------------------------------
 
 
@@ -346,6 +406,12 @@ def loss_never_told() -> Patch:
         return None
 
     return mock.patch("holdfast.drivers.simulation.client.watch_deadlines", watch_deadlines)
+
+
+def loss_told_early() -> Patch:
+    """A renewal that is late is taken for a loss, though most of the lease is left."""
+    early = property(lambda state: state.deadline - state.grace - state.ttl / 2)
+    return mock.patch.object(LeaseState, "signal_at", early)
 
 
 @contextlib.contextmanager
@@ -381,6 +447,8 @@ MUTANTS: Final = (
     Mutant("tokens in milliseconds", millisecond_tokens, ("tokens",), ("burst",), 2.0, FORGETS),
     Mutant("notify before release", notify_before_release, ("prompt hand off",), ("lock", "rlock")),
     Mutant("wake everyone", wake_everyone, ("wake ups",), ("lock", "rwlock")),
+    Mutant("hands over to the last in line", hands_over_to_the_last, ("first come first served",), ("lock",)),
+    Mutant("newcomer barges", newcomer_barges, ("first come first served",), ("lock", "rwlock")),
     Mutant("dead waiter at the head", dead_head_stays, ("everyone served",), ("lock", "rlock")),
     Mutant("subscribe after the check", subscribe_after_the_check, ("prompt hand off",), ("lock", "rlock")),
     Mutant(
@@ -393,7 +461,16 @@ MUTANTS: Final = (
         ("lock", "rlock"),
     ),
     Mutant(
+        "withdraw leaves its place behind",
+        withdraw_leaves_its_place,
+        ("first come first served", "prompt hand off"),
+        ("lock", "rlock"),
+    ),
+    Mutant("place kept for who is gone", refreshed_for_ever, ("nothing left behind",), ("lock", "rlock")),
+    Mutant("errors of the transport as they are", raw_errors, ("scripts end well",), ("lock", "rlock")),
+    Mutant(
         "guard checks writes only", guard_checks_writes_only, ("no lost update",), ("guard",), 3.0, ("pause",)
     ),
     Mutant("loss never told", loss_never_told, ("loss told",), ("lock", "rlock")),
+    Mutant("loss told early", loss_told_early, ("no false alarm",), ("lock", "rlock")),
 )

@@ -132,6 +132,15 @@ def copy_without_waiting() -> Patch:
     return mock.patch.object(membership, "rejoin_seconds", return_value=0.0)
 
 
+def marks_never_renewed() -> Patch:
+    """A node that remembers everything, but was restarted, is left out for good."""
+
+    async def mend(quorum: Quorum, greetings: Any) -> bool:
+        return False
+
+    return mock.patch.object(membership, "_mend", mend)
+
+
 # --- the clock, the end -------------------------------------------------------------------------
 
 
@@ -154,6 +163,18 @@ def validity_before_the_stamp() -> Patch:
     return both(
         mock.patch.object(acquiring, "_stamp", stamp), mock.patch.object(Quorum, "valid_until", valid_until)
     )
+
+
+def claims_without_end() -> Patch:
+    """Seconds are taken for minutes: what the dead held stays."""
+    shipped = transitions._HANDLERS[node.Acquire]
+
+    def acquire(
+        record: node.NodeRecord, ask: node.Acquire, now: int
+    ) -> tuple[node.NodeRecord, node.NodeReply]:
+        return shipped(record, ask._replace(ttl=ask.ttl * 60), now)
+
+    return handler(node.Acquire, acquire)
 
 
 def release_to_the_granting() -> Patch:
@@ -194,7 +215,7 @@ def granted_names_asked_for_again() -> Patch:
     return mock.patch.object(acquiring, "_take_again", take_again)
 
 
-TOKENS: Final = ("unique tokens", "tokens grow", "in the order of grants", "succession")
+TOKENS: Final = ("unique tokens", "tokens grow", "in the order of grants")
 
 FLICKER: Final = ("clock flicker",)
 
@@ -235,7 +256,7 @@ QUORUM_MUTANTS: Final = (
     QuorumMutant(
         "delayed restart without copying",
         rejoin_without_copying,
-        TOKENS,
+        (*TOKENS, "succession"),
         size=3,
         first=13,
         plan=MISSED_AND_FORGOTTEN,
@@ -249,6 +270,13 @@ QUORUM_MUTANTS: Final = (
         plan=FORGOTTEN_WHILE_HELD,
     ),
     QuorumMutant(
+        "marks of restarted nodes never renewed",
+        marks_never_renewed,
+        ("everyone ready",),
+        ("quorum lock",),
+        kinds=("node crash",),
+    ),
+    QuorumMutant(
         "validity checked before the stamp",
         validity_before_the_stamp,
         ("decided in time",),
@@ -256,6 +284,13 @@ QUORUM_MUTANTS: Final = (
         2.0,
         ("slow", "node slow"),
         node_seconds=2.0,
+    ),
+    QuorumMutant(
+        "claims that outlast their ttl",
+        claims_without_end,
+        ("nothing left on nodes",),
+        kinds=("crash",),
+        intensity=3.0,
     ),
     QuorumMutant("release only to nodes that granted", release_to_the_granting, ("released everywhere",)),
     QuorumMutant(

@@ -10,9 +10,12 @@ from typing import Any, Final
 from unittest import mock
 
 from holdfast.drivers.simulation.ordered import OrderedStore
+from holdfast.protocols.book import LeaseState
+from holdfast.protocols.records import acquiring
 from holdfast.protocols.tickets import taking
 from holdfast.protocols.tickets.desk import Desk, Mine, Session
 from holdfast.protocols.tickets.ops import Remove, Removed
+from holdfast.rules import tickets as rule
 from holdfast.rules.requests import Queued
 from holdfast.rules.tickets import Settings, Stand, Ticket, Watched
 from holdfast.rules.tickets import find as shipped_find
@@ -109,6 +112,24 @@ def late_arrival_accepted() -> Patch:
     return mock.patch.object(OrderedStore, "_remove", remove)
 
 
+def another_try_under_the_same_name() -> Patch:
+    """Who was granted it too late, and gave it back, asks again as if nothing had been."""
+    shipped = acquiring.Attempt.granted_too_late
+
+    async def granted_too_late(self: acquiring.Attempt, state: LeaseState) -> Any:
+        done = await shipped(self, state)
+        self.nonce = state.nonce
+        self.request = acquiring.asking(self.book, self.spec, self.owner, self.nonce)
+        return done
+
+    return mock.patch.object(acquiring.Attempt, "granted_too_late", granted_too_late)
+
+
+def no_room_between_tokens() -> Patch:
+    """The token is the place: who breaks a lock, or turns into a reader, has the number of the next one."""
+    return mock.patch.object(rule, "TOKENS_PER_PLACE", 1)
+
+
 def keeps_its_permit_to_itself() -> Patch:
     """Who gets a permit after waiting does not tell the next one, which goes on waiting for it alone."""
 
@@ -160,7 +181,7 @@ TICKETS_MUTANTS: Final = (
     Mutant(
         "own ticket not read again",
         own_ticket_taken_for_granted,
-        ("exclusion", "deadlines"),
+        ("deadlines",),
         ("tickets tools",),
         3.0,
         ("slow", "pause"),
@@ -189,10 +210,25 @@ TICKETS_MUTANTS: Final = (
     Mutant(
         "late arrival of a withdrawn attempt accepted",
         late_arrival_accepted,
-        ("everyone served", "nothing left behind"),
+        ("everyone served",),
         ("tickets lock", "tickets several"),
         3.0,
         ("slow", "interrupt"),
+    ),
+    Mutant(
+        "another try under the same nonce",
+        another_try_under_the_same_name,
+        ("one grant per attempt",),
+        ("tickets lock", "tickets rlock"),
+        3.0,
+        ("pause", "slow"),
+    ),
+    Mutant(
+        "no room between tokens",
+        no_room_between_tokens,
+        ("tokens",),
+        ("tickets rwlock", "tickets tools"),
+        kinds=KINDS,
     ),
     Mutant(
         "permit kept to oneself",

@@ -43,6 +43,7 @@ from ...rules.requests import (
     Break,
     Broken,
     Done,
+    Downgrade,
     Inspect,
     Refresh,
     Release,
@@ -394,7 +395,8 @@ class OrderedStore(Node):
             return
         del place.tickets[op.old.nonce]
         self._put(op.name, op.new, op.session)
-        self._changed(op.name, Inspect(), Done(), frozenset({op.old.nonce}), gone=True)
+        request = Downgrade(op.old.nonce, op.new.nonce)
+        self._changed(op.name, request, Done(), frozenset({op.old.nonce}), gone=True)
 
     def _lend(self, op: Lend) -> bool:
         session = f"lent/{self._revision}"
