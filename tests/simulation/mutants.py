@@ -16,7 +16,7 @@ from holdfast.core.deadlines import relied_until
 from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Troubled, Unlisten, Wait
 from holdfast.drivers.simulation import Node, SimulatedClient
 from holdfast.drivers.simulation.faults import FORGETS
-from holdfast.protocols import records
+from holdfast.protocols import keeper, records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.handed import Handed
 from holdfast.protocols.records import acquiring, giving_back, trouble
@@ -40,7 +40,7 @@ from holdfast.rules.transitions import Step
 from simulation.plans import WEIGHTS
 from simulation.store import CounterStore
 
-__all__ = ["MUTANTS", "Mutant", "Patch", "counted_by_the_wall"]
+__all__ = ["MUTANTS", "Mutant", "Patch", "counted_by_the_wall", "deadline_from_reply"]
 
 Handler = Callable[[Record, Any, float, int, Any], tuple[Record, Reply]]
 Patch = contextlib.AbstractContextManager[Any]
@@ -144,6 +144,18 @@ def deadline_from_reply() -> Patch:
         return state
 
     return mock.patch.object(records, "acquire", acquire)
+
+
+def renewal_from_reply() -> Patch:
+    """A renewed lease is counted from when the answer came."""
+    shipped = keeper._renewed
+
+    async def renewed(
+        book: Book, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
+    ) -> None:
+        await shipped(book, state, ttl, reply, now, now)
+
+    return mock.patch.object(keeper, "_renewed", renewed)
 
 
 def undated_grants() -> Patch:
@@ -434,6 +446,7 @@ MUTANTS: Final = (
     Mutant("renewal without owner check", renewal_without_owner_check, ("deadlines",), ("tools", "lock")),
     Mutant("renewal that re-creates", renewal_that_recreates, ("tokens",), ("lock", "rlock")),
     Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
+    Mutant("renewal counted from the reply", renewal_from_reply, ("deadlines",), ("lock", "rwlock")),
     Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("semaphore",), 3.0, ("slow",)),
     Mutant("handed over without a date", handed_over_undated, ("deadlines",), ("lock", "rlock")),
     Mutant(

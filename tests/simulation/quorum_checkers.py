@@ -94,16 +94,18 @@ def tokens_grow(seen: QuorumEvidence) -> Iterator[str]:
 
 
 def in_the_order_of_grants(seen: QuorumEvidence) -> Iterator[str]:
-    """Where no clock was set, tokens grow in the order in which they were granted. Adopting is no grant."""
+    """Where no clock was set, tokens grow in the order in which they were granted. Adopting is no grant, and
+    neither is what was broken before its client heard of it."""
     if seen.jumps:
         return
     for name, beliefs in seen.beliefs_by_name().items():
         last: Belief | None = None
         granted: set[str] = set()
         for belief in sorted(beliefs, key=lambda b: b.began):
-            if belief.state.nonce in granted:
+            nonce = belief.state.nonce
+            if nonce in granted or seen.broken.get(nonce, inf) < belief.began:
                 continue
-            granted.add(belief.state.nonce)
+            granted.add(nonce)
             if last is not None and belief.token <= last.token:
                 yield (
                     f"{name!r} at {belief.began:.4f} s: {belief.token} for {belief.state.nonce}, "

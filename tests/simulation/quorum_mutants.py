@@ -17,7 +17,7 @@ from holdfast.protocols.quorum.acquiring import Taking
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
 from holdfast.rules import node
 from holdfast.rules.node import transitions
-from simulation.mutants import counted_by_the_wall
+from simulation.mutants import counted_by_the_wall, deadline_from_reply
 from simulation.plans import WALL_JUMP
 from simulation.quorum_schedules import QUORUM_KINDS
 
@@ -304,12 +304,19 @@ QUORUM_MUTANTS: Final = (
         first=2,
     ),
     QuorumMutant(
+        "deadline counted from the reply",
+        deadline_from_reply,
+        ("kept by a majority",),
+        ("quorum lock",),
+        kinds=("slow",),
+    ),
+    QuorumMutant(
         "leases counted by the clock on the wall",
         counted_by_the_wall,
-        ("exclusion", "kept by a majority"),
+        ("exclusion",),
         ("quorum handling",),
         2.0,
         ("pause", WALL_JUMP),
-        first=8,
+        first=45,
     ),
 )

@@ -6,17 +6,20 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from holdfast.core.arguments import Spec
 from holdfast.drivers.simulation import Changed, Clock, Fault, Interrupted, Link, Livelock, World
 from simulation.campaign import Outcome, describe_failure, one_schedule, shrunk
 from simulation.coverage import missing_cells, unknown_steps
 from simulation.mutants import MUTANTS
 from simulation.plans import dump_plan, load_plan, make_plan, shrink
 from simulation.schedules import run_schedule
-from simulation.workloads import SCENARIOS
+from simulation.workloads import SCENARIOS, Worker
 from tidy.source import ROOT
 
 DIGEST = """
@@ -54,12 +57,42 @@ def test_the_same_seed_is_the_same_world(scenario: str) -> None:
     assert there.stdout.strip() == here
 
 
-def test_a_smaller_plan_does_not_change_what_the_workers_intend() -> None:
-    def first_wishes(plan: list[Fault]) -> list[float]:
-        run = run_schedule(3, "lock", plan)
-        return [run.world.stream("workload", machine, 0, 0).random() for machine in range(4)]
+TROUBLES = [
+    Fault(0.4, "loss", -1, 6.0, 0.3),
+    Fault(1.0, "pause", 0, 3.0),
+    Fault(2.0, "interrupt", 1, 0.0, 3.0),
+    Fault(3.0, "node crash", 0, 1.0),
+    Fault(5.0, "crash", 2, 0.5),
+]
 
-    assert first_wishes([]) == first_wishes([Fault(1.0, "pause", 0, 3.0)])
+Wishes = dict[tuple[str, str, int], list[Spec]]
+
+
+def wishes(scenario: str, plan: list[Fault]) -> Wishes:
+    """(client, worker, round) → what it wanted to lock, and how, in order."""
+    wished: Wishes = defaultdict(list)
+    shipped = Worker.spec
+
+    def spec(self: Worker, *arguments: Any, **given: Any) -> Spec:
+        wish = shipped(self, *arguments, **given)
+        wished[self.client.id, self.task.label, self.round].append(wish)
+        return wish
+
+    with mock.patch.object(Worker, "spec", spec):
+        run_schedule(3, scenario, plan)
+    return wished
+
+
+@pytest.mark.parametrize("scenario", ["lock", "rlock", "rwlock", "several", "semaphore"])
+def test_what_goes_wrong_does_not_change_what_the_workers_intend(scenario: str) -> None:
+    undisturbed, disturbed = wishes(scenario, []), wishes(scenario, TROUBLES)
+    both = undisturbed.keys() & disturbed.keys()
+    assert len(both) > 20
+    for key in both:
+        # Who did not get the first may not come to wish for more.
+        for one, other in zip(undisturbed[key], disturbed[key], strict=False):
+            assert one == other, key
+    assert undisturbed != disturbed, "nothing went wrong at all"
 
 
 def test_plans_are_data() -> None:

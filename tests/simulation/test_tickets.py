@@ -16,7 +16,7 @@ from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets
 
 BATCHES = 8
 BATCH = 80
-STRUCK_BY = 48
+STRUCK_BY = 180
 SCHEDULES_AT_MOST = 300
 
 
@@ -42,7 +42,8 @@ def test_where_nothing_goes_wrong(scenario: str) -> None:
 def test_every_essential_step_is_struck() -> None:
     cells: Counter[tuple[str, str]] = Counter()
     for seed in range(STRUCK_BY):
-        cells.update(run_tickets(seed, intensity=3.0).world.coverage)
+        scenario = ("tickets tools", "tickets rwlock", "tickets lock")[seed % 3]
+        cells.update(run_tickets(seed, scenario, intensity=3.0).world.coverage)
     assert missing_cells(cells, TICKETS_ESSENTIAL) == []
     assert unknown_steps(cells) == set()
 

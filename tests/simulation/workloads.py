@@ -1,7 +1,8 @@
 """What the simulated clients do all day. One class for each scenario; what is checked is not known here.
 
-A worker takes locks as a user does, through the shipped scripts, with chance of its own: what it intends to
-do does not depend on what happens to it.
+A worker takes locks as a user does, through the shipped scripts, with chance of its own for each round: what
+it intends to do in a round does not depend on what happened to it in those before. (When a round begins does,
+and who takes over what another one left depends on what was left.)
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Worker:
         self.board = board
         self.client = client
         self.book = client.book
-        self.chance = board.world.stream("workload", client.machine, client.incarnation, number)
+        self.number = number
+        self.round = 0
+        self.chance = self.chance_of_round()
         self.owner = f"host{client.machine}/{client.incarnation}/worker{number}"
         self.who = weakref.ref(self)
         self.writes = 0
@@ -85,6 +88,8 @@ class Worker:
         except Interrupted:
             self.task.cleaning = False
         while self.board.world.now < STOP_AT:
+            self.round += 1
+            self.chance = self.chance_of_round()
             try:
                 await self.once_or_excused()
                 await Pause(self.chance.expovariate(1 / self.idle_seconds()))
@@ -105,6 +110,12 @@ class Worker:
 
     async def once(self) -> None:
         raise NotImplementedError
+
+    def chance_of_round(self) -> random.Random:
+        client = self.client
+        return self.board.world.stream(
+            "workload", client.machine, client.incarnation, self.number, self.round
+        )
 
     # --- choosing -------------------------------------------------------------------------------
 
