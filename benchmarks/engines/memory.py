@@ -33,7 +33,7 @@ CONTESTANTS = (
         "Holdfast, memory engine",
         "subject",
         partial(open_threads, URL),
-        frozenset({"many", "renews"}),
+        frozenset({"many", "renews", "simulated"}),
         "holdfast",
     ),
     Contestant(
@@ -50,6 +50,6 @@ CONTESTANTS = (
 GROUP = Group(
     "Memory engine",
     CONTESTANTS,
-    ("pairs", "held", "renewal"),
+    ("pairs", "held", "renewal", "simulation"),
     {"pairs": "threading-lock"},
 )

@@ -204,8 +204,7 @@ GROUP = Group(
     {
         "pairs": "Two bare SQLite transactions are a row inserted and a row deleted (WAL, synchronous "
         "NORMAL) in an ordinary table, as one would write it; a table without rowid, which costs about two "
-        "thirds, stands beside it. Which of the two is the base decides whether the figure of 0.35 is "
-        "reached.",
+        "thirds, stands beside it. The ratios refer to the first, and so does the figure to reach.",
         "contention": "A bare queue in SQLite keeps numbers in one row and tells who is next by a datagram: "
         "the least that a lock kept in SQLite costs whoever waits for it.",
         "neighbour": "Files of the peers have nothing in common; bare SQLite transactions share one writer "

@@ -12,7 +12,20 @@ from typing import Final
 from ..contestant import Ability, Contestant
 from ..interleaving import Bench
 from ..results import Result
-from . import contention, crowd, handoff, held, neighbour, pairs, renewal, stopped, tasks, waiters, waiting
+from . import (
+    contention,
+    crowd,
+    handoff,
+    held,
+    neighbour,
+    pairs,
+    renewal,
+    simulation,
+    stopped,
+    tasks,
+    waiters,
+    waiting,
+)
 
 __all__ = ["MEASURES", "Measure"]
 
@@ -67,5 +80,6 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "waiters": Measure(waiters.measure, 10, does_not_poll),
     "crowd": Measure(crowd.measure, 5, able("crowd"), least_rounds=1),
     "renewal": Measure(renewal.measure, 20, able("renews"), at_once=True, least_rounds=1),
+    "simulation": Measure(simulation.measure, 20, able("simulated")),
 }
 """What ``MEASURES=`` can name, in the order of the report."""

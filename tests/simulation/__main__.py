@@ -43,9 +43,9 @@ def main() -> int:
         task = progress.add_task("schedules", total=options.schedules, rate="")
         for outcome in run_campaign(range(seed, seed + options.schedules), options.processes):
             report.add(outcome)
-            rate = f"{report.schedules / (time.monotonic() - started):.0f}/s"
+            so_far = f"{report.schedules / (time.monotonic() - started):.0f}/s"
             told = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
-            progress.update(task, advance=1, rate=rate, description=told)
+            progress.update(task, advance=1, rate=so_far, description=told)
     seconds = time.monotonic() - started
     wide = Console(width=max(console.width, TABLE_WIDTH))
     wide.print(coverage_table(report.coverage))
@@ -54,8 +54,10 @@ def main() -> int:
     if len(report.failures) > SHRUNK_AT_MOST:
         others = ", ".join(str(failure.seed) for failure in report.failures[SHRUNK_AT_MOST:])
         console.print(f"also failed: seeds {others}", soft_wrap=True)
+    rate = report.schedules / seconds
+    per_core = rate / min(options.processes, os.cpu_count() or 1)
     console.print(
-        f"{report.schedules} schedules in {seconds:.1f} s ({report.schedules / seconds:.0f}/s): "
+        f"{report.schedules} schedules in {seconds:.1f} s ({rate:.0f}/s, {per_core:.0f}/s per core): "
         f"{report.grants} grants, {report.events} events, {len(report.failures)} failed"
     )
     return 1 if report.failures else 0

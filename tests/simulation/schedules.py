@@ -11,13 +11,13 @@ from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.store import CounterStore
 from simulation.workloads import SCENARIOS, STOP_AT, Board, names_for
 
-__all__ = ["DONE_BY", "Run", "run_schedule", "scenario_of"]
+__all__ = ["STOP_AT", "Run", "run_schedule", "scenario_of"]
 
-DONE_BY: Final = 31.0
-"""Everyone is served and done by then: three seconds of grace for the last holder's ttl, and all turns."""
+DONE_SECONDS: Final = 14.0
+"""So long after nothing new is begun everyone is served and done: the last holders' ttl, and all turns."""
 
-ENDS_AT: Final = DONE_BY + 13.0
-"""By then nothing is left behind, not even by those who crashed."""
+QUIET_SECONDS: Final = 13.0
+"""After that long again nothing is left behind, not even by those who crashed."""
 
 DRIFT: Final = 0.0045
 """How far a machine's clock strays; two machines together stay below the 1 % that leases allow for."""
@@ -50,12 +50,14 @@ def run_schedule(
     plan: list[Fault] | None = None,
     intensity: float = 1.0,
     kinds: Sequence[str] = tuple(WEIGHTS),
+    stop_at: float = STOP_AT,
 ) -> Run:
     scenario = scenario or scenario_of(seed)
     world = World(f"{scenario}/{seed}")
     if plan is None:
         plan = make_plan(world.stream("faults"), intensity, kinds, bursts=scenario == "burst")
     board = _build(world, scenario)
+    board.stop_at = stop_at
     inject(world, plan)
     run = Run(scenario, seed, plan, world, board)
     try:
@@ -68,9 +70,9 @@ def run_schedule(
 
 
 def _play(run: Run) -> None:
-    world = run.world
-    world.run(STOP_AT)
-    while world.now < DONE_BY:
+    world, stop_at = run.world, run.board.stop_at
+    world.run(stop_at)
+    while world.now < stop_at + DONE_SECONDS:
         world.run(world.now + 1.0)
         if not any(_workers(client) for client in world.clients):
             break
@@ -80,7 +82,7 @@ def _play(run: Run) -> None:
         for client in world.clients
         for label in _workers(client)
     ]
-    world.run(ENDS_AT)
+    world.run(stop_at + DONE_SECONDS + QUIET_SECONDS)
 
 
 def _workers(client: SimulatedClient) -> list[str]:

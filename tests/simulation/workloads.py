@@ -45,6 +45,7 @@ class Board:
     store: CounterStore
     names: tuple[str, ...]
     limit: int
+    stop_at: float = STOP_AT
     handed_over: list[tuple[Spec, str]] = field(default_factory=list)
     """Exported leases that nobody has adopted yet."""
 
@@ -87,7 +88,7 @@ class Worker:
             await Pause(self.chance.random() * 0.4)
         except Interrupted:
             self.task.cleaning = False
-        while self.board.world.now < STOP_AT:
+        while self.board.world.now < self.board.stop_at:
             self.round += 1
             self.chance = self.chance_of_round()
             try:
