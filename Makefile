@@ -108,7 +108,7 @@ SCENARIO ?=
 PLAN ?=
 
 .PHONY: sim
-sim: $(STAMP) ## Run random fault schedules in virtual time: SCHEDULES=… [SEED=…]
+sim: $(STAMP) ## Run random fault schedules in virtual time: SCHEDULES=… [SEED=…] [SCENARIO=…]
 	@PYTHONPATH=tests $(BIN)/python -m simulation --schedules "$(SCHEDULES)" --seed "$(SEED)" \
 	    --scenario "$(SCENARIO)" --plan '$(PLAN)'
 

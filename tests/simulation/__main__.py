@@ -12,7 +12,15 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from simulation.campaign import ALL_SCENARIOS, Report, describe_failure, one_schedule, run_campaign, shrunk
+from simulation.campaign import (
+    ALL_SCENARIOS,
+    Report,
+    campaign_scenario_of,
+    describe_failure,
+    one_schedule,
+    run_campaign,
+    shrunk,
+)
 from simulation.coverage import coverage_table
 from simulation.plans import load_plan
 
@@ -26,7 +34,7 @@ def main() -> int:
     options = _options()
     console = Console()
     logging.disable(logging.CRITICAL)  # what scripts log is not news here
-    if options.scenario or options.plan:
+    if options.plan:
         return _again(console, options)
     seed = random.randrange(10**9) if options.seed is None else options.seed
     report = Report()
@@ -41,7 +49,8 @@ def main() -> int:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("schedules", total=options.schedules, rate="")
-        for outcome in run_campaign(range(seed, seed + options.schedules), options.processes):
+        seeds = range(seed, seed + options.schedules)
+        for outcome in run_campaign(seeds, options.processes, options.scenario or None):
             report.add(outcome)
             so_far = f"{report.schedules / (time.monotonic() - started):.0f}/s"
             told = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
@@ -64,9 +73,9 @@ def main() -> int:
 
 
 def _again(console: Console, options: argparse.Namespace) -> int:
-    """One schedule, as it was told."""
-    plan = load_plan(options.plan) if options.plan else None
-    outcome = one_schedule(options.seed or 0, options.scenario or None, plan)
+    """One schedule, as it was told; of the scenario that a campaign runs with this seed, if none was."""
+    seed = options.seed or 0
+    outcome = one_schedule(seed, options.scenario or campaign_scenario_of(seed), load_plan(options.plan))
     if outcome.found:
         console.print(describe_failure(outcome), markup=False, highlight=False, soft_wrap=True)
         return 1

@@ -8,6 +8,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from holdfast.drivers.simulation import Fault
 from simulation.checkers import check
@@ -19,7 +20,16 @@ from simulation.tickets_checkers import check as check_tickets
 from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets_scenario_of
 from simulation.workloads import SCENARIOS
 
-__all__ = ["ALL_SCENARIOS", "Outcome", "Report", "describe_failure", "one_schedule", "run_campaign", "shrunk"]
+__all__ = [
+    "ALL_SCENARIOS",
+    "Outcome",
+    "Report",
+    "campaign_scenario_of",
+    "describe_failure",
+    "one_schedule",
+    "run_campaign",
+    "shrunk",
+]
 
 ALL_SCENARIOS = (*SCENARIOS, *TICKETS_SCENARIOS, *QUORUM_SCENARIOS)
 """Of all families of protocols: the name of a scenario says which."""
@@ -104,14 +114,15 @@ def describe_failure(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def run_campaign(seeds: range, processes: int) -> Iterator[Outcome]:
-    """The outcomes as they come."""
+def run_campaign(seeds: range, processes: int, scenario: str | None = None) -> Iterator[Outcome]:
+    """The outcomes as they come; all of one scenario, if it is named."""
+    one = partial(_one, scenario)
     if processes <= 1:
-        yield from map(_one, seeds)
+        yield from map(one, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes, _prepare) as pool:
-        yield from pool.imap_unordered(_one, seeds, chunksize=10)
+        yield from pool.imap_unordered(one, seeds, chunksize=10)
 
 
 def _prepare() -> None:
@@ -122,12 +133,12 @@ def _prepare() -> None:
 _done = 0
 
 
-def _one(seed: int) -> Outcome:
+def _one(scenario: str | None, seed: int) -> Outcome:
     global _done
     _done += 1
     if _done % COLLECT_EVERY == 0:
         gc.collect()
-    return one_schedule(seed, campaign_scenario_of(seed))
+    return one_schedule(seed, scenario or campaign_scenario_of(seed))
 
 
 def campaign_scenario_of(seed: int) -> str:

@@ -58,6 +58,24 @@ def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> Non
         assert any(cell != "·" for cell in steps[step]), f"no fault struck {step}: a family did not run"
 
 
+@pytest.mark.slow
+def test_a_campaign_of_one_scenario() -> None:
+    said = ended(
+        simulated("--schedules", "6", "--processes", "2", "--seed", "3", "--scenario", "tickets guard"), 0
+    )
+    assert "6 schedules in" in said
+    assert "per core" in said
+    steps = {line.split("│")[2].strip(): line for line in said.splitlines() if "│" in line}
+    assert any(character.isdigit() for character in steps["Enter"])
+    assert not any(character.isdigit() for character in steps["Tend"] + steps["Acquire"])
+
+
+def test_a_plan_without_a_scenario_is_for_the_one_that_a_campaign_runs() -> None:
+    for seed in (5, 6, 7):
+        said = ended(simulated("--seed", str(seed), "--plan", "[]"), 0)
+        assert said.startswith(f"{campaign_scenario_of(seed)}, seed {seed}: all is well")
+
+
 def test_every_scenario_has_its_turn() -> None:
     assert {campaign_scenario_of(seed) for seed in range(280)} == set(ALL_SCENARIOS)
 
