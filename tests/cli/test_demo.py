@@ -127,6 +127,31 @@ def test_a_worker_that_fails_is_no_silence(command_line: CommandLine, scratch: P
     assert left_in(scratch) == []
 
 
+def test_a_director_that_comes_too_late_says_so(command_line: CommandLine, scratch: Path) -> None:
+    code = """
+        import sys
+        from holdfast.cli import main
+        from holdfast.cli.demo.troupe import Troupe
+
+        shipped = Troupe.stop
+
+        def stop(self, worker):
+            # It is held up until the other one has come and gone.
+            moment = shipped(self, worker)
+            while not any(report.kind == "finished" for report in self._reports):
+                self.listen(1.0)
+            return moment
+
+        Troupe.stop = stop
+        sys.exit(main(["demo", "--scene", "3"]))
+    """
+    process = command_line.script(code)
+    assert process.wait(TIMEOUT_SECONDS) == 1
+    assert "was over before anybody could look" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert left_in(scratch) == []
+
+
 def test_help_and_misuse(command_line: CommandLine) -> None:
     said = command_line.start("demo", "--help").succeed()
     for part in ("Examples", "holdfast demo", "--scene", "--json", "Exit status"):

@@ -220,6 +220,7 @@ def exclusion(seen: Evidence) -> Iterator[str]:
     A node that forgets, or whose clock is set, breaks this by nature; then the guard must hold. As to copies
     made by the network, see ``deadlines``.
     """
+    yield from _granted_beyond_the_limit(seen)
     if seen.forgets or seen.jumps:
         return
     by_name: dict[str, list[Belief]] = defaultdict(list)
@@ -246,6 +247,22 @@ def exclusion(seen: Evidence) -> Iterator[str]:
                     f"token {belief.token}) beside {others}"
                 )
             active.append(belief)
+
+
+def _granted_beyond_the_limit(seen: Evidence) -> Iterator[str]:
+    """What clients believe is compared with the largest limit. The node knows the one of the moment. (A
+    holder of tickets may look like one who waits for a moment, while the limit is lowered.)"""
+    for name, changes in seen.changes.items():
+        known: set[tuple[str, int]] = set()
+        for change in changes:
+            after = change.after
+            new = [grant for grant in _new_holders(change) if grant not in known]
+            known.update(new)
+            if new and after.kind == "semaphore" and len(after.holders) > after.limit:
+                yield (
+                    f"{name!r} at {change.at:.4f} s: {', '.join(nonce for nonce, _ in new)} got it, "
+                    f"{len(after.holders)} hold it, the limit is {after.limit}"
+                )
 
 
 def _limits(seen: Evidence) -> dict[str, int]:

@@ -403,6 +403,18 @@ def raw_errors() -> Patch:
     )
 
 
+def limit_as_declared() -> Patch:
+    """That a semaphore was made smaller is not looked at when a permit is asked for."""
+    shipped = original(Acquire)
+
+    def acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+        roomy = record._replace(limit=max(record.limit, record.declared))
+        after, reply = shipped(roomy, ask, now, wall_us, admits)
+        return (record if after is roomy else after._replace(limit=record.limit or after.limit)), reply
+
+    return handler(Acquire, acquire)
+
+
 # --- guards -------------------------------------------------------------------------------------
 
 
@@ -481,6 +493,7 @@ MUTANTS: Final = (
     ),
     Mutant("place kept for who is gone", refreshed_for_ever, ("nothing left behind",), ("lock", "rlock")),
     Mutant("errors of the transport as they are", raw_errors, ("scripts end well",), ("lock", "rlock")),
+    Mutant("limit as it was declared", limit_as_declared, ("exclusion",), ("semaphore",)),
     Mutant(
         "guard checks writes only", guard_checks_writes_only, ("no lost update",), ("guard",), 3.0, ("pause",)
     ),

@@ -16,7 +16,7 @@ import holdfast
 
 from ..processes import clock
 from .data import OPENING_BALANCE, JobLog, Ledger, Shop
-from .outcome import Check
+from .outcome import Check, DemoFailed
 from .play import Play
 from .worker import DEPLOY, LEDGER
 
@@ -156,8 +156,13 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
     play.wait_for_queue(locks, LEDGER, 1)
     play.pause(0.5)
     stopped = troupe.stop(late)
-    (holder,) = locks.inspect(LEDGER).holders
-    left = holder.remaining + (clock() - stopped)
+    holders = locks.inspect(LEDGER).holders
+    if not holders or holders[0].token != first.details["token"]:
+        raise DemoFailed(
+            f"the lease of {play.name(late)} was over before anybody could look: "
+            "this machine is too busy for the scene"
+        )
+    left = holders[0].remaining + (clock() - stopped)
     play.mark(late, "stopped")
     stage.say(f"{play.name(late)} is stopped (SIGSTOP) with {left:.2f} s of its lease left")
 
