@@ -29,6 +29,7 @@ from .errors import InvalidArgument, Unsupported
 from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, check_fair, engine_for
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
+from .protocols.book import LeaseState
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
 from .rules.requests import Snapshot
@@ -249,8 +250,10 @@ class AsyncLease(BaseLease):
     async def downgrade(self) -> AsyncLease:
         """A read lease, with a token of its own, in place of this write lease."""
         driver = self._client._driver
-        reader = AsyncLease(self._client, await driver.run(locking.downgrade(driver.book, self._state)))
-        self._successor = reader
+        return await driver.run(locking.downgrade(driver.book, self._state, self._become))
+
+    def _become(self, state: LeaseState) -> AsyncLease:
+        reader = self._successor = AsyncLease(self._client, state)
         return reader
 
     async def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:

@@ -23,6 +23,7 @@ from .errors import Unsupported
 from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, check_fair, engine_for
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
+from .protocols.book import LeaseState
 from .protocols.describe import describe
 from .protocols.locking import LockCore, ReentrantCore
 from .rules.requests import Snapshot
@@ -265,8 +266,10 @@ class Lease(BaseLease):
     def downgrade(self) -> Lease:
         """A read lease, with a token of its own, in place of this write lease."""
         driver = self._client._driver
-        reader = Lease(self._client, driver.run(locking.downgrade(driver.book, self._state)))
-        self._successor = reader
+        return driver.run(locking.downgrade(driver.book, self._state, self._become))
+
+    def _become(self, state: LeaseState) -> Lease:
+        reader = self._successor = Lease(self._client, state)
         return reader
 
     def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:

@@ -333,7 +333,7 @@ def test_a_lease_that_was_downgraded_inside_is_given_back_at_the_end() -> None:
     a = world.client("a")
     core, who = a_lock(a, a_spec(kind="rwlock", mode="write")), Who()
     lease = enter(a, core, who)
-    a.run(locking.downgrade(a.book, lease._state))
+    a.run(locking.downgrade(a.book, lease._state, lambda state: state))
     assert leave(a, core, who).error is None
     assert world.is_free()
 

@@ -231,7 +231,7 @@ def test_only_a_writer_is_downgraded() -> None:
     a = world.client("a")
     reader = a.acquire(READ)
     with pytest.raises(InvalidArgument, match="only a write lease"):
-        a.run(locking.downgrade(a.book, reader))
+        a.run(locking.downgrade(a.book, reader, lambda state: state))
 
 
 # --- values and looking -----------------------------------------------------------------------

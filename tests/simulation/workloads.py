@@ -313,7 +313,7 @@ class ReadersAndWriters(Worker):
     async def body(self, state: LeaseState) -> None:
         await super().body(state)
         if state.mode == "write" and self.one_in(2):
-            reader = await locking.downgrade(self.book, state)
+            reader = await locking.downgrade(self.book, state, lambda reader: reader)
             self.got(reader)
             try:
                 await Pause(self.hold_seconds())

@@ -52,6 +52,7 @@ class HasState(Protocol):
 
 
 L = TypeVar("L", bound=HasState)
+T = TypeVar("T")
 Who = weakref.ref[Any]
 
 
@@ -360,11 +361,17 @@ async def export(book: Book, state: LeaseState) -> None:
     await records.export(book, state)
 
 
-async def downgrade(book: Book, state: LeaseState) -> LeaseState:
+async def downgrade(book: Book, state: LeaseState, wrap: Callable[[LeaseState], T]) -> T:
+    """``wrap``: what the caller has of a read lease. Nothing is called between that and the caller."""
     if state.mode != "write":
         raise InvalidArgument(f"only a write lease can be downgraded; this is a lease to {state.mode}")
     check(state, book.now())
-    return await records.downgrade(book, state)
+    try:
+        return wrap(await records.downgrade(book, state))
+    except BaseException:
+        if state.successor is not None:
+            await records.abandon(book, state.successor, wait=True)
+        raise
 
 
 def not_held(state: LeaseState) -> NotHeld:

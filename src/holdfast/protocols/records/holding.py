@@ -56,34 +56,39 @@ async def downgrade(book: Book, state: LeaseState) -> LeaseState:
     state.leaving = True
     try:
         reply, _ = await insist(book, state.name, Downgrade(state.nonce, nonce))
+        if isinstance(reply, Granted):
+            return _downgraded(book, state, nonce, reply, sent)
     except BaseException:
         # It may have happened all the same, and nobody will have the read lease.
-        await clean_up(book, state.name, state.ttl, Release(nonce, book.linger), wait=True)
+        if state.successor is None:
+            await clean_up(book, state.name, state.ttl, Release(nonce, book.linger), wait=True)
         raise
     finally:
         state.leaving = False
         book.ring("timer")
-    if not isinstance(reply, Granted):
-        _must_be_held(book, state, reply, await Now())
-        raise unexpected_reply(state.name, reply)
-    counts_from = sent - reply.age
-    reader = LeaseState(
+        book.ring("keeper")  # one that planned its next duty meanwhile did not count this lease in
+    _must_be_held(book, state, reply, await Now())
+    raise unexpected_reply(state.name, reply)
+
+
+def _downgraded(book: Book, state: LeaseState, nonce: str, grant: Granted, sent: float) -> LeaseState:
+    counts_from = sent - grant.age
+    reader = state.successor = LeaseState(
         state.name,
         state.kind,
         "read",
         nonce,
         state.owner,
-        reply.token,
-        reply.peers,
+        grant.token,
+        grant.peers,
         state.metadata,
         counts_from,
-        reply.ttl,
-        relied_until(counts_from, reply.ttl),
+        grant.ttl,
+        relied_until(counts_from, grant.ttl),
         state.held_until,
         state.renews,
         state.grace,
     )
-    state.successor = reader
     state.end("downgraded")
     book.drop(state)
     if state.uncertain:

@@ -29,7 +29,7 @@ from ..statements import (
 )
 from .keys import key_of, session_namespace
 
-__all__ = ["LONGEST_IDLE_MS", "Breaking", "Calls", "broken_of", "idle_ms_of", "number_of"]
+__all__ = ["LONGEST_IDLE_MS", "Breaking", "Calls", "broken_of", "flag_of", "idle_ms_of", "number_of"]
 
 LONGEST_IDLE_MS: Final = 2**31 - 1
 
@@ -184,6 +184,11 @@ def broken_of(result: PGresult) -> Breaking:
 def number_of(result: PGresult) -> int:
     """A count, in the binary format."""
     return int(struct.unpack(">i", result.get_value(0, 0) or b"\0\0\0\0")[0])
+
+
+def flag_of(result: PGresult) -> bool:
+    """Yes or no, in the binary format."""
+    return result.get_value(0, 0) == b"\1"
 
 
 def look_of(result: PGresult) -> Snapshot:

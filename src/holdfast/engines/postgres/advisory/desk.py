@@ -130,15 +130,23 @@ class Session:
     def prune(self) -> None:
         """An interrupt can strike between any two steps: what is of nobody any more takes up no room."""
         if self.keys:
-            for key, mine in list(self.keys.items()):
+            for mine in list(self.keys.values()):
                 if mine.session is not self:
-                    del self.keys[key]
+                    self.free(mine)
         if self.held:
             for nonce, mine in list(self.held.items()):
                 if mine.session is not self:
                     del self.held[nonce]
         if self.waiter is not None and self.waiter.session is not self:
             self.waiter = None
+
+    def free(self, mine: Mine) -> None:
+        """Its key is to be had; of one that was to take a writer's place it is that writer's again."""
+        if self.keys.get(mine.key) is mine:
+            if mine.writer is not None and mine.writer.session is self:
+                self.keys[mine.key] = mine.writer
+            else:
+                del self.keys[mine.key]
 
     def may_have(self, key: int, alone: bool) -> bool:
         """Whether one more can be asked for here."""
@@ -173,7 +181,19 @@ class Room:
 class Mine:
     """One attempt of ours."""
 
-    __slots__ = ("began", "grant", "key", "mode", "name", "nonce", "session", "task", "ttl", "unwanted")
+    __slots__ = (
+        "began",
+        "grant",
+        "key",
+        "mode",
+        "name",
+        "nonce",
+        "session",
+        "task",
+        "ttl",
+        "unwanted",
+        "writer",
+    )
 
     def __init__(self, name: str, nonce: str, key: int, mode: str, ttl: float) -> None:
         self.name, self.nonce, self.key, self.mode, self.ttl = name, nonce, key, mode, ttl
@@ -185,6 +205,14 @@ class Mine:
         self.grant: Granted | None = None
         self.unwanted = False
         """It was given back, but the server did not say so: to be done when it answers again."""
+        self.writer: Mine | None = None
+        """Whose place it is to take, if it is a reader that a writer becomes."""
+
+    @property
+    def may_be_another(self) -> bool:
+        """Whether a reader was to take its place, and nobody knows yet whether it has."""
+        session = self.session
+        return session is not None and session.keys.get(self.key, self) is not self
 
 
 class Desk:
@@ -322,10 +350,27 @@ class Desk:
         if session is not None:
             with self._mutex:
                 session.held.pop(mine.nonce, None)
-                session.keys.pop(mine.key, None)
+                session.free(mine)
                 if session.waiter is mine:
                     session.waiter = None
         self.call_next()
+
+    def becoming(self, writer: Mine, session: Session, nonce: str) -> Mine:
+        """The reader that is to take a writer's place, known before it is asked for: whoever is interrupted
+        then has it given back, and until that is settled nobody else asks for the key on this session."""
+        reader = Mine(writer.name, nonce, writer.key, "read", writer.ttl)
+        reader.session, reader.writer = session, writer
+        with self._mutex:
+            self.mine[nonce] = reader
+            session.keys[reader.key] = reader
+        return reader
+
+    def became(self, reader: Mine, writer: Mine, grant: Granted) -> None:
+        """First the writer goes: an interrupt in between leaves a reader that is yet to be given back."""
+        self.forget(writer)
+        reader.grant = grant
+        if reader.session is not None:
+            reader.session.held[reader.nonce] = reader
 
     def move(self, mine: Mine) -> None:
         """Its session ended before anything was sent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from ....core.ops import Troubled, Unknown
+from ....core.ops import Refused, Troubled, Unknown
 from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import (
     Absent,
@@ -75,12 +75,20 @@ async def release(desk: Desk, name: str, ask: Release) -> Reply:
     if mine.grant is None or session is None:
         await take_back(desk, mine)
         desk.forget(mine)
+        _look_after_the_writer(desk, mine)
         return Gone("expired")
     if session.dead:
         return await _gone(desk, mine)
     reply = await _give_back(desk, session, mine)
+    _look_after_the_writer(desk, mine)
     await close_spare(desk)
     return reply
+
+
+def _look_after_the_writer(desk: Desk, mine: Mine) -> None:
+    """A reader that nobody waited for is gone: if a writer became it, that holds nothing any more."""
+    if mine.writer is not None:
+        desk.post(mine.writer.nonce)
 
 
 async def _give_back(desk: Desk, session: Session, mine: Mine) -> Reply:
@@ -118,6 +126,8 @@ async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
         return Gone("expired")
     if mine.session.dead or ask.nonce in desk.told:
         return await _lost(desk, mine)
+    if mine.may_be_another:
+        raise Refused("it is not known yet whether the writer became a reader")
     session = mine.session
     if ask.ttl == mine.ttl:
         await say(desk, session, desk.calls.beat(session.backend, None))
@@ -202,7 +212,7 @@ async def _tended(desk: Desk, name: str, request: Request, silent: set[int]) -> 
         return Gone("expired")
     if mine.session.dead or request.nonce in desk.told:
         return await _lost(desk, mine)
-    if id(mine.session) in silent:
+    if id(mine.session) in silent or mine.may_be_another:
         return Absent()  # neither kept nor lost: the deadline stays where it is
     if request.ttl != mine.ttl:
         return await renew(desk, name, request)
@@ -223,6 +233,7 @@ async def stop(desk: Desk, name: str, ask: Stop) -> Reply:
 
 
 async def downgrade(desk: Desk, name: str, ask: Downgrade) -> Reply:
+    """Asked as often as need be; and given up by a release of the reader, also if it was not granted yet."""
     reader = desk.mine.get(ask.reader_nonce)
     if reader is not None and reader.grant is not None:
         return reader.grant
@@ -231,17 +242,23 @@ async def downgrade(desk: Desk, name: str, ask: Downgrade) -> Reply:
         return Gone("expired")
     session = writer.session
     if session.dead or ask.nonce in desk.told:
-        return await _lost(desk, writer)
+        return await _not_downgraded(desk, writer, reader, Gone("expired"))
+    if reader is None:
+        reader = desk.becoming(writer, session, ask.reader_nonce)
     call = desk.calls.downgrade(session.backend, name, ask.nonce, ask.reader_nonce)
     reply = reply_of(answer_of(await say(desk, session, call)), ask)
     if not isinstance(reply, Granted):
-        return await _lost(desk, writer)
-    reader = Mine(name, ask.reader_nonce, writer.key, "read", writer.ttl)
-    reader.session, reader.grant = session, reply
-    desk.mine[reader.nonce] = session.held[reader.nonce] = reader
-    session.held.pop(writer.nonce, None)
-    desk.mine.pop(writer.nonce, None)
+        return await _not_downgraded(desk, writer, reader, reply)
+    desk.became(reader, writer, reply)
     return reply
+
+
+async def _not_downgraded(desk: Desk, writer: Mine, reader: Mine | None, reply: Reply) -> Reply:
+    """An earlier try may have been, and its reader have been broken since."""
+    if reader is not None:
+        await take_back(desk, reader)
+        desk.forget(reader)
+    return await _lost(desk, writer) if isinstance(reply, Gone) else reply
 
 
 async def set_value(desk: Desk, name: str, ask: SetValue) -> Reply:

@@ -10,7 +10,7 @@ from ....errors import Unsupported
 from ....rules.requests import Acquire, Busy, Granted, Mismatch, Queued, Reply, Withdraw, Withdrawn
 from ..link import ServerError
 from ..statements import Call, answer_of, reply_of
-from .calls import idle_ms_of, look_of
+from .calls import flag_of, idle_ms_of, look_of
 from .desk import Ask, Close, Desk, Ended, Finish, Glance, Mine, Open, Room, Session, Start, Task
 from .saying import say, seen, sort
 
@@ -179,10 +179,12 @@ async def take_back(desk: Desk, mine: Mine) -> None:
     try:
         if task is not None and not task.done:
             await _stop(desk, session, mine, task)
-        await say(desk, session, desk.calls.undo(session.backend, mine.name, mine.mode))
+        undone = await say(desk, session, desk.calls.undo(session.backend, mine.name, mine.mode))
     except Troubled:
         give_up(desk, session, mine)
         raise
+    if mine.writer is not None and mine.writer.nonce in desk.mine and not flag_of(undone):
+        desk.told.add(mine.writer.nonce)  # it had become this reader
     desk.part(mine)
 
 

@@ -295,18 +295,26 @@ BEGIN
 END
 $function$;
 
--- Nobody knows whether it was granted: an error came, or a cancellation. Look, and give it back if it was.
+-- Which of its two modes this connection has: the server looks, nobody guesses.
+CREATE OR REPLACE FUNCTION @schema@.session_modes_1(p_key bigint, OUT shared boolean, OUT exclusive boolean)
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(bool_or(l.shared), false), coalesce(bool_or(NOT l.shared), false)
+    FROM @schema@.session_locks_1(p_key) l WHERE l.backend = pg_backend_pid() AND l.granted
+$$;
+
+-- Nobody knows whether it was granted: an error came, or a cancellation. Look, and give it back if it was. Tells
+-- whether the other mode is here: a writer that was to become a reader, and did not.
 CREATE OR REPLACE FUNCTION @schema@.session_undo_1(p_backend integer, p_key bigint, p_mode text) RETURNS boolean
 LANGUAGE plpgsql AS $function$
+DECLARE
+    has record;
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
-    IF EXISTS (
-        SELECT FROM @schema@.session_locks_1(p_key) l
-        WHERE l.backend = p_backend AND l.granted AND l.shared = (p_mode = 'read')
-    ) THEN
-        RETURN @schema@.session_unlock_1(p_key, p_mode);
+    SELECT * INTO has FROM @schema@.session_modes_1(p_key);
+    IF (p_mode = 'read' AND has.shared) OR (p_mode <> 'read' AND has.exclusive) THEN
+        PERFORM @schema@.session_unlock_1(p_key, p_mode);
     END IF;
-    RETURN false;
+    RETURN CASE WHEN p_mode = 'read' THEN has.exclusive ELSE has.shared END;
 END
 $function$;
 
@@ -341,21 +349,34 @@ BEGIN
 END
 $function$;
 
+-- Before the holders of a name are looked at by one who goes by them: nobody breaks a lock meanwhile. It takes a
+-- statement of its own. One that had to wait for the row would see the holders as they were before.
+CREATE OR REPLACE FUNCTION @schema@.session_lock_row_1(p_namespace bytea, p_name bytea) RETURNS void
+LANGUAGE plpgsql AS $function$
+BEGIN
+    PERFORM FROM @schema@.session_names n WHERE n.namespace = p_namespace AND n.name = p_name FOR UPDATE;
+END
+$function$;
+
 -- The writer becomes a reader: its own shared lock first, which nobody who waits can be in the way of, for they
--- wait for us; then the exclusive one is given back.
+-- wait for us; then the exclusive one is given back. An error undoes what was written and neither of these, so
+-- whoever asks again looks first: a shared lock that was taken twice would have to be given back twice.
 CREATE OR REPLACE FUNCTION @schema@.session_downgrade_1(
     p_backend integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text, p_reader text
 ) RETURNS text
 LANGUAGE plpgsql AS $function$
 DECLARE
     h       @schema@.session_holder;
+    has     record;
     v_reply text;
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
+    PERFORM @schema@.session_lock_row_1(p_namespace, p_name);
     SELECT o.* INTO h FROM @schema@.session_names n, unnest(n.holders) o
     WHERE n.namespace = p_namespace AND n.name = p_name AND o.backend = p_backend
         AND o.nonce IN (p_nonce, p_reader);
-    IF NOT FOUND THEN
+    SELECT * INTO has FROM @schema@.session_modes_1(p_key);
+    IF h.nonce IS NULL OR NOT (has.shared OR has.exclusive) THEN
         RETURN @schema@.session_gone_1(p_namespace, p_name, p_nonce);
     END IF;
     IF h.nonce = p_reader THEN
@@ -363,12 +384,16 @@ BEGIN
             h.token, NULL, 'rwlock', 'read', h.ttl, h.until - @schema@.clock_1(), h.metadata
         );
     END IF;
-    PERFORM pg_advisory_lock_shared(p_key);
+    IF NOT has.shared THEN
+        PERFORM pg_advisory_lock_shared(p_key);
+    END IF;
     v_reply := @schema@.session_grant_1(
         p_namespace, p_name, p_key, p_reader, h.client, h.owner, 'rwlock', 'read', h.ttl, h.renews,
         h.until - @schema@.clock_1(), h.metadata
     );
-    PERFORM pg_advisory_unlock(p_key);
+    IF v_reply LIKE 'g%' AND has.exclusive THEN
+        PERFORM pg_advisory_unlock(p_key);
+    END IF;
     RETURN v_reply;
 END
 $function$;
@@ -381,9 +406,9 @@ DECLARE
     v_token bigint;
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
+    PERFORM @schema@.session_lock_row_1(p_namespace, p_name);
     SELECT h.token INTO v_token FROM @schema@.session_names n, unnest(n.holders) h
-    WHERE n.namespace = p_namespace AND n.name = p_name AND h.nonce = p_nonce AND h.backend = p_backend
-    FOR UPDATE OF n;
+    WHERE n.namespace = p_namespace AND n.name = p_name AND h.nonce = p_nonce AND h.backend = p_backend;
     IF NOT FOUND THEN
         RETURN @schema@.session_gone_1(p_namespace, p_name, p_nonce);
     END IF;
