@@ -233,6 +233,23 @@ async def test_a_try_that_failed_and_one_that_did_not_are_one_lock(
     assert modes(schema) == []
 
 
+async def test_without_a_token_for_the_reader_the_writer_stays(
+    world: World, schema: str, connection: psycopg.Connection
+) -> None:
+    """Nor is it broken: who would come next could not be told from it."""
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    lease = held(await ann(client.rwlock("x").write().acquire))
+    connection.execute(f"UPDATE {schema}.session_names SET token = {2**53 - 1}".encode())
+    with pytest.raises(EngineUnavailable, match="no more tokens"):
+        await ann(lease.downgrade)
+    with pytest.raises(EngineUnavailable, match="no more tokens"):
+        await bob(world.client().break_lock, "x", reason="test")
+    assert modes(schema) == ["ExclusiveLock"]
+    lease.check()
+    await ann(lease.release)
+    assert modes(schema) == []
+
+
 async def test_one_that_was_broken_does_not_become_a_reader(
     world: World, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import cast
@@ -19,6 +21,8 @@ from contract.harness import World, held
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
+from holdfast.engines.postgres.advisory.calls import Calls
+from holdfast.engines.postgres.statements import Call
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
 from support import wait_until
@@ -411,6 +415,69 @@ def test_a_broken_holder_that_stands_still_loses_its_connection(url: str, locks:
         child.send("lease.check()")
         assert child.expect("did") == "LockLost broken"
         lease.release()
+
+
+def test_one_that_lets_go_and_takes_it_again_is_not_taken_for_one_that_stands_still(
+    locks: Client, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same connection, before anybody looked. What else is on it would be lost, too."""
+    taken_again = threading.Event()
+    standing = Calls.standing
+
+    def standing_afterwards(calls: Calls, name: str, backends: Sequence[int]) -> Call:
+        assert taken_again.wait(20)
+        return standing(calls, name, backends)
+
+    monkeypatch.setattr(Calls, "standing", standing_afterwards)
+    with holdfast.connect(named(schema)) as client, ThreadPoolExecutor(1) as breaker:
+        other = held(client.lock("other", ttl=60).acquire())
+        lock = client.lock("x", ttl=60)
+        lease = held(lock.acquire())
+        breaking = breaker.submit(locks.break_lock, "x", reason="test")
+        assert lease.wait_lost(timeout=20)
+        again = held(lock.acquire(timeout=20))
+        assert len(backends_with_locks(schema)) == 1, "on the connection that it was on before"
+        taken_again.set()
+        fence = breaking.result(timeout=20)
+        assert fence is not None
+        assert lease.token < fence < again.token
+        for kept in (other, again):
+            kept.extend(60)
+            kept.release()
+
+
+def backends_with_locks(schema: str) -> set[str]:
+    told = shared_postgresql().sql(
+        "SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}'"
+    )
+    return set(told.split())
+
+
+def test_a_lock_of_another_role_is_broken_or_it_is_said_what_is_missing(
+    url: str, schema: str, locks: Client
+) -> None:
+    """A holder that stands still is ended by who may do so."""
+    server, role = shared_postgresql(), f"role_{schema}"
+    server.sql(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}")
+    server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    holder = f"holder_{schema}"
+    server.sql(f"CREATE ROLE {holder} LOGIN IN ROLE {role}")
+    try:
+        with (
+            holding(url.replace("postgres@", f"{holder}@"), ttl=600) as child,
+            holdfast.connect(url.replace("postgres@", f"{role}@")) as theirs,
+        ):
+            child.expect("held")
+            child.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(EngineUnavailable, match="GRANT pg_signal_backend"):
+                    theirs.break_lock("x", reason="it stands still")
+            finally:
+                child.signal(signal.SIGCONT)
+            wait_until(lambda: not locks.inspect("x").locked)
+    finally:
+        server.sql(f"DROP OWNED BY {role}; DROP ROLE {holder}; DROP ROLE {role}")
 
 
 def test_a_waiter_that_is_killed_holds_up_nobody(url: str, locks: Client) -> None:

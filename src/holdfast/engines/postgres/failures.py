@@ -35,6 +35,10 @@ FINAL: Final = {
     "25006": "it is read-only: a standby, or default_transaction_read_only is set",
     "42501": "a privilege is missing; an administrator can run what `holdfast init --sql` prints",
     "53100": "its disk is full",
+    "HF002": (
+        "the holder was told that its lock is broken and does not let go; ending its connection takes its "
+        "role, or an administrator's GRANT pg_signal_backend TO ours"
+    ),
 }
 
 MAY_HAVE_HAPPENED: Final = ("08", "57P")

@@ -29,7 +29,7 @@ from ..statements import (
 )
 from .keys import key_of, session_namespace
 
-__all__ = ["LONGEST_IDLE_MS", "Breaking", "Calls", "broken_of", "flag_of", "idle_ms_of", "number_of"]
+__all__ = ["LONGEST_IDLE_MS", "Breaking", "Calls", "backends_of", "broken_of", "flag_of", "idle_ms_of"]
 
 LONGEST_IDLE_MS: Final = 2**31 - 1
 
@@ -63,8 +63,9 @@ class Calls:
         self._look = function(schema, "session_look_1", (BINARY, BINARY, TEXT))
         self._list = function(schema, "session_list_1", (BINARY, BINARY, BINARY, TEXT), "SELECT * FROM")
         self._break = function(schema, "session_break_1", (BINARY, BINARY, TEXT, TEXT, TEXT))
-        self._standing = function(schema, "session_standing_1", (TEXT, BINARY))
-        self._end = function(schema, "session_end_1", (TEXT, BINARY))
+        asked = (BINARY, BINARY, TEXT, BINARY)
+        self._standing = function(schema, "session_standing_1", asked, "SELECT * FROM")
+        self._end = function(schema, "session_end_1", (BINARY, BINARY, TEXT, BINARY))
         self._cancel = function(schema, "session_cancel_1", (TEXT, TEXT))
 
     # --- on the connection that has the lock, or is to have it
@@ -129,10 +130,10 @@ class Calls:
         return Call(self._break, (self._namespace, name.encode(), key, token, escaped(ask.reason).encode()))
 
     def standing(self, name: str, backends: Sequence[int]) -> Call:
-        return Call(self._standing, (_number(self.key(name)), _numbers(backends)))
+        return Call(self._standing, (self._namespace, *self._named(name), _numbers(backends)))
 
     def end(self, name: str, backends: Sequence[int]) -> Call:
-        return Call(self._end, (_number(self.key(name)), _numbers(backends)))
+        return Call(self._end, (self._namespace, *self._named(name), _numbers(backends)))
 
     def cancel(self, name: str, backend: int) -> Call:
         return Call(self._cancel, (_number(self.key(name)), _number(backend)))
@@ -175,15 +176,20 @@ class Breaking(NamedTuple):
     backends: tuple[int, ...]
 
 
-def broken_of(result: PGresult) -> Breaking:
-    told: list[Any] = json.loads(answer_of(result))
+def broken_of(result: PGresult) -> Breaking | None:
+    """None: there are no more tokens."""
+    answer = answer_of(result)
+    if answer == b"E":
+        return None
+    told: list[Any] = json.loads(answer)
     token, victims, backends = told
     return Breaking(token, holders_of(victims), tuple(backends))
 
 
-def number_of(result: PGresult) -> int:
-    """A count, in the binary format."""
-    return int(struct.unpack(">i", result.get_value(0, 0) or b"\0\0\0\0")[0])
+def backends_of(result: PGresult) -> tuple[int, ...]:
+    """A number in each row, in the binary format."""
+    rows = [result.get_value(row, 0) or b"" for row in range(result.ntuples)]
+    return tuple(int.from_bytes(number, "big") for number in rows)
 
 
 def flag_of(result: PGresult) -> bool:

@@ -14,6 +14,7 @@ from ....rules.requests import (
     Broken,
     Done,
     Downgrade,
+    Exhausted,
     Export,
     Gone,
     Granted,
@@ -32,7 +33,7 @@ from ....rules.requests import (
 )
 from ..link import ServerError
 from ..statements import PAGE, answer_of, listed, reply_of
-from .calls import broken_of, idle_ms_of, look_of, number_of
+from .calls import backends_of, broken_of, idle_ms_of, look_of
 from .desk import Ask, Desk, Ended, Finish, Mine, Rest, Session, Start, Task
 from .saying import say, seen
 from .taking import NO_SEMAPHORES, close_spare, give_up, take_back
@@ -291,13 +292,17 @@ async def resize(desk: Desk, name: str, ask: Resize) -> Reply:
 async def break_(desk: Desk, name: str, ask: Break) -> Reply:
     """The holder is asked to let go, and keeps the rest; if it does not, its connection is ended."""
     broken = broken_of(await Ask(desk.calls.breaking(name, ask)))
-    if broken.backends:
-        for _ in range(LET_GO_LOOKS):
-            if not number_of(await Ask(desk.calls.standing(name, broken.backends))):
-                break
-            await Rest(LET_GO_SECONDS)
-        else:
-            await Ask(desk.calls.end(name, broken.backends))
+    if broken is None:
+        return Exhausted()
+    standing = broken.backends
+    for _ in range(LET_GO_LOOKS):
+        if not standing:
+            break
+        # Once seen to have let go is enough: what it has later is another grant, or one on its way.
+        standing = backends_of(await Ask(desk.calls.standing(name, standing)))
+        await Rest(LET_GO_SECONDS if standing else 0.0)
+    if standing:
+        await Ask(desk.calls.end(name, standing))
     return Broken(broken.token, broken.victims)
 
 

@@ -48,10 +48,6 @@ BEGIN
 END
 $function$;
 
--- Which process of the server this is.
-CREATE OR REPLACE FUNCTION @schema@.session_hello_1() RETURNS integer
-LANGUAGE sql VOLATILE AS $$ SELECT pg_backend_pid() $$;
-
 -- How long the server waits for a sign of life before it ends this session and with it all locks of it.
 CREATE OR REPLACE FUNCTION @schema@.session_idle_1(p_idle_ms integer) RETURNS void
 LANGUAGE sql VOLATILE AS $$ SELECT set_config('idle_session_timeout', p_idle_ms::text, false) $$;
@@ -547,6 +543,9 @@ BEGIN
         RETURN json_build_array(NULL, NULL, '{}'::integer[]);
     END IF;
     v_token := greatest(r.token + 1, @schema@.wall_us_1(v_now));
+    IF v_token >= 9007199254740992 THEN
+        RETURN 'E';
+    END IF;
     UPDATE @schema@.session_names n SET
         token = v_token,
         holders = ARRAY(SELECT h FROM unnest(r.holders) h WHERE h.nonce NOT IN (
@@ -564,18 +563,31 @@ BEGIN
 END
 $function$;
 
--- Those of these processes that still hold it.
-CREATE OR REPLACE FUNCTION @schema@.session_standing_1(p_key bigint, p_backends integer[]) RETURNS integer
+-- Those of these processes that still hold what was broken. One that is written down as a holder is so by a new
+-- grant: it let go, and took it again.
+CREATE OR REPLACE FUNCTION @schema@.session_standing_1(
+    p_namespace bytea, p_name bytea, p_key bigint, p_backends integer[]
+) RETURNS SETOF integer
 LANGUAGE sql VOLATILE AS $$
-    SELECT count(*)::integer FROM @schema@.session_locks_1(p_key) l WHERE l.granted AND l.backend = ANY (p_backends)
+    SELECT l.backend FROM @schema@.session_locks_1(p_key) l
+    WHERE l.granted AND l.backend = ANY (p_backends) AND NOT EXISTS (
+        SELECT FROM @schema@.session_names n, unnest(n.holders) h
+        WHERE n.namespace = p_namespace AND n.name = p_name AND h.backend = l.backend
+    )
 $$;
 
 -- A holder that does not let go, since it stands still or is cut off, loses its connection, and everything on it.
-CREATE OR REPLACE FUNCTION @schema@.session_end_1(p_key bigint, p_backends integer[]) RETURNS integer
-LANGUAGE sql VOLATILE AS $$
-    SELECT count(pg_terminate_backend(l.backend, 1000))::integer FROM @schema@.session_locks_1(p_key) l
-    WHERE l.granted AND l.backend = ANY (p_backends)
-$$;
+CREATE OR REPLACE FUNCTION @schema@.session_end_1(
+    p_namespace bytea, p_name bytea, p_key bigint, p_backends integer[]
+) RETURNS integer
+LANGUAGE plpgsql AS $function$
+BEGIN
+    RETURN count(pg_terminate_backend(b, 1000))
+    FROM @schema@.session_standing_1(p_namespace, p_name, p_key, p_backends) b;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE EXCEPTION '%', SQLERRM USING ERRCODE = 'HF002';
+END
+$function$;
 
 -- Stop waiting. It may have been granted just now, and be minting: who asked looks at what came of it. Another
 -- process with that number has nothing to do with this key.
