@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import signal
 import sqlite3
 import threading
@@ -12,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -22,10 +24,12 @@ from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
 from holdfast.engines.postgres.advisory.calls import Calls
+from holdfast.engines.postgres.advisory.desk import Desk, Session
+from holdfast.engines.postgres.advisory.hearing import Listener
 from holdfast.engines.postgres.statements import Call
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
-from support import wait_until
+from support import TimedOut, wait_until
 from support.servers import shared_postgresql
 
 pytestmark = pytest.mark.engine("postgresql+advisory")
@@ -111,6 +115,37 @@ async def test_a_terminated_backend_is_a_loss_told_at_once(world: World, schema:
     with pytest.raises(LockLost):
         await ann(leases[1].release)
     assert held(await ann(client.lock("two").acquire, timeout=5)).token > leases[1].token
+
+
+def test_a_session_opened_after_all_were_lost_is_heard_as_well(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens may look for it before it is there, and find nothing to hear."""
+    looked = 0
+    look, opened = Listener._sessions, Desk.opened
+
+    def looking(listener: Listener, poll: select.poll) -> dict[int, Session]:
+        nonlocal looked
+        looked += 1
+        return look(listener, poll)
+
+    def opened_later(desk: Desk, *told: Any) -> None:
+        before = looked
+        # It was rung for already. Give it the time to look, and to go to sleep again.
+        with contextlib.suppress(TimedOut):
+            wait_until(lambda: looked > before, timeout=0.5)
+        opened(desk, *told)
+
+    monkeypatch.setattr(Listener, "_sessions", looking)
+    with holdfast.connect(named(schema)) as client:
+        lock = client.lock("x", ttl=3600, renew=False)
+        for _ in range(2):
+            lease = held(lock.acquire(timeout=20))
+            assert end_backends(schema) >= 1
+            assert lease.wait_lost(timeout=20), "nobody heard that its connection ended"
+            with pytest.raises(LockLost):
+                lock.release()
+            monkeypatch.setattr(Desk, "opened", opened_later)
 
 
 async def test_one_who_waits_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:

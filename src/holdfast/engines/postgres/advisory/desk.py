@@ -282,6 +282,12 @@ class Desk:
             with self._mutex:
                 self._rooms.discard(room)
 
+    @property
+    def is_empty(self) -> bool:
+        """There is no session, and none that is being opened."""
+        with self._mutex:
+            return not self.sessions and not self._rooms
+
     def opened(self, room: Room, session: Session, mine: Mine, idle_ms: int, alone: bool) -> None:
         with self._mutex:
             self._rooms.discard(room)

@@ -86,7 +86,7 @@ class Listener:
         ends_at = boottime() + TICK_SECONDS
         while not self._closed:
             left = max(ends_at - boottime(), 0.0)
-            idle = not self._desk.sessions and not self._desk.watching
+            idle = self._desk.is_empty and not self._desk.watching
             ready = poll.poll(None if idle else left * 1000.0)
             rung = False
             for descriptor, _ in ready:

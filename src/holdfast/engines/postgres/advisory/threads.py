@@ -139,7 +139,7 @@ class AdvisoryThreads:
         except BaseException:
             link.close()
             raise
-        self._listener.ring()
+        self._listener.ring()  # it finds the session, or the room for it
         return Session(Line(link), backend)
 
     def _hang_up(self, session: Session) -> None:
