@@ -194,6 +194,25 @@ async def test_a_silent_connection_is_lost_at_the_deadline_and_free_after_the_tt
     proxy.pass_on()
 
 
+async def test_connections_that_are_silent_cost_those_that_are_not_nothing(world: World, schema: str) -> None:
+    """Each was waited for in turn, and those that answer lost what they held meanwhile."""
+    ann, client = world.actor(), client_at(world, named(schema), io_timeout=1.0)
+    silent = [held(await ann(client.lock(f"{n}", ttl=3.0 + n / 10).acquire)) for n in range(4)]
+    stopped = [int(pid) for pid in backends_with_locks(schema)]
+    kept = held(await ann(client.lock("kept", ttl=4.0).acquire))
+    assert len(backends_with_locks(schema)) == len(stopped) + 1 == len(silent) + 1
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await world.until(lambda: kept.lost or all(lease.lost for lease in silent))
+        await world.until(lambda: kept.lost or world.look("kept").holders[0].age > 8.5)
+        kept.check()
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    await ann(kept.release)
+
+
 async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Proxy) -> None:
     """The lock was granted and nobody heard of it: its session ends, and the attempt asks on another."""
     ann, client = world.actor(), client_at(world, through(proxy, schema))

@@ -138,8 +138,8 @@ class AdvisoryAsyncio:
 
     async def _perform(self, op: Op) -> Any:
         match op:
-            case Start(session, task):
-                return await self._start(session, task)
+            case Start(session, task, seconds):
+                return await self._start(session, task, seconds)
             case Finish(session, task, seconds):
                 session.see_unsent(task)
                 return task.done or await self._end(task, seconds)
@@ -174,7 +174,7 @@ class AdvisoryAsyncio:
         line.hear(lambda: self._ready(session))
         return session
 
-    async def _start(self, session: Session, task: Task) -> None:
+    async def _start(self, session: Session, task: Task, seconds: float) -> None:
         """Whoever just finished waits behind those who wait already: it would be first again and again."""
         line: Line = session.line
         if not session.is_busy and not line.turn.locked():
@@ -184,7 +184,7 @@ class AdvisoryAsyncio:
         async with line.turn:
             while (before := session.current) is not None and not before.done:
                 # A server that answers one after the other is not silent, however many wait.
-                if not await self._end(before, max(came, line.began) + self._io_timeout - boottime()):
+                if not await self._end(before, max(came, line.began) + seconds - boottime()):
                     raise TimeoutError
             self._begin(session, task)
 

@@ -447,6 +447,8 @@ class Start(NamedTuple):
 
     session: Session
     task: Task
+    seconds: float
+    """How long that may take, counted from when it or the one before it began."""
 
     def __await__(self) -> Generator[Start, None, None]:
         return (yield self)

@@ -173,11 +173,14 @@ async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply
 
 
 async def _beat(desk: Desk, due: list[tuple[Session, Task]]) -> set[int]:
-    """Those that did not answer, and may yet."""
+    """Those that did not answer, and may yet. All have the same time: what is silent delays the others once,
+    however many are, and only after theirs was said."""
+    ends_at = desk.now() + desk.io_timeout
+    due.sort(key=lambda each: each[0].is_busy)
     silent: set[int] = set()
     for session, task in due:
         try:
-            await Start(session, task)
+            await Start(session, task, ends_at - desk.now())
         except Ended as end:
             desk.lost(session, str(end))
         except TimeoutError:
@@ -185,7 +188,7 @@ async def _beat(desk: Desk, due: list[tuple[Session, Task]]) -> set[int]:
     for session, task in due:
         if session.dead or id(session) in silent:
             continue
-        if not await Finish(session, task, desk.io_timeout):
+        if not await Finish(session, task, ends_at - desk.now()):
             silent.add(id(session))
             continue
         try:

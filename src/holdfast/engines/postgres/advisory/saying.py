@@ -31,7 +31,7 @@ async def say(desk: Desk, session: Session, call: Call) -> PGresult:
     for last in (False, True):
         task = Task(call)
         try:
-            await Start(session, task)
+            await Start(session, task, desk.io_timeout)
         except Ended as end:
             desk.lost(session, str(end))
             raise Refused(f"the session ended before: {end}") from end

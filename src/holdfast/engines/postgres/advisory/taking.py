@@ -85,7 +85,7 @@ async def _begin(desk: Desk, mine: Mine, ask: Acquire, now: float, waits: bool) 
         task = mine.task = Task(call, ask.nonce if waits else "", session.untold_idle_ms)
         mine.began = now
         try:
-            await Start(session, task)
+            await Start(session, task, desk.io_timeout)
         except Ended as end:
             desk.lost(session, str(end))
             desk.move(mine)  # to another

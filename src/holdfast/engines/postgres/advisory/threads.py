@@ -146,9 +146,9 @@ class AdvisoryThreads:
         session.line.link.close()
 
     def _start(self, op: Start) -> None:
-        session, task = op
+        session, task, seconds = op
         line: Line = session.line
-        ends_at = boottime() + self._io_timeout
+        ends_at = boottime() + seconds
         with line.mutex:
             before = session.current
             if before is not None and not before.done:
