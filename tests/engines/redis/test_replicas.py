@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast import EngineUnavailable
 from holdfast.core.ops import Refused, Unknown
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
-from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect, Queued
+from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect, Queued, Renew
 from support import wait_until
 from support.servers import valkey_program
 
@@ -171,10 +172,21 @@ def test_a_client_says_so_in_the_end(pair: tuple[Redis, Redis]) -> None:
         assert not locks.inspect("x").locked
 
 
-def test_renewals_do_not_wait_behind_grants(pair: tuple[Redis, Redis]) -> None:
+def test_renewals_do_not_wait_behind_grants(driver: Driver, pair: tuple[Redis, Redis]) -> None:
     """With asyncio all share a connection; those that wait for replicas have one of their own."""
-    master, _ = pair
-    with Asker("asyncio", f"{master.url}?wait_replicas=1") as asker:
-        asker.acquire("x", "n1")
+    master, replica = pair
+    with Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=20", io_timeout=60.0) as asker:
+        assert isinstance(asker.acquire("held", "n1"), Granted)
+        replica.pause()
+        granted: list[object] = []
+        thread = threading.Thread(target=lambda: granted.append(asker.acquire("x", "n2")))
+        thread.start()
+        wait_until(lambda: b" cmd=wait " in master.command("CLIENT", "LIST"))
+        (renewed,) = asker.ask(asker.adapter.tend, (("held", Renew("n1", 30.0)),))
+        assert isinstance(renewed, Done)
+        assert granted == [], "the grant waits"
+        replica.resume()
+        thread.join(30)
+        assert [type(each) for each in granted] == [Granted]
         rows = master.command("CLIENT", "LIST").splitlines()
         assert sum(b"name=holdfast-" in row for row in rows) == 2
