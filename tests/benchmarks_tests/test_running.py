@@ -92,6 +92,22 @@ def test_redis_counts_what_clients_ask_and_not_what_scripts_do() -> None:
 
 
 @pytest.mark.engine("redis")
+def test_redis_counts_each_of_several_that_are_sent_together() -> None:
+    with serve_redis() as service:
+        host, _, port = service.addresses[0].rpartition(":")
+        with socket.create_connection((host, int(port))) as client:
+            ask(client, ("PING",))
+            before = service.requests() or 0
+            ask(client, *[("EVAL", TWO_COMMANDS, 1, "x")] * 5)
+            assert service.requests() == before + 5
+            service.listening([])
+            assert service.requests() == before + 5
+            for _ in range(3):
+                ask(client, ("SET", "x", "1"))
+            assert service.requests() == before + 8
+
+
+@pytest.mark.engine("redis")
 def test_redis_tells_connections_that_listen_from_others() -> None:
     with serve_redis() as service:
         host, _, port = service.addresses[0].rpartition(":")
