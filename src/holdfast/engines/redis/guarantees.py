@@ -69,7 +69,7 @@ _CLUSTER: Final = replace(
     needs=(
         *_NEEDS,
         "CLUSTER SLOTS, SSUBSCRIBE and SPUBLISH",
-        "names with one {tag} for several locks in one step; others are taken one after the other",
+        "names with one {tag} for locks that are to be kept by one server",
     ),
     faults={
         **_FAULTS,
