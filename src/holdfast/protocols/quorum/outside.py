@@ -119,10 +119,14 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
         tuple(victim.owner for victim in victims),
         ask.reason,
     )
-    (taking,) = await take(quorum, [Taking(attempt, request, BREAKER_SECONDS)])
+    taking = Taking(attempt, request, BREAKER_SECONDS)
+    try:
+        await take(quorum, [taking])
+    finally:  # whatever came of it, also if we are interrupted: nobody is to wait for the breaker
+        if attempt.owner:
+            await let_go(quorum, (taking,))
     if not isinstance(taking.verdict, Counted):
         raise Unknown("it was broken on too few nodes, or somebody else took it meanwhile")
-    await let_go(quorum, (taking,))
     for victim in victims:
         if victim.claim.client == quorum.client:
             await Post(victim.owner.rpartition(".")[0])  # others find out when they next renew
