@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 import holdfast
-from cli.tools import CommandLine
+from cli.tools import LONG_TTL, CommandLine
 from faults.redlock_nodes import Nodes, nodes
 from holdfast import redlock
 from holdfast.cli.exits import Status
+from support import wait_until
 
 pytestmark = pytest.mark.engine("redlock")
+
+SLEEPING = "import signal; print('runs', flush=True); signal.pause()"
 
 
 @pytest.fixture
@@ -39,7 +44,8 @@ def test_a_set_from_its_beginning_through_a_loss(at_nodes: CommandLine, three: N
     assert [(each["node"], each["state"]) for each in told] == [(label, "empty") for label in labels]
     process = at_nodes.finish("redlock", "status")
     assert process.returncode == Status.UNAVAILABLE
-    assert "holdfast redlock rejoin" in process.stdout
+    assert process.stdout.count("holdfast redlock init") == 3
+    assert "rejoin" not in process.stdout
     with (
         holdfast.connect(at_nodes.url, io_timeout=0.5) as client,
         pytest.raises(holdfast.EngineUnavailable, match="holdfast redlock init"),
@@ -87,6 +93,32 @@ def test_one_who_knows_better_says_that_nothing_was_lost(at_nodes: CommandLine, 
     three.servers[2].restart(keep_data=False, kill=True)
     said = at_nodes.start("redlock", "rejoin", labels[2], "--durable", "--wait", "100ms").succeed()
     assert "rejoined: 0 fences were copied" in said
+
+
+def test_sigterm_while_a_command_runs(at_nodes: CommandLine, three: Nodes) -> None:
+    redlock.initialise(at_nodes.url)
+    wrapper = at_nodes.start("run", "x", "--ttl", LONG_TTL, "--", sys.executable, "-c", SLEEPING)
+    wrapper.expect("runs")
+    wait_until(lambda: "" not in three.claims())
+    wrapper.terminate()
+    assert wrapper.wait() == 128 + signal.SIGTERM
+    assert three.claims() == [""] * 3
+    assert wrapper.stderr_lines == []
+
+
+def test_sigterm_while_it_waits(at_nodes: CommandLine, three: Nodes) -> None:
+    redlock.initialise(at_nodes.url)
+    with holdfast.connect(at_nodes.url) as client, client.lock("x", ttl=float(LONG_TTL)) as lease:
+        wait_until(lambda: "" not in three.claims())
+        owners, asked = three.claims(), three.evaluated(0)
+        waiter = at_nodes.start("run", "x", "--ttl", LONG_TTL, "--", "echo", "ran")
+        wait_until(lambda: three.evaluated(0) > asked + 2)  # it has asked, and asks again
+        waiter.terminate()
+        assert waiter.wait() == 128 + signal.SIGTERM
+        assert waiter.stdout_lines == []
+        assert waiter.stderr_lines == []
+        assert three.claims() == owners
+        lease.check()
 
 
 def test_what_is_no_redlock_is_refused(command_line: CommandLine) -> None:

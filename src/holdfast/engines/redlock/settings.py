@@ -16,7 +16,8 @@ of ``connect``; durations are written ``50ms``, ``2s`` or as a number of seconds
     ``manual``: nodes that are all empty are not made a set by whoever comes first, but by
     ``holdfast redlock init``.
 ``connections`` (3)
-    At most this many connections to each node, for threads; and two more that keep what is held.
+    At most this many connections to each node, for threads; one more keeps what is held, and another one
+    tells a node what it missed, while there is such.
 ``username``, ``password``
     As in the URL, for those who keep secrets elsewhere. All nodes have the same.
 """

@@ -158,6 +158,8 @@ def _trouble_with(quorum: Quorum, greeting: Greeting | str) -> str:
     if state.set_id and quorum.set_id and state.set_id != quorum.set_id:
         return "it belongs to another set of nodes"
     if state.what == "empty":
+        if not quorum.set_id and _all_are_empty(quorum):
+            return "it has no mark, and neither have the others; run: holdfast redlock init"
         return "it has no mark: it has forgotten, or is new; run: holdfast redlock rejoin"
     if state.what == "restarted" and not greeting.durable:
         return (
@@ -165,6 +167,14 @@ def _trouble_with(quorum: Quorum, greeting: Greeting | str) -> str:
             "run: holdfast redlock rejoin"
         )
     return "" if state.what == "ready" else "it is being started"
+
+
+def _all_are_empty(quorum: Quorum) -> bool:
+    """Whether there is no set that a node could rejoin."""
+    return len(quorum.heard) == quorum.size and all(
+        isinstance(heard, Greeting) and state_of(heard).what in ("empty", "primed")
+        for heard in quorum.heard.values()
+    )
 
 
 def described(quorum: Quorum, answered: int) -> str:
@@ -182,7 +192,7 @@ def hear(quorum: Quorum, replies: Mapping[int, Any]) -> None:
     for node in quorum.nodes:
         reply = replies.get(node)
         if reply is None:
-            quorum.heard[node] = "no answer in time"
+            quorum.heard[node] = "no answer so far"  # nobody waits for all where some are enough to know
         elif isinstance(reply, Troubled):
             quorum.heard[node] = str(reply)
         elif isinstance(reply, Skewed):
