@@ -38,13 +38,35 @@ class Nodes:
             self._claim(server, Space(namespace).key_of(name)) for server in self.servers if server.running
         ]
 
+    def fences(self, name: str = "x", namespace: str = "holdfast") -> list[int]:
+        """On each node the largest number that it issued; 0: it knows of none."""
+        views = [self._view(server, Space(namespace).key_of(name)) for server in self.servers]
+        return [int(view[2]) if view else 0 for view in views]
+
     def _claim(self, server: Redis, key: bytes) -> str:
+        view = self._view(server, key)
+        return view[3][0].decode() if view and view[3] else ""
+
+    def _view(self, server: Redis, key: bytes) -> Any:
         ready = server.command("HGET", MARK_KEY, "ready")
         if ready is None:
-            return ""
-        told = server.command("EVAL", load()["look"].source, "2", key, MARK_KEY, ready)
-        claim: Any = told[3]
-        return claim[0].decode() if claim else ""
+            return None
+        return server.command("EVAL", load()["look"].source, "2", key, MARK_KEY, ready)
+
+    def evaluated(self, number: int) -> int:
+        """How many scripts clients had this node run."""
+        told = self.servers[number].info("commandstats").get("cmdstat_evalsha", "calls=0,")
+        return int(told.partition("=")[2].partition(",")[0])
+
+    def mend(self) -> None:
+        """As they were when they were started: all run, at the right time, with nothing in them."""
+        for server, proxy in zip(self.servers, self.proxies, strict=True):
+            proxy.pass_on()
+            proxy.cut()
+            server.resume()
+            server.start()
+            server.shift_clock(0.0)
+            server.command("FLUSHALL")
 
     def marks(self) -> list[bytes | None]:
         return [server.command("HGET", MARK_KEY, "ready") for server in self.servers]

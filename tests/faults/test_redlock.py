@@ -15,8 +15,9 @@ import holdfast
 import holdfast.aio
 from faults.children import acting, holding, waiting
 from faults.redlock_nodes import HARM, Nodes, nodes
-from holdfast import Client, EngineUnavailable, Lease, StaleToken, fencing
+from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
 from holdfast.engines.redlock.administration import rejoin
+from holdfast.protocols.quorum import membership
 from support import async_wait_until, wait_until
 
 pytestmark = pytest.mark.engine("redlock")
@@ -32,6 +33,19 @@ AT_ONCE = 1.0
 def five() -> Iterator[Nodes]:
     with nodes() as five:
         yield five
+
+
+@pytest.fixture(scope="module")
+def five_with_clocks() -> Iterator[Nodes]:
+    """For all tests that leave them as they were."""
+    with nodes(faketime=True) as five:
+        yield five
+
+
+@pytest.fixture
+def mended(five_with_clocks: Nodes) -> Iterator[Nodes]:
+    yield five_with_clocks
+    five_with_clocks.mend()
 
 
 @pytest.fixture
@@ -80,7 +94,7 @@ def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
     assert time.monotonic() - began < AT_ONCE
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
+@pytest.mark.parametrize("how", HARM)
 def test_nobody_waits_for_a_minority_in_a_loop(five: Nodes, how: str) -> None:
     async def main() -> None:
         async with holdfast.aio.connect(five.url()) as client:
@@ -112,7 +126,13 @@ def test_an_attempt_at_a_minority_leaves_nothing_behind(five: Nodes) -> None:
             proxy.cut()
             proxy.pass_on()
         wait_until(lambda: set(five.claims()) <= {owner, ""})
-        assert other.lock("x").acquire(timeout=0) is None
+        before = five.fences()[:2]
+
+        def got_a_minority() -> bool:
+            assert other.lock("x").acquire(timeout=0) is None
+            return all(fence > was for fence, was in zip(five.fences(), before, strict=False))
+
+        wait_until(got_a_minority, message="it was granted nothing that it could leave behind")
         assert other.lock("x").acquire(timeout=0.5) is None
         wait_until(lambda: set(five.claims()) <= {owner, ""}, message="an attempt that failed stayed behind")
         lease.release()
@@ -123,10 +143,13 @@ def test_a_node_that_hung_comes_back_and_holds_up_nobody(five: Nodes) -> None:
     """What it was asked meanwhile it does when it wakes: each grant is followed by its release."""
     with holdfast.connect(five.url()) as client:
         taken(client).release()
+        wait_until(lambda: five.claims() == [""] * 5)
+        asked = five.evaluated(0)
         five.servers[0].pause()
         for _ in range(20):
             taken(client).release()
         five.servers[0].resume()
+        wait_until(lambda: five.evaluated(0) >= asked + 40, message="it did not do what it was asked")
         wait_until(lambda: five.claims() == [""] * 5, message="a late grant stayed behind")
 
 
@@ -170,23 +193,41 @@ def _is_extended(lease: Lease) -> bool:
     return True
 
 
-def test_tokens_never_repeat_whoever_forgets_in_turn(three: Nodes) -> None:
+def test_tokens_never_repeat_whoever_forgets_in_turn(mended: Nodes) -> None:
     """Each node forgets once, rejoins, and is then needed for the majority."""
-    url = three.url(node_timeout="500ms")
+    url = mended.url(node_timeout="500ms")
     tokens = []
     with holdfast.connect(url) as client:
-        for number in range(3):
+        for number in range(5):
             lease = taken(client, timeout=10)
             tokens.append(lease.token)
             lease.release()
-            three.servers[number].restart(keep_data=False, kill=True)
+            mended.servers[number].restart(keep_data=False, kill=True)
             assert "rejoined" in rejoin(url, {number}, wait=0.2)[number]
-            three.servers[(number + 1) % 3].pause()
+            absent = [mended.servers[(number + other) % 5] for other in (1, 2)]
+            for server in absent:
+                server.pause()
             lease = taken(client, timeout=10)
             tokens.append(lease.token)
             lease.release()
-            three.servers[(number + 1) % 3].resume()
+            for server in absent:
+                server.resume()
     assert tokens == sorted(set(tokens))
+
+
+def test_who_rejoins_waits_for_as_long_as_is_needed(mended: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless told otherwise: longer than the longest ttl. What is held meanwhile is held by the others."""
+    monkeypatch.setattr(membership, "DECIDE_SECONDS", 0.2)
+    url = mended.url()
+    with holdfast.connect(url) as client, holdfast.connect(url) as other:
+        lease = taken(client, ttl=1.0)
+        mended.servers[0].restart(keep_data=False, kill=True)
+        began = time.monotonic()
+        assert rejoin(url, {0}) == {0: "rejoined: 1 fences were copied"}
+        assert time.monotonic() - began > 2.0, "a ttl, and a second to be sure"
+        assert mended.fences()[0] == lease.token
+        lease.check()
+        assert other.lock("x").acquire(timeout=0) is None
 
 
 def test_a_node_that_may_have_forgotten_is_not_trusted(tmp_path: Path) -> None:
@@ -207,29 +248,80 @@ def test_a_node_that_may_have_forgotten_is_not_trusted(tmp_path: Path) -> None:
             taken(client, timeout=10).release()
 
 
-def test_a_node_that_is_emptied_while_it_runs(three: Nodes) -> None:
-    url = three.url()
+def test_nodes_that_are_emptied_while_they_run(mended: Nodes) -> None:
+    url = mended.url()
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         lease = taken(client, ttl=60)
-        three.servers[0].command("FLUSHALL")
-        lease.extend()
-        assert other.lock("x").acquire(timeout=0) is None
-        three.servers[1].command("FLUSHALL")
-        with pytest.raises(EngineUnavailable, match="rejoin"):
+        for server in mended.servers[:2]:
+            server.command("FLUSHALL")
+            lease.extend()
+            assert other.lock("x").acquire(timeout=0) is None
+        mended.servers[2].command("FLUSHALL")
+        with pytest.raises(EngineUnavailable, match=r"of 5 nodes take part, 3 must.*(rejoin.*){3}"):
             other.lock("x").acquire(timeout=HURRY)
-        assert three.claims()[:2] == ["", ""], "a node that forgot granted something"
+        assert mended.claims()[:3] == [""] * 3, "a node that forgot granted something"
+
+
+# --- a majority ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(mended: Nodes, how: str) -> None:
+    url = mended.url(node_timeout="200ms")
+    with holdfast.connect(url) as client, holdfast.connect(url) as other:
+        taken(other, timeout=5).release()
+        lease = taken(client, timeout=5, ttl=1.5)
+        harm(mended, how, 3)
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable, match="of 5 nodes take part, 3 must"):
+            other.lock("y").acquire(timeout=HURRY)
+        assert lease.wait_lost(timeout=10)
+        assert time.monotonic() - began < 1.5 + 1.0
+        with pytest.raises(LockLost) as caught:
+            lease.check()
+        assert caught.value.reason == "unreachable"
+        for server, proxy in zip(mended.servers, mended.proxies, strict=True):
+            server.start()
+            server.resume()
+            proxy.pass_on()
+        newer = taken(other, timeout=20)
+        assert newer.token > lease.token
+        newer.release()
+
+
+def test_without_a_majority_in_a_loop(mended: Nodes) -> None:
+    """Nodes that crawl: each answer comes, too late."""
+
+    async def main() -> None:
+        url = mended.url(node_timeout="200ms")
+        async with holdfast.aio.connect(url) as client, holdfast.aio.connect(url) as other:
+            async with other.lock("x", timeout=5):
+                pass
+            lease = await client.lock("x", ttl=1.5).acquire(timeout=5)
+            assert lease is not None
+            harm(mended, "slow", 3)
+            with pytest.raises(EngineUnavailable, match="of 5 nodes take part, 3 must"):
+                await other.lock("y").acquire(timeout=HURRY)
+            assert await lease.wait_lost(timeout=10)
+            for proxy in mended.proxies:
+                proxy.pass_on()
+            async with other.lock("x", timeout=20) as newer:
+                assert newer.token > lease.token
+
+    asyncio.run(main())
 
 
 # --- clocks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_a_minority_of_clocks_jumps(seconds: float) -> None:
+def test_a_minority_of_clocks_jumps(mended: Nodes, seconds: float) -> None:
     """Nothing is lost and nobody else is let in."""
-    with nodes(3, faketime=True) as three, holdfast.connect(three.url()) as client:
+    with holdfast.connect(mended.url()) as client:
         lease = taken(client, ttl=600)
-        three.servers[0].shift_clock(seconds)
-        with holdfast.connect(three.url()) as other:
+        for server in mended.servers[:2]:
+            server.shift_clock(seconds)
+        with holdfast.connect(mended.url()) as other:
             assert other.lock("x").acquire(timeout=0.5) is None
             lease.extend()
             lease.check()
@@ -239,21 +331,39 @@ def test_a_minority_of_clocks_jumps(seconds: float) -> None:
             newer.release()
 
 
+def test_a_minority_of_clocks_jumps_in_a_loop(mended: Nodes) -> None:
+    """One ahead and one back."""
+
+    async def main() -> None:
+        async with holdfast.aio.connect(mended.url()) as client, holdfast.aio.connect(mended.url()) as other:
+            lease = await client.lock("x", ttl=600).acquire()
+            assert lease is not None
+            for server, seconds in zip(mended.servers[:2], (3600.0, -3600.0), strict=True):
+                server.shift_clock(seconds)
+            assert await other.lock("x").acquire(timeout=0.5) is None
+            await lease.extend()
+            lease.check()
+            await lease.release()
+            async with other.lock("x", timeout=5) as newer:
+                assert newer.token > lease.token
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_a_majority_of_clocks_jumps(seconds: float, tmp_path: Path) -> None:
+def test_a_majority_of_clocks_jumps(mended: Nodes, seconds: float, tmp_path: Path) -> None:
     """Ahead, two may hold it; the fence lets only the newer write. Back, it is held for longer."""
     with (
-        nodes(3, faketime=True) as three,
-        holdfast.connect(three.url()) as client,
+        holdfast.connect(mended.url()) as client,
         closing(sqlite3.connect(tmp_path / "data.db")) as db,
     ):
         fencing.install(db)
         old = taken(client, ttl=600)
         with db:
             fencing.advance(db, "invoices", old)
-        for server in three.servers[:2]:
+        for server in mended.servers[:3]:
             server.shift_clock(seconds)
-        with holdfast.connect(three.url()) as other:
+        with holdfast.connect(mended.url()) as other:
             newer = other.lock("x").acquire(timeout=0.5)
             if seconds < 0:
                 assert newer is None
@@ -322,19 +432,14 @@ for line in sys.stdin:
         lease.release()
 
 
-def evaluated(nodes: Nodes) -> int:
-    told = nodes.servers[0].info("commandstats").get("cmdstat_evalsha", "calls=0,")
-    return int(told.partition("=")[2].partition(",")[0])
-
-
 def test_a_waiter_that_is_interrupted_leaves_nothing_behind(three: Nodes) -> None:
     with holdfast.connect(three.url()) as client:
         lease = taken(client)
         owner = three.claims()[0]
         with waiting(three.url()) as child:
             child.expect("asking")
-            calls = evaluated(three)
-            wait_until(lambda: evaluated(three) > calls + 2)  # it has asked, and asks again
+            calls = three.evaluated(0)
+            wait_until(lambda: three.evaluated(0) > calls + 2)  # it has asked, and asks again
             child.interrupt()
             assert child.expect("interrupted") == "None"
         assert set(three.claims()) == {owner}

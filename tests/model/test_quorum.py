@@ -19,6 +19,8 @@ TWO_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1)
 TWO_AND_ALL_OF_IT = Bounds(attempts=2, hints=(1,), copies=1, forgets=1)
 THREE = Bounds(attempts=3, hints=(1,))
 
+pytestmark = pytest.mark.timeout(60)
+
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
 """An ordinary run leaves out the space that takes longest for its size."""
 

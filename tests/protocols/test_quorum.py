@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.deadlines import relied_until
 from holdfast.core.ops import Pause, Refused, Troubled
+from holdfast.errors import Unsupported
 from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order, list_names, rejoin
 from holdfast.protocols.quorum.membership import rejoin_seconds
 from holdfast.protocols.quorum.state import DECIDE_SECONDS
@@ -20,12 +21,16 @@ from holdfast.rules.requests import (
     Break,
     Busy,
     Done,
+    Downgrade,
     Export,
     Granted,
     Inspect,
     Queued,
     Release,
     Renew,
+    Request,
+    Resize,
+    SetValue,
 )
 
 WALL_US = 10**15
@@ -356,6 +361,30 @@ def test_one_who_knows_how_long_to_wait_is_believed() -> None:
     world.nodes[2].forget()
     assert "rejoined" in world.run(rejoin(quorum, frozenset({2}), wait=0.2))[2]
     assert world.pauses == [0.2]
+
+
+# --- what independent nodes cannot do -----------------------------------------------------------
+
+REFUSED: dict[str, tuple[Request, str]] = {
+    "semaphore": (asking("x")._replace(kind="semaphore", limit=2), "cannot be split over a quorum"),
+    "reading": (asking("x")._replace(kind="rwlock", mode="read"), "no reader/writer locks"),
+    "writing": (asking("x")._replace(kind="rwlock", mode="write"), "no reader/writer locks"),
+    "value": (SetValue("me-x", b"", 60.0), "no one place for a value"),
+    "resize": (Resize(2, 3), "plain locks only"),
+    "downgrade": (Downgrade("me-x", "reader"), "plain locks only"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_quorum_cannot_do_it_refuses_with_the_reason_before_it_asks_anybody(what: str) -> None:
+    world = World()
+    request, why = REFUSED[what]
+    with pytest.raises(Unsupported, match=rf"{why}.*: sqlite://, redis:// and postgresql:// can"):
+        world.run(apply(world.quorum(), "x", request))
+    if isinstance(request, Acquire):
+        with pytest.raises(Unsupported, match=why):
+            world.run(apply_in_order(world.quorum(), [("x", request)], True))
+    assert not world.rounds
 
 
 # --- options ------------------------------------------------------------------------------------

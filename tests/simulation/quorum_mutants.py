@@ -240,7 +240,7 @@ QUORUM_MUTANTS: Final = (
         "stamp without owner check",
         stamp_without_owner_check,
         ("succession",),
-        first=19,
+        first=42,
         kinds=FLICKER,
         intensity=60.0,
         size=3,

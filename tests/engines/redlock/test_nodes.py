@@ -174,14 +174,26 @@ def test_a_grant_is_one_round_trip_and_so_is_its_end(three: Sequence[Redis]) -> 
         )
 
 
-def test_what_is_free_is_taken_in_one_round_however_many(three: Sequence[Redis]) -> None:
+def test_what_is_free_is_taken_in_one_round_however_many(
+    three: Sequence[Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several names, all or none."""
+    rounds: list[list[str]] = []
+    ask = Bundle.fan
+
+    def asking(self: Bundle, op: Fan) -> Answers:
+        rounds.append([type(request).__name__ for _, request in op.asks[0][1]])
+        return ask(self, op)
+
+    monkeypatch.setattr(Bundle, "fan", asking)
     with holdfast.connect(url_of(three)) as client:
         book = client._driver.book
         specs = tuple([_spec(client, name) for name in ("a", "b", "c")])
         with client.lock("warm"):
             pass
+        rounds.clear()
         taken = client._driver.run(records.acquire_in_order(book, specs, "me", 0))
+        assert rounds == [["Acquire"] * 3]
         assert isinstance(taken, tuple)
         assert [state.name for state in taken] == ["a", "b", "c"]
         assert {info.name for info in client.list()} == {"a", "b", "c"}
