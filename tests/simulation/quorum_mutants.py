@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest import mock
 
 from holdfast.drivers.simulation import Fault
-from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, membership
+from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, membership, views
 from holdfast.protocols.quorum.acquiring import Taking
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
 from holdfast.rules import node
@@ -41,6 +41,7 @@ class QuorumMutant:
     node_seconds: float = 0.0
     first: int = 0
     """The seed from which on it is sought: it shows soon after that."""
+    drift: float = 0.01
     plan: tuple[Fault, ...] | None = None
     """What goes wrong, where chance would take too long to find it."""
 
@@ -215,6 +216,12 @@ def granted_names_asked_for_again() -> Patch:
     return mock.patch.object(acquiring, "_take_again", take_again)
 
 
+def adopted_for_as_long_as_it_is_kept() -> Patch:
+    """What nodes keep beyond what is relied on, for clocks that run fast, is taken to be part of the ttl."""
+    shipped = views._holder
+    return mock.patch.object(views, "_holder", lambda seen, stretch: shipped(seen, 1.0))
+
+
 TOKENS: Final = ("unique tokens", "tokens grow", "in the order of grants")
 
 FLICKER: Final = ("clock flicker",)
@@ -267,6 +274,7 @@ QUORUM_MUTANTS: Final = (
         ("exclusion",),
         ("quorum lock",),
         size=3,
+        first=17,
         plan=FORGOTTEN_WHILE_HELD,
     ),
     QuorumMutant(
@@ -318,5 +326,13 @@ QUORUM_MUTANTS: Final = (
         2.0,
         ("pause", WALL_JUMP),
         first=45,
+    ),
+    QuorumMutant(
+        "adopted for as long as nodes keep it",
+        adopted_for_as_long_as_it_is_kept,
+        ("kept by a majority",),
+        ("quorum handling",),
+        plan=(),
+        drift=0.2,
     ),
 )

@@ -51,7 +51,7 @@ def scheduled(mutant: QuorumMutant, number: int) -> QuorumRun:
         mutant.kinds,
         mutant.size,
         mutant.node_seconds,
-        drift=0.01,
+        mutant.drift,
     )
 
 
