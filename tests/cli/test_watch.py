@@ -21,6 +21,15 @@ lease = holdfast.connect().lock("x", ttl=60).acquire()
 print("held", flush=True)
 input()
 """
+WATCH_BY_SUBSCRIPTION = """
+import sys
+from holdfast.cli import main, watch
+from holdfast.protocols.records import watching
+
+# Who looks so seldom sees a change in time only if somebody tells.
+watch.LOOK_SECONDS = watching.LOOK_AGAIN_SECONDS = 600.0
+sys.exit(main(["watch", *sys.argv[1:]]))
+"""
 IDLE_SECONDS = 3.0
 MOST_CPU_SECONDS = 0.3
 MOST_WAKE_UPS = 150
@@ -37,7 +46,7 @@ def counts(change: dict[str, Any]) -> tuple[str, bool, int, int]:
 
 
 def test_every_change_is_a_json_document(command_line: CommandLine, locks: holdfast.Client) -> None:
-    watching = command_line.start("watch", "--json", "x")
+    watching = command_line.script(WATCH_BY_SUBSCRIPTION, "--json", "x")
     assert counts(next_change(watching)) == ("x", False, 0, 0), "what is there comes first"
 
     lease = locks.lock("x", metadata={"for": "test"}).acquire() or pytest.fail("not granted")
@@ -124,21 +133,26 @@ def effort_of(pid: int) -> tuple[float, int]:
 
 
 def test_a_table_at_a_terminal(command_line: CommandLine, locks: holdfast.Client) -> None:
-    arguments = ("-m", "holdfast", "watch", "backup")
+    arguments = ("-c", WATCH_BY_SUBSCRIPTION, "backup")
     session = at_a_terminal(command_line, "env", "TERM=xterm", "NO_COLOR=1", sys.executable, *arguments)
     expect_part(session, "0 held")
     with locks.lock("backup"):
         expect_part(session, f"/{os.getpid()}/")
-        expect_part(session, "1 held")
+        expect_part(session, "1 held, 0 waiting")
+        waiter = command_line.start("run", "backup", "--", "true")
+        assert f"/{waiter.pid}/" in expect_part(session, "waits 1.")
+        expect_part(session, "1 held, 1 waiting")
     expect_part(session, "free")
     session.send("^C")
     assert session.expect("status") == "130"
     assert "\x1b[?25h" in session.stdout, "the cursor is back"
 
 
-def expect_part(session: Process, part: str) -> None:
-    while part not in session.expect():
+def expect_part(session: Process, part: str) -> str:
+    """The next line that has it."""
+    while part not in (line := session.expect()):
         pass
+    return line
 
 
 def test_a_reader_that_leaves_ends_it(command_line: CommandLine, locks: holdfast.Client) -> None:

@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast import LockInfo
+from holdfast import EngineUnavailable, LockInfo
 
 from .exits import Status, complain
 from .options import DEFAULT_NAMESPACE, Namespace, Url
@@ -41,6 +42,10 @@ Changes of a watched name come at once, by subscription. A new name below a
 prefix, and a holder that vanished while nobody waited, show after 2 seconds;
 so do changes beyond the first 100 names. When changes come faster than they
 can be shown some are left out, but never the newest.
+
+\b
+An engine that goes away is waited for: what is shown meanwhile is what was last
+seen, and says so; elsewhere than at a terminal standard error does.
 
 \b
 At a terminal it is a table that is kept current; elsewhere each change is a
@@ -116,7 +121,7 @@ async def _show(observer: Observer, screen: Screen) -> int:
     while not signums:
         for change in observer.take():
             screen.tell(change)
-        screen.draw(observer.known)
+        screen.draw(observer.known, observer.trouble)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(observer.bell.wait(), screen.tick_seconds)
         await asyncio.sleep(screen.pause_seconds)
@@ -144,6 +149,8 @@ class Observer:
         self._known: dict[str, Seen] = {}
         self._news: list[LockInfo] = []
         self._error: BaseException | None = None
+        self.trouble = ""
+        """Why the engine is out of reach; empty: it is not."""
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
         self.bell = asyncio.Event()
@@ -152,7 +159,7 @@ class Observer:
     async def start(self) -> None:
         """See what is there, and go on seeing."""
         await self._look()
-        self._looker = self._begin(self._keep_looking())
+        self._looker = self._begin(self._keep_looking(), self._on_end)
 
     async def close(self) -> None:
         """Withdraw the subscriptions."""
@@ -175,14 +182,29 @@ class Observer:
         now = asyncio.get_running_loop().time()
         return [(seen.info, now - seen.moment) for seen in self._known.values()]
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(
+        self, work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]
+    ) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        task.add_done_callback(self._on_end)
+        task.add_done_callback(on_end)
         return task
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
+            self.bell.set()
+
+    def _on_end_of(self, name: str, task: asyncio.Task[None]) -> None:
+        """A name that is no longer followed because the engine went away is so again after the next look."""
+        if not task.cancelled() and isinstance(task.exception(), EngineUnavailable):
+            if self._followers.get(name) is task:
+                del self._followers[name]
+        else:
+            self._on_end(task)
+
+    def _told_of(self, trouble: str) -> None:
+        if self.trouble != trouble:
+            self.trouble = trouble
             self.bell.set()
 
     async def _follow(self, name: str) -> None:
@@ -196,8 +218,14 @@ class Observer:
         while True:
             await asyncio.sleep(max(LOOK_SECONDS, took_seconds / LOOK_SHARE))
             began = loop.time()
-            await self._look()
-            took_seconds = loop.time() - began
+            try:
+                await self._look()
+            except EngineUnavailable as error:
+                self._told_of(str(error))
+                took_seconds = 0.0  # It took long to find out; that is no reason to come back late.
+            else:
+                self._told_of("")
+                took_seconds = loop.time() - began
 
     async def _look(self) -> None:
         """See what no subscription tells, and follow every name that is there."""
@@ -218,7 +246,7 @@ class Observer:
             if name in self._known and name not in self._followers:
                 if len(self._followers) >= MOST_SUBSCRIPTIONS:
                     break
-                self._followers[name] = self._begin(self._follow(name))
+                self._followers[name] = self._begin(self._follow(name), partial(self._on_end_of, name))
 
     def _note(self, info: LockInfo) -> None:
         now = asyncio.get_running_loop().time()

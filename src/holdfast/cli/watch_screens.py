@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast import LockInfo
 
 from .describe import as_json, state
+from .exits import complain
 from .output import age, print_json, print_lines, printable
+from .redaction import scrub
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +28,7 @@ PAUSE_SECONDS = 0.1
 WIDE_COLUMNS = 100
 """From this width of the terminal on there is room for tokens and metadata."""
 WAITERS_SHOWN = 3
-LINES_AROUND_THE_TABLE = 6
+LINES_AROUND_THE_TABLE = 7
 Row = tuple[str, ...]
 
 
@@ -41,8 +43,9 @@ class Screen(Protocol):
     def tell(self, change: LockInfo) -> None:
         """One change, in order."""
 
-    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
-        """Everything as it is now, each with the seconds since it was seen so."""
+    def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
+        """Everything as it is now, each with the seconds since it was seen so; and why the engine is out of
+        reach, if it is."""
 
 
 @contextlib.contextmanager
@@ -70,6 +73,7 @@ class Lines:
 
     def __init__(self, json: bool) -> None:
         self._json = json
+        self._troubled = False
 
     def tell(self, change: LockInfo) -> None:
         if self._json:
@@ -78,8 +82,11 @@ class Lines:
         else:
             print_lines(f"{time.strftime('%H:%M:%S')}  {change.name}: {summary(change)}")
 
-    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
-        """Lines have been written; nothing stands on the screen that could be out of date."""
+    def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
+        """Lines have been written; what is to be said is that there may be more to write than one can see."""
+        if bool(trouble) != self._troubled:
+            self._troubled = bool(trouble)
+            complain(f"{trouble} (still watching)" if trouble else "the engine can be reached again")
 
 
 class CurrentTable:
@@ -94,9 +101,15 @@ class CurrentTable:
     def tell(self, change: LockInfo) -> None:
         """The next drawing shows it."""
 
-    def draw(self, known: Sequence[tuple[LockInfo, float]]) -> None:
+    def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
         console = self._live.console
-        self._live.update(_table(known, console.width, console.height), refresh=True)
+        shown = _table(known, console.width, console.height)
+        if trouble:
+            shown = Group(shown, Text(printable(scrub(f"As last seen: {trouble}")), style="red"))
+        self._live.update(shown, refresh=True)
 
 
 def summary(lock: LockInfo) -> str:
