@@ -8,7 +8,16 @@ from typing import Final
 
 from rich.table import Table
 
-__all__ = ["ESSENTIAL", "PROTOCOLS", "TICKETS_ESSENTIAL", "coverage_table", "missing_cells", "unknown_steps"]
+__all__ = [
+    "ESSENTIAL",
+    "PROTOCOLS",
+    "QUORUM_ESSENTIAL",
+    "TICKETS_ESSENTIAL",
+    "coverage_table",
+    "missing_cells",
+    "unknown_faults",
+    "unknown_steps",
+]
 
 Cells = Counter[tuple[str, str]]
 """(kind of fault, step) → how often"""
@@ -21,7 +30,14 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "timer": ("timer dozes",),
     "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
-    "quorum": ("Fan",),
+    "quorum": tuple(
+        f"node's {request}"
+        for request in ("Acquire", "Stamp", "Renew", "Release", "Export", "Adopt", "Look", "List")
+    ),
+    "membership": tuple(
+        f"node's {request}"
+        for request in ("Hello", "Prime", "Start", "Trust", "Rejoin", "Fences", "Raise", "Admit")
+    ),
     "tickets": (
         "Open",
         "Keep",
@@ -48,9 +64,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "lost": ("loss",),
     "reply lost": ("loss of the reply",),
     "late": ("late",),
+    "overtaken": ("overtaken",),
     "copied": ("duplicate", "copy"),
-    "slow": ("slow", "slow of the reply"),
-    "cut off": ("partition", "partition of the reply"),
+    "reply copied": ("duplicate of the reply",),
+    "slow": ("slow", "slow of the reply", "node slow"),
+    "cut off": ("partition", "partition of the reply", "node cut"),
     "down": ("node down", "node crash"),
     "hangs": ("node hang",),
     "forgets": ("node amnesia", "node rollback", "node flush"),
@@ -64,6 +82,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 ESSENTIAL: Final = (
     *((fault, step) for fault in ("lost", "reply lost", "late", "copied") for step in ("Acquire", "Release")),
     *((fault, "Acquire, queueing") for fault in ("lost", "reply lost", "late", "copied", "interrupt")),
+    *(
+        (fault, step)
+        for fault in ("overtaken", "reply copied")
+        for step in ("Acquire", "Acquire, queueing", "Release", "Tend")
+    ),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "forgets")),
     *((fault, "Tend") for fault in ("lost", "reply lost", "late", "slow", "cut off", "down", "hangs")),
     *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
@@ -93,6 +116,25 @@ TICKETS_ESSENTIAL: Final = (
 )
 """The same for schedules of the tickets family."""
 
+QUORUM_ESSENTIAL: Final = (
+    *(
+        (fault, f"node's {step}")
+        for fault in ("lost", "reply lost", "overtaken", "copied", "slow", "cut off", "down", "hangs")
+        for step in ("Acquire", "Release")
+    ),
+    *((fault, "node's Renew") for fault in ("overtaken", "copied", "slow", "cut off", "down", "hangs")),
+    *((fault, "node's Stamp") for fault in ("slow", "cut off", "down", "hangs")),
+    *(
+        (fault, "node's Hello")
+        for fault in ("lost", "overtaken", "copied", "slow", "cut off", "down", "hangs")
+    ),
+    *((fault, f"node's {step}") for fault in ("slow", "down") for step in ("Export", "Adopt", "Look")),
+    *((fault, "node's Acquire") for fault in ("pause", "crash", "interrupt", "forgets", "clock set")),
+    *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "wall set")),
+    ("interrupt", "node's Release"),
+)
+"""The same for schedules on a quorum of nodes."""
+
 
 def cell(cells: Cells, column: str, step: str) -> int:
     return sum(cells[fault, step] for fault in COLUMNS[column])
@@ -106,6 +148,12 @@ def unknown_steps(cells: Cells) -> set[str]:
     """Steps that no protocol of the table claims: a new operation wants a row."""
     known = {step for steps in PROTOCOLS.values() for step in steps}
     return {step for _, step in cells} - known
+
+
+def unknown_faults(cells: Cells) -> set[str]:
+    """Faults that no column of the table counts: they would strike unseen."""
+    known = {fault for faults in COLUMNS.values() for fault in faults}
+    return {fault for fault, _ in cells} - known
 
 
 def coverage_table(cells: Cells) -> Table:

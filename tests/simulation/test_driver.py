@@ -15,7 +15,7 @@ import pytest
 from holdfast.core.arguments import Spec
 from holdfast.drivers.simulation import Changed, Clock, Fault, Interrupted, Link, Livelock, World
 from simulation.campaign import Outcome, describe_failure, one_schedule, shrunk
-from simulation.coverage import missing_cells, unknown_steps
+from simulation.coverage import missing_cells, unknown_faults, unknown_steps
 from simulation.mutants import MUTANTS
 from simulation.plans import dump_plan, load_plan, make_plan, shrink
 from simulation.schedules import run_schedule
@@ -173,3 +173,4 @@ def test_every_essential_step_is_struck() -> None:
         cells.update(run.world.coverage)
     assert missing_cells(cells) == []
     assert unknown_steps(cells) == set()
+    assert unknown_faults(cells) == set()

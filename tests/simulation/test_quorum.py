@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.drivers.simulation import QUORUM_FORGETS, Fault
 from simulation.campaign import describe_failure, one_schedule, shrunk
-from simulation.coverage import unknown_steps
+from simulation.coverage import QUORUM_ESSENTIAL, missing_cells, unknown_faults, unknown_steps
 from simulation.plans import WALL_JUMP
 from simulation.quorum_checkers import QUORUM_CHECKERS, check_quorum
 from simulation.quorum_mutants import QUORUM_MUTANTS, QuorumMutant
@@ -23,6 +23,7 @@ from simulation.quorum_schedules import (
 BATCHES = 4
 BATCH = 14
 
+STRUCK_BY = 70
 SCHEDULES_AT_MOST = 60
 
 
@@ -78,6 +79,17 @@ def test_the_same_seed_is_the_same_world(scenario: str) -> None:
 
     assert story(4) == story(4)
     assert story(4) != story(5)
+
+
+@pytest.mark.slow
+def test_every_essential_step_is_struck() -> None:
+    cells: Counter[tuple[str, str]] = Counter()
+    for seed in range(STRUCK_BY):
+        scenario = "quorum handling" if seed % 2 else quorum_scenario_of(seed // 2)
+        cells.update(run_quorum_schedule(seed, scenario, intensity=3.0).world.coverage)
+    assert missing_cells(cells, QUORUM_ESSENTIAL) == []
+    assert unknown_steps(cells) == set()
+    assert unknown_faults(cells) == set()
 
 
 def test_what_the_protocol_is_for_does_happen() -> None:

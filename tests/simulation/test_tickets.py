@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from simulation.campaign import describe_failure, one_schedule, shrunk
-from simulation.coverage import TICKETS_ESSENTIAL, missing_cells, unknown_steps
+from simulation.coverage import TICKETS_ESSENTIAL, missing_cells, unknown_faults, unknown_steps
 from simulation.mutants import Mutant
 from simulation.tickets_checkers import TICKETS_CHECKERS, check
 from simulation.tickets_mutants import TICKETS_MUTANTS
@@ -46,6 +46,7 @@ def test_every_essential_step_is_struck() -> None:
         cells.update(run_tickets(seed, scenario, intensity=3.0).world.coverage)
     assert missing_cells(cells, TICKETS_ESSENTIAL) == []
     assert unknown_steps(cells) == set()
+    assert unknown_faults(cells) == set()
 
 
 @pytest.mark.slow

@@ -261,7 +261,7 @@ class SimulatedClient:
 
     def _strike(self, task: Task, op: Any) -> tuple[Any, BaseException | None]:
         """An interrupt comes while an operation is under way: a request may have been sent already."""
-        self.world.cover("interrupt", step_of(op))
+        self.world.cover("interrupt", self.step(op))
         if op.__class__ in self.sending:
             task.op = op
             self._acts[op.__class__](task, op)
@@ -285,7 +285,7 @@ class SimulatedClient:
         if after > 0 or task.op is None:
             task.countdown = max(after, 1)
         elif self.paused_until <= self.world.now:
-            self.world.cover("interrupt", step_of(task.op))
+            self.world.cover("interrupt", self.step(task.op))
             if task.box is not None:
                 task.box.task = None
                 task.box = None
@@ -319,7 +319,7 @@ class SimulatedClient:
             return
         delays, hits = link.fate(True, now)
         for hit in hits:
-            world.cover(hit, step_of(op))
+            world.cover(hit, self.step(op))
         for copy, delay in enumerate(delays):
             world.at(now + delay, server.arrive, self, task, task.ticket, op, gives_up_at, bool(copy))
         if len(delays) > 1:
@@ -463,7 +463,7 @@ class SimulatedClient:
     def cover_pending(self, fault: str) -> None:
         for task in self.tasks.values():
             if task.op is not None:
-                self.world.cover(fault, step_of(task.op))
+                self.world.cover(fault, self.step(task.op))
 
     def pause(self, seconds: float) -> None:
         """Nothing moves, nothing is delivered; the clock runs on."""

@@ -19,11 +19,14 @@ class Link:
     """Both directions between two machines. Without faults messages take a few milliseconds each, and so
     overtake each other; the faults in force decide about more."""
 
-    __slots__ = ("_active", "_blocked", "_duplicate", "_loss", "_random", "_slow", "troubled")
+    __slots__ = ("_active", "_blocked", "_duplicate", "_loss", "_random", "_slow", "newest", "troubled")
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance.random
         self._active: list[tuple[Fault, float]] = []
+        self.newest = 0.0
+        """Of the requests that have arrived, when the last one was sent; what was sent before it and comes
+        now was overtaken."""
         self._begin()
 
     def _begin(self) -> None:

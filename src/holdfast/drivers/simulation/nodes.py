@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .quorum import QuorumClient
     from .world import Clock, World
 
-__all__ = ["Message", "QuorumNode"]
+__all__ = ["Message", "QuorumNode", "step_of_batch"]
 
 PAGE: Final = 2
 """So few names in a page that there is more than one."""
@@ -30,6 +30,12 @@ class Message(NamedTuple):
     member: str
     run: str
     """Empty: the connection is being made, to whatever life it meets."""
+    sent: float
+
+
+def step_of_batch(batch: Batch) -> str:
+    """The step of a protocol that a message is, as the coverage table names it: by what it asks first."""
+    return f"node's {batch[0][1].__class__.__name__}"
 
 
 class QuorumNode(Server):
@@ -59,29 +65,33 @@ class QuorumNode(Server):
     def receive(self, client: QuorumClient, message: Message, answer: Any, copy: bool = False) -> None:
         """``answer(reply)`` is called when the reply, or the news that there is none, is with the client."""
         world = self.world
+        step = step_of_batch(message.batch)
         if self.hangs_until > world.now:
-            world.cover("node hang", "Fan")
+            world.cover("node hang", step)
             world.at(self.hangs_until, self.receive, client, message, answer, copy)
             return
         link = client.links[self]
         if self.down:
-            world.cover("node down", "Fan")
+            world.cover("node down", step)
             if self.down == "refusing":
                 world.at(world.now + link.delay(), answer, Refused("connection refused"))
             return
         if message.run and message.run != self.run:
-            world.cover("node crash", "Fan")
+            world.cover("node crash", step)
             world.at(world.now + link.delay(), answer, Unknown(RESET))
             return
         if copy:
-            world.cover("copy", "Fan")
+            world.cover("copy", step)
+        elif message.sent < link.newest:
+            world.cover("overtaken", step)
+        link.newest = max(link.newest, message.sent)
         reply = self.answer(client, message)
         arrives: list[float] = [link.delay()]
         if link.troubled:
             arrives, hits = link.fate(False, world.now)
             for hit in hits:
-                world.cover(hit + " of the reply", "Fan")
-        for delay in arrives[:1]:
+                world.cover(hit + " of the reply", step)
+        for delay in arrives:
             world.at(world.now + delay, answer, reply)
 
     def answer(self, client: QuorumClient, message: Message) -> tuple[Any, ...]:

@@ -11,11 +11,12 @@ from typing import Any, Final
 from ...core.ops import Apply, ApplyInOrder, ListNames, Script, Tend
 from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Chance, Fan, Quorum
+from ...protocols.quorum.ops import Batch
 from ...rules import node
 from ...rules.requests import Acquire, Granted, Reply
 from .client import GIVING_BACK, SimulatedClient, Task
 from .network import Link
-from .nodes import Message, QuorumNode
+from .nodes import Message, QuorumNode, step_of_batch
 from .servers import WALL_SECONDS, Server
 from .trace import Copied, LetGo
 from .world import Clock, World
@@ -79,6 +80,9 @@ class QuorumClient(SimulatedClient):
         self._acts[Fan] = self._fan
         self._at_once[Chance] = lambda op: self._chance.random()
         self.sending = (*self.sending, Fan)
+
+    def step(self, op: Any) -> str:
+        return step_of_batch(op.asks[0][1]) if op.__class__ is Fan and op.asks else super().step(op)
 
     def wall_us(self) -> int:
         return int((WALL_SECONDS + self.wall.read(self.world.now)) * 1_000_000)
@@ -144,7 +148,7 @@ class QuorumClient(SimulatedClient):
     def _fan(self, task: Task, op: Fan) -> None:
         gathering = Gathering(task, op)
         for index, batch in op.asks:
-            self._tell(gathering, index, Message(batch, op.member, self.runs.get(index, "")))
+            self._tell(gathering, index, self._message(batch, op, index))
             for _, request in batch:
                 if isinstance(request, node.Acquire):
                     self.sent.setdefault(request.owner, self.local())
@@ -155,6 +159,9 @@ class QuorumClient(SimulatedClient):
             limit = self.world.now
         self.world.at(limit, self._time_is_up, gathering)
 
+    def _message(self, batch: Batch, op: Fan, index: int) -> Message:
+        return Message(batch, op.member, self.runs.get(index, ""), self.world.now)
+
     def _tell(self, gathering: Gathering, index: int, message: Message) -> None:
         world = self.world
         server = self.nodes[index]
@@ -163,7 +170,7 @@ class QuorumClient(SimulatedClient):
         if link.troubled:
             delays, hits = link.fate(True, world.now)
             for hit in hits:
-                world.cover(hit, "Fan")
+                world.cover(hit, step_of_batch(message.batch))
         for copy, delay in enumerate(delays):
             answer = self._answers(gathering, index, message)
             world.at(world.now + delay, server.receive, self, message, answer, bool(copy))
@@ -208,8 +215,7 @@ class QuorumClient(SimulatedClient):
         if self.paused_until <= self.world.now:
             for index, batch in gathering.op.asks:
                 if index in gathering.missing:
-                    member = gathering.op.member
-                    self._tell(gathering, index, Message(batch, member, self.runs.get(index, "")))
+                    self._tell(gathering, index, self._message(batch, gathering.op, index))
         self.world.at(self.world.now + TELL_AGAIN_SECONDS, self._tell_again, gathering)
 
 

@@ -60,14 +60,20 @@ class Server:
             return
         if task.ticket != ticket or not client.alive:
             world.cover("copy" if copy else "late", client.step(op))
-        reply = self.perform(op)
         link = client.links[self]
+        if gives_up_at >= link.newest:
+            link.newest = gives_up_at  # the same time after each was sent
+        elif not copy:
+            world.cover("overtaken", client.step(op))
+        reply = self.perform(op)
         arrives = now + link.delay()
         if link.troubled:
             delays, hits = link.fate(False, now)
             for hit in hits:
                 world.cover(hit + " of the reply", client.step(op))
             arrives = now + delays[0] if delays else inf
+            for delay in delays[1:]:
+                world.at(now + delay, client.deliver, task, ticket, reply, None)
         if arrives <= gives_up_at:
             world.at(arrives, client.deliver, task, ticket, reply, None)
         else:
