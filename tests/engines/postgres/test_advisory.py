@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -15,15 +16,17 @@ from psycopg.pq.abc import PGresult
 import holdfast
 import holdfast.aio
 from contract.harness import Actor, World, held
-from holdfast import Client, EngineUnavailable, InvalidArgument, LockLost, provision
+from holdfast import Client, EngineUnavailable, InvalidArgument, Lease, LockLost, provision
 from holdfast.drivers.adapter import Steps
 from holdfast.engines.postgres.advisory import desk
+from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
 from holdfast.engines.postgres.advisory.desk import BUSY
 from holdfast.engines.postgres.advisory.hearing import Listener
 from holdfast.engines.postgres.advisory.keys import key_of
+from holdfast.engines.postgres.advisory.saying import say
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
 from holdfast.engines.postgres.link import Link, Waits
-from holdfast.engines.postgres.statements import Call
+from holdfast.engines.postgres.statements import Call, Statement
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
 from support import wait_until
@@ -133,6 +136,51 @@ def test_another_ttl_is_another_connection(locks: Client, schema: str) -> None:
     short.check()
     long.release()
     short.release()
+
+
+async def _on_the_session(ann: Actor, client: Client, expression: str) -> str:
+    """What the server makes of an expression on the connection that has a lock of this client."""
+    adapter: object = client._driver.adapter
+    assert isinstance(adapter, AdvisoryThreads | AdvisoryAsyncio)
+    (session,) = [session for session in adapter._desk.sessions if session.held]
+    call = Call(Statement(b"", f"SELECT {expression}".encode(), ()), ())
+    result: Any = await ann(cast(Any, adapter)._run, say(adapter._desk, session, call))
+    return bytes(result.get_value(0, 0)).decode()
+
+
+IDLE = "current_setting('idle_session_timeout')"
+
+
+@pytest.mark.parametrize(("ttl", "idle"), [(0.5, "501ms"), (30.0, "30001ms"), (30 * 86400.0, "0")])
+async def test_the_server_ends_a_session_that_is_silent_for_its_ttl(
+    world: World, ttl: float, idle: str
+) -> None:
+    """Whatever else it is set to; and never, where a ttl is longer than it can count."""
+    world.url += "&options=-c%20idle_session_timeout%3D7s"
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=ttl).acquire))
+    assert await _on_the_session(ann, client, IDLE) == idle
+    await ann(lease.release)
+
+
+async def test_another_ttl_never_lets_a_session_be_silent_for_less(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=30.0).acquire))
+    await ann(lease.extend, 60.0)
+    assert await _on_the_session(ann, client, IDLE) == "60001ms"
+    await ann(lease.extend, 10.0)
+    assert await _on_the_session(ann, client, IDLE) == "60001ms"
+    await ann(lease.release)
+
+
+async def test_what_the_server_says_as_it_ends_a_silent_session_is_a_loss(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x", ttl=600.0).acquire))
+    await _on_the_session(ann, client, "set_config('idle_session_timeout', '100ms', false)")
+    assert await ann(lease.wait_lost, timeout=20)
+    with pytest.raises(LockLost, match="idle-session timeout"):
+        lease.check()
+    assert not world.look("x").locked
 
 
 async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world: World, schema: str) -> None:
@@ -341,11 +389,31 @@ def test_the_row_of_a_name_may_go(locks: Client, schema: str, connection: psycop
     lease = taken(locks)
     connection.execute(f"DELETE FROM {schema}.session_names".encode())
     assert locks.lock("x").acquire(timeout=0) is None
+    lease.extend(30)
     lease.check()
     lease.release()
     again = taken(locks)
     assert again.token > lease.token
     again.release()
+
+
+async def test_what_needs_the_row_of_a_name_tells_of_a_loss(
+    world: World, schema: str, connection: psycopg.Connection
+) -> None:
+    """Its token is not known there any more: a value would be nobody's."""
+    ann, client = world.actor(), world.client()
+    needs: list[Callable[[Lease], Awaitable[object]]] = [
+        lambda lease: ann(lease.set_value, b"1"),
+        lambda lease: ann(lease.extend, 60.0),
+        lambda lease: ann(lease.downgrade),
+    ]
+    for need in needs:
+        lease = held(await ann(client.rwlock("x", ttl=30).write().acquire, timeout=5))
+        connection.execute(f"DELETE FROM {schema}.session_names".encode())
+        with pytest.raises(LockLost):
+            await need(lease)
+        assert lease.lost
+        await world.until(lambda: advisory_locks(schema) == 0)
 
 
 def test_names_that_nobody_uses_are_forgotten(
@@ -361,6 +429,27 @@ def test_names_that_nobody_uses_are_forgotten(
     again = taken(locks, "idle")
     assert again.token > idle.token
     again.release()
+
+
+def test_who_waited_on_a_connection_that_ended_is_forgotten(
+    locks: Client, url: str, schema: str, connection: psycopg.Connection
+) -> None:
+    lease = taken(locks)
+    with holdfast.connect(url) as gone:
+        assert gone.lock("x").acquire(timeout=0.1) is None
+    ended = (
+        f"SELECT count(*) FROM {schema}.session_waiters w"
+        " WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = w.backend)"
+    )
+    wait_until(lambda: shared_postgresql().sql(ended) == "1")
+    with ThreadPoolExecutor(1) as waiter:
+        waiting = waiter.submit(locks.lock("x").acquire, timeout=20)
+        wait_until(lambda: locks.inspect("x").waiters)
+        connection.execute(f"SELECT {schema}.session_sweep_waiters_1()".encode())
+        assert shared_postgresql().sql(ended) == "0"
+        assert len(locks.inspect("x").waiters) == 1
+        lease.release()
+        held(waiting.result(timeout=20)).release()
 
 
 def test_both_engines_of_one_database_keep_out_of_each_others_way(locks: Client, schema: str) -> None:

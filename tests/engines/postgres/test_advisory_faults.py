@@ -23,6 +23,7 @@ from contract.harness import World, held
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
+from holdfast.drivers.clock import wall_seconds
 from holdfast.engines.postgres.advisory.calls import Calls
 from holdfast.engines.postgres.advisory.desk import Desk, Session
 from holdfast.engines.postgres.advisory.hearing import Listener
@@ -108,7 +109,7 @@ async def test_a_terminated_backend_is_a_loss_told_at_once(world: World, schema:
     for lease in leases:
         assert await ann(lease.wait_lost, timeout=20) is True
     assert time.monotonic() - began < 5
-    with pytest.raises(LockLost, match="its connection ended"):
+    with pytest.raises(LockLost, match="its connection ended: terminating connection due to administrator"):
         leases[0].check()
     newer = held(await bob(world.client().lock("one").acquire, timeout=5))
     assert newer.token > leases[0].token
@@ -340,6 +341,47 @@ async def test_a_restart_loses_every_lock_and_says_so(
     newer = held(await pending)
     assert newer.token > lease.token, "also where the server forgot the last tokens"
     assert world.look("x").holders[0].token == newer.token
+
+
+async def test_a_value_that_was_set_outlives_a_crash(world: World, schema: str) -> None:
+    """Unlike tokens, which nobody waits for to be written: they can be made up for."""
+    with PostgreSQL(settings={"wal_writer_delay": "10s"}) as server:
+        world.url = at(server, schema)
+        ann, client = world.actor(), world.client()
+        lease = held(await ann(client.lock("x", ttl=60).acquire))
+        await ann(lease.set_value, b"precious")
+        server.restart(kill=True)
+        await world.until(lambda: lease.lost)
+        newer = held(await ann(client.lock("x").acquire, timeout=20))
+        assert newer.token > lease.token
+        assert world.look("x").value == b"precious"
+        await ann(client.close)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [-7200.0, 7200.0], ids=["back", "forward"])
+async def test_a_clock_that_jumps_sets_back_no_token_and_takes_no_lock_in_silence(
+    world: World, schema: str, seconds: float
+) -> None:
+    """The server goes by it as it looks who was silent for too long: it may end a session that was not."""
+    with PostgreSQL(faketime=True) as server:
+        world.url = at(server, schema)
+        ann, bob, client, other = world.actor(), world.actor(), world.client(), world.client()
+        lease = held(await ann(client.lock("x", ttl=3.0).acquire))
+        waiting = bob(other.lock("x", ttl=3.0).acquire, timeout=60)
+        await world.until_waiting("x", 1)
+        server.shift_clock(seconds)
+        far_off = "SELECT abs(extract(epoch FROM clock_timestamp()) - {}) > 3600"
+        await world.until(lambda: server.sql(far_off.format(wall_seconds())) == "t")
+        jumped = time.monotonic()
+        await world.until(lambda: lease.lost or waiting.done() or time.monotonic() - jumped > 4.0)
+        if not lease.lost and not waiting.done():
+            await ann(lease.release)
+        newer = held(await waiting)
+        await world.until(lambda: lease.lost or lease._state.ended == "released", timeout=1.0)
+        assert newer.token > lease.token
+        for one in (client, other):
+            await ann(one.close)
 
 
 async def test_a_server_that_shuts_down_is_not_busy(world: World, schema: str, server: PostgreSQL) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 from collections.abc import Generator
+from functools import partial
 from typing import Final, TypeVar
 
 import psycopg
@@ -61,6 +62,7 @@ class Link:
 
     __slots__ = (
         "__weakref__",
+        "_farewell",
         "_inherited",
         "_interrupted",
         "_pg",
@@ -73,6 +75,9 @@ class Link:
     def __init__(self, conninfo: Conninfo) -> None:
         self._pg: PGconn = pq.PGconn.connect_start(conninfo.encode())
         self._prepared: set[bytes] = set()
+        self._farewell: list[str] = []
+        """What the server said, unasked, as it ended the connection."""
+        self._pg.notice_handler = partial(_note, self._farewell)
         self._inherited = False
         self._interrupted = False
         """What was noted down of it may not be all."""
@@ -90,7 +95,7 @@ class Link:
         try:
             return self._pg.socket
         except psycopg.Error as error:
-            raise LinkLost(_plain(str(error))) from error
+            raise LinkLost(self.last_words(_plain(str(error)))) from error
 
     @property
     def backend(self) -> int:
@@ -134,9 +139,9 @@ class Link:
         except psycopg.Error:
             return False
 
-    def last_words(self) -> str:
-        """What the server said as it ended the connection, if it said anything."""
-        return self._message() or "the connection was closed"
+    def last_words(self, message: str = "") -> str:
+        """What the server said as it ended the connection; else what libpq says."""
+        return "".join(self._farewell[:1]) or message or self._message() or "the connection was closed"
 
     def close(self) -> None:
         """With a word to the server."""
@@ -173,7 +178,7 @@ class Link:
                 pg.send_query_prepared(name, parameters, formats, 1)
             return (yield from self._results())
         except psycopg.Error as error:
-            raise LinkLost(_plain(str(error))) from error
+            raise LinkLost(self.last_words(_plain(str(error)))) from error
 
     def run(self, script: str) -> Waits[PGresult]:
         """Statements of our own, without parameters; the result is that of the last."""
@@ -181,7 +186,7 @@ class Link:
             self._pg.send_query(script.encode())
             return (yield from self._results())
         except psycopg.Error as error:
-            raise LinkLost(_plain(str(error))) from error
+            raise LinkLost(self.last_words(_plain(str(error)))) from error
 
     def _results(self) -> Waits[PGresult]:
         """All until the server is ready again: an answer counts only when its transaction has ended."""
@@ -202,7 +207,7 @@ class Link:
             if failed is None and result.status in FAILED:
                 failed = result
         if pg.status != pq.ConnStatus.OK or last is None:
-            raise LinkLost(self._message() or "the connection was closed")
+            raise LinkLost(self.last_words())
         if failed is not None:
             raise _server_error(failed)
         return last
@@ -215,7 +220,7 @@ class Link:
             try:
                 result = yield from self._results()
             except psycopg.Error as error:
-                raise LinkLost(_plain(str(error))) from error
+                raise LinkLost(self.last_words(_plain(str(error)))) from error
         if result is None or not result.ntuples:
             raise ServerError(INTERRUPTED, "a signal came in the middle of it")
         return result
@@ -228,9 +233,9 @@ class Link:
             self._pg.consume_input()
             heard = self.heard()
         except psycopg.Error as error:
-            raise LinkLost(_plain(str(error))) from error
+            raise LinkLost(self.last_words(_plain(str(error)))) from error
         if self._pg.status != pq.ConnStatus.OK:
-            raise LinkLost(self._message())
+            raise LinkLost(self.last_words())
         return heard
 
     def heard(self) -> list[str]:
@@ -239,6 +244,12 @@ class Link:
         while (notification := self._pg.notifies()) is not None:
             heard.append(notification.extra.decode("ascii", "replace"))
         return heard
+
+
+def _note(farewell: list[str], notice: PGresult) -> None:
+    if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+        message = notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        farewell.append(_plain(message.decode("utf-8", "replace")))
 
 
 def _plain(message: str) -> str:

@@ -48,8 +48,14 @@ GUARANTEES = Guarantees(
         "server is stopped or crashes": "loss signalled at once: its locks are gone with it; fenced",
         "server stands still": "loss signalled at the deadline; nothing is granted meanwhile",
         "failover": "loss signalled at once; fenced by the clock where the last tokens were not replicated",
-        "server's clock jumps": "kept: no lock depends on it; tokens never go back",
-        "a name's row is deleted": "kept: the lock is not in the row; setting a value is refused",
+        "server's clock jumps": (
+            "tokens never go back. Set forward, the server may end sessions that were not silent: loss "
+            "signalled at once, fenced. Set back, it ends those that are silent later by as much"
+        ),
+        "a name's row is deleted": (
+            "kept: the lock is not in the row. Setting a value, extending by another ttl and downgrading "
+            "need it: loss signalled then"
+        ),
     },
 )
 

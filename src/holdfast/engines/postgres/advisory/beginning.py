@@ -12,9 +12,11 @@ __all__ = ["begin"]
 SETTINGS: Final = (
     "set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),"
     " set_config('idle_in_transaction_session_timeout', '0', false),"
+    " set_config('idle_session_timeout', '0', false),"
     " set_config('synchronous_commit', 'off', false)"
 )
-"""It may wait for as long as it takes. A token that a crash forgets is made up for by the clock."""
+"""It may wait for as long as it takes, and be silent until it is told otherwise. A token that a crash forgets
+is made up for by the clock."""
 
 NOTICE_GONE: Final = ", set_config('client_connection_check_interval', '1000', false)"
 """Some systems cannot have it: there one who left is noticed when it is its turn."""

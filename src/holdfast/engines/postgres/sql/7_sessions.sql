@@ -125,9 +125,9 @@ BEGIN
         WHERE n.namespace = p_namespace AND n.name >= p_name AND n.name <= p_name ORDER BY n.name DESC LIMIT 1
         FOR UPDATE;
         IF NOT FOUND THEN
-            INSERT INTO @schema@.session_names VALUES (
-                p_namespace, p_name, p_key, p_kind, @schema@.floor_1(), NULL, NULL, v_now
-            ) ON CONFLICT DO NOTHING;
+            INSERT INTO @schema@.session_names (namespace, name, key, kind, token, changed_at)
+            VALUES (p_namespace, p_name, p_key, p_kind, @schema@.floor_1(), v_now)
+            ON CONFLICT DO NOTHING;
             IF random() < 0.015 THEN
                 PERFORM @schema@.session_sweep_1(32, v_now);  -- who adds rows clears some away now and then
             END IF;
@@ -228,6 +228,16 @@ LANGUAGE sql VOLATILE AS $$
     WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind <> p_kind
 $$;
 
+-- Forget who waited on connections that have ended. Waits for nobody.
+CREATE OR REPLACE FUNCTION @schema@.session_sweep_waiters_1() RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    DELETE FROM @schema@.session_waiters WHERE backend IN (
+        SELECT w.backend FROM @schema@.session_waiters w
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = w.backend)
+        FOR UPDATE SKIP LOCKED
+    )
+$$;
+
 -- The same for one who waits on this connection as another did not before. A procedure, so that who looks sees
 -- already who waits.
 CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
@@ -238,9 +248,13 @@ CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
 LANGUAGE plpgsql AS $procedure$
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
-    INSERT INTO @schema@.session_waiters VALUES (p_backend, p_key, p_client, p_owner, p_mode)
+    INSERT INTO @schema@.session_waiters (backend, key, client, owner, mode)
+    VALUES (p_backend, p_key, p_client, p_owner, p_mode)
     ON CONFLICT (backend) DO UPDATE SET
         key = excluded.key, client = excluded.client, owner = excluded.owner, mode = excluded.mode;
+    IF random() < 0.015 THEN
+        PERFORM @schema@.session_sweep_waiters_1();
+    END IF;
     COMMIT;
     p_reply := @schema@.session_take_1(
         p_backend, p_idle_ms, p_namespace, p_name, p_key, p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl,
@@ -408,7 +422,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN @schema@.session_gone_1(p_namespace, p_name, p_nonce);
     END IF;
-    INSERT INTO @schema@.values VALUES (
+    SET LOCAL synchronous_commit TO DEFAULT;  -- a token can be made up for, a value cannot
+    INSERT INTO @schema@.values (namespace, name, data, token, forget_at_us) VALUES (
         p_namespace, p_name, p_data, v_token, @schema@.wall_us_1(@schema@.clock_1() + p_retention)
     ) ON CONFLICT (namespace, name) DO UPDATE SET
         data = excluded.data, token = excluded.token, forget_at_us = excluded.forget_at_us;
