@@ -18,8 +18,7 @@ TWO = Bounds(attempts=2, copies=1)
 TWO_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1)
 TWO_AND_ALL_OF_IT = Bounds(attempts=2, hints=(1,), copies=1, forgets=1)
 THREE = Bounds(attempts=3, hints=(1,))
-
-pytestmark = pytest.mark.timeout(60)
+"""The bounds keep each of them well within a minute; a busy machine may take longer."""
 
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
 """An ordinary run leaves out the space that takes longest for its size."""
