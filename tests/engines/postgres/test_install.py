@@ -144,7 +144,7 @@ def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, ro
         with client.lock("x") as lease:
             lease.set_value(b"mine")
             lease.extend(60)
-        _pass_it_on(client)
+        _pass_it_on(client, "x")
         assert client.inspect("x").value == b"mine"
         assert [info.name for info in client.list()] == ["x"]
         with client.rwlock("rw").write() as writing:
@@ -154,13 +154,13 @@ def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, ro
             assert client.break_lock("y", reason="test") is not None
 
 
-def _pass_it_on(client: Client) -> None:
+def _pass_it_on(client: Client, name: str) -> None:
     """To one who waits for it: it has to queue, and to be woken."""
-    lease = client.lock("x").acquire()
+    lease = client.lock(name).acquire()
     assert lease is not None
     with ThreadPoolExecutor(1) as waiter:
-        waiting = waiter.submit(client.lock("x").acquire, timeout=20)
-        wait_until(lambda: waiting.done() or client.inspect("x").waiters)
+        waiting = waiter.submit(client.lock(name).acquire, timeout=20)
+        wait_until(lambda: waiting.done() or client.inspect(name).waiters)
         lease.release()
         granted = waiting.result(timeout=20)
     assert granted is not None
@@ -172,14 +172,21 @@ def _pass_it_on(client: Client) -> None:
 
 
 def newer_script(schema: str) -> str:
-    """Of a version that has one column more, and functions under its own names, as a later release would."""
+    """Of a version with a column more in each table, and functions under its own names, like a later one."""
     text = schemas.script(schema)
     for end in "( ;)\n'":
         text = text.replace(f"_1{end}", f"_2{end}")
     tables, mark, rest = text.partition("-- What functions say to each other.")
     assert mark
-    column = f"ALTER TABLE {schema}.meta ADD COLUMN IF NOT EXISTS motto text;\n"
-    return f"{tables}{column}{rest}".replace(".versions VALUES (1)", ".versions VALUES (2)")
+    columns = "".join(
+        f"ALTER TABLE {schema}.{table} ADD COLUMN IF NOT EXISTS motto text;\n"
+        for table in ("meta", "locks", "values")
+    )
+    sessions = "".join(
+        f"ALTER TABLE {schema}.{table} ADD COLUMN IF NOT EXISTS motto text;\n"
+        for table in ("session_names", "session_waiters")
+    )
+    return f"{tables}{columns}{rest}{sessions}".replace(".versions VALUES (1)", ".versions VALUES (2)")
 
 
 def test_an_upgrade_keeps_what_is_held_and_what_older_clients_call(
@@ -202,6 +209,106 @@ def test_an_upgrade_keeps_what_is_held_and_what_older_clients_call(
         assert server.sql(asked) == "D", "both versions keep the same records"
         older.send("lease.release()")
         assert older.expect("did").startswith("LockLost")
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+def test_an_older_client_goes_on_with_columns_it_does_not_know(engine: str, url: str, schema: str) -> None:
+    """On connections that it had before, and on new ones; what it does for the first time, too."""
+    theirs = url.replace("postgresql:", f"{engine}:")
+    with holdfast.connect(theirs) as before, holdfast.connect(theirs) as after:
+        use_all_of_it(before, "before")
+        held = before.lock("held", ttl=30).acquire()
+        assert held is not None
+        shared_postgresql().sql(newer_script(schema))
+        for client, name in ((before, "before"), (before, "new"), (after, "before"), (after, "newer")):
+            use_all_of_it(client, name)
+        held.extend(60)
+        held.set_value(b"2")
+        assert after.inspect("held").value == b"2"
+        held.release()
+
+
+def use_all_of_it(client: Client, name: str) -> None:
+    """Whatever the engine has: granted, changed, waited for, passed on, seen and broken."""
+    with client.lock(name) as lease:
+        lease.set_value(b"1")
+        lease.extend(60)
+    _pass_it_on(client, name)
+    assert client.inspect(name).value == b"1"
+    with client.rwlock(f"{name}/rw").write() as writing:
+        writing.downgrade()
+    if "semaphore" in client.guarantees.primitives:
+        semaphore = client.semaphore(f"{name}/semaphore", 2)
+        with semaphore, semaphore:
+            semaphore.resize(3)
+        semaphore.resize(2)
+    with client.lock(f"{name}/broken", if_lost="note"), client.watch(f"{name}/broken") as watch:
+        assert watch.next() is not None
+        assert client.break_lock(f"{name}/broken", reason="test") is not None
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "TABLE {}.locks",
+        "TABLE {}.values",
+        "TABLE {}.meta",
+        "TABLE {}.session_names",
+        "TABLE {}.session_waiters",
+        "TYPE {}.ask_1",
+        "TYPE {}.step_1",
+        "FUNCTION {}.next_token_1",
+    ],
+)
+def test_what_is_missing_is_made_again(engine: str, what: str, url: str, schema: str) -> None:
+    """Where the rest is there, and seems to be all."""
+    theirs = url.replace("postgresql:", f"{engine}:")
+    assert provision.install(theirs) is True
+    shared_postgresql().sql(f"DROP {what.format(schema)} CASCADE")
+    assert provision.install(theirs) is True
+    assert provision.install(theirs) is False
+    with holdfast.connect(theirs) as client:
+        use_all_of_it(client, "x")
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+def test_first_use_makes_again_what_it_cannot_begin_without(engine: str, url: str, schema: str) -> None:
+    theirs = url.replace("postgresql:", f"{engine}:")
+    assert provision.install(theirs) is True
+    shared_postgresql().sql(f"DROP TABLE {schema}.meta")
+    with holdfast.connect(theirs) as client, client.lock("x") as lease:
+        lease.check()
+
+
+def test_what_is_missing_later_on_is_said(url: str, schema: str) -> None:
+    provision.install(url)
+    shared_postgresql().sql(f"DROP TABLE {schema}.values")
+    with (
+        holdfast.connect(url, io_timeout=0.5) as client,
+        pytest.raises(EngineUnavailable, match=r"holdfast init.*42P01"),
+        client.lock("x") as lease,
+    ):
+        lease.set_value(b"1")
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+def test_a_table_that_was_emptied_is_said_and_filled(engine: str, url: str, schema: str) -> None:
+    theirs = url.replace("postgresql:", f"{engine}:")
+    provision.install(theirs)
+    shared_postgresql().sql(f"DELETE FROM {schema}.meta")
+    with holdfast.connect(theirs) as client:
+        with pytest.raises(EngineUnavailable, match="meta is empty: `holdfast init`"):
+            client.lock("x").acquire()
+        assert provision.install(theirs) is True
+        use_all_of_it(client, "x")
+
+
+def test_who_may_not_change_it_finds_it_there(url: str, schema: str, role: str) -> None:
+    """As one does who prepares the database whenever a program is deployed, in the name of the program."""
+    provision.install(url)
+    shared_postgresql().sql(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    assert provision.install(url.replace("postgres@", f"{role}@")) is False
 
 
 def test_a_schema_that_was_dropped_is_made_again(url: str, schema: str) -> None:

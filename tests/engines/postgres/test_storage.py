@@ -248,6 +248,22 @@ def test_forgetting_beside_first_use(
     assert tokens == sorted(set(tokens))
 
 
+def test_a_token_below_those_that_were_forgotten_is_not_stored(
+    locks: Client, schema: str, connection: psycopg.Connection
+) -> None:
+    """Minted before they were forgotten: it is to be minted anew."""
+    connection.execute(f"UPDATE {schema}.meta SET floor = 100".encode())
+    insert = (
+        f"SELECT {schema}.insert_1(json_populate_record(NULL::{schema}.locks,"
+        """ '{"namespace": "h", "name": "x", "token": %d, "permits": 0, "declared": 0}'),"""
+        f" {schema}.clock_1())"
+    )
+    for token in (1, 100):
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            connection.execute((insert % token).encode())
+    assert connection.execute((insert % 101).encode()).fetchone() == (True,)
+
+
 def test_what_was_decided_on_a_record_that_was_forgotten_is_not_stored_over_the_next(
     locks: Client, connection: psycopg.Connection, schema: str
 ) -> None:

@@ -82,7 +82,9 @@ def _refused(code: str, message: str) -> Exception:
     if code.startswith(MAY_HAVE_HAPPENED):
         return Unknown(f"PostgreSQL ended the connection: {message} ({code})")
     if code in NOT_INSTALLED:
-        return NotInstalled(f"the functions of Holdfast are not in the database: {message} ({code})")
+        return NotInstalled(
+            f"something of Holdfast's is not in the database, `holdfast init` makes it: {message} ({code})"
+        )
     if code in TRY_AGAIN:
         return Again(f"PostgreSQL refused: {TRY_AGAIN[code]} ({code}: {message})")
     if code in MAY_PASS:

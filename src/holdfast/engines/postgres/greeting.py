@@ -18,6 +18,8 @@ __all__ = ["OLDEST_VERSION", "greet", "install"]
 
 OLDEST_VERSION: Final = 140_000
 
+NOT_ALLOWED: Final = "42501"
+
 
 def greet(link: Link, target: Target, io_timeout: float) -> Waits[str]:
     """What every connection of ours begins with; returns whose numbers the tokens are."""
@@ -43,7 +45,13 @@ def greet(link: Link, target: Target, io_timeout: float) -> Waits[str]:
 def _hello(link: Link, schema: str) -> Waits[tuple[str, int, bool]]:
     text = f"SELECT {schema}.hello_{VERSION}()".encode()
     result = yield from link.call(Call(Statement(b"", text, ()), ()))
-    source, backend, standby = json.loads(result.get_value(0, 0) or b"[]")
+    told = result.get_value(0, 0)
+    if told is None:
+        raise EngineUnavailable(
+            f"the table {schema}.meta is empty: `holdfast init` fills it again. Tokens have another source "
+            "then, which no fence compares with the old one"
+        )
+    source, backend, standby = json.loads(told)
     return source, backend, standby
 
 
@@ -64,20 +72,38 @@ def _settings(io_timeout: float) -> Call:
     return Call(Statement(b"", f"SELECT {calls}".encode(), (0,) * len(values)), values)
 
 
-def install(link: Link, schema: str) -> Waits[bool]:
-    """Make the schema, its tables and functions, if they are not there; tells whether they were made.
+def install(link: Link, schema: str, again: bool = False) -> Waits[bool]:
+    """Make the schema, its tables and functions, if they are not there; tells whether anything was made.
 
-    One at a time: the first of twenty does it, and the others find it done.
+    One at a time: the first of twenty does it, and the others find it done. ``again``: it is run in any case,
+    which makes what is missing of it.
     """
     yield from link.run(beginning(schema))
+    found = False
     try:
-        found = yield from link.run(f"SELECT to_regprocedure('{schema}.hello_{VERSION}()') IS NOT NULL")
-        if found.get_value(0, 0) == b"t":
+        before, found = yield from _found(link, schema)
+        if found and not again:
             yield from link.run("ROLLBACK")
             return False
         yield from link.run(script(schema))
+        after, _ = yield from _found(link, schema)
+        filled = yield from link.run(f"SELECT xmin = pg_current_xact_id()::xid FROM {schema}.meta")  # noqa: S608 - the schema's name was checked
         yield from link.run("COMMIT")
-    except ServerError:
+    except ServerError as error:
         yield from link.run("ROLLBACK")
+        if found and error.sqlstate == NOT_ALLOWED:
+            return False  # an administrator made it, and sees to it
         raise
-    return True
+    return after > before or filled.get_value(0, 0) == b"t"
+
+
+def _found(link: Link, schema: str) -> Waits[tuple[int, bool]]:
+    """How many things of ours are there, and whether we can be greeted by them."""
+    result = yield from link.run(
+        "SELECT (SELECT count(*) FROM pg_catalog.pg_class WHERE relnamespace = n)"  # noqa: S608 - as above
+        " + (SELECT count(*) FROM pg_catalog.pg_proc WHERE pronamespace = n),"
+        f" to_regprocedure('{schema}.hello_{VERSION}()') IS NOT NULL"
+        f" AND to_regclass('{schema}.meta') IS NOT NULL"
+        f" FROM to_regnamespace('{schema}') n"
+    )
+    return int(result.get_value(0, 0) or 0), result.get_value(0, 1) == b"t"

@@ -15,14 +15,14 @@ __all__ = ["install_now"]
 
 
 def install_now(target: Target, io_timeout: float) -> bool:
-    """On the first server that lets us; False: it was there already."""
+    """On the first server that lets us, also what is missing of it; False: all was there already."""
     failure: Exception = Refused("there is no server to connect to")
     for conninfo in target.attempts(io_timeout):
         ends_at = boottime() + io_timeout
         link = Link(conninfo)
         try:
             run(link, link.connect(), ends_at)
-            return run(link, install(link, target.schema), ends_at)
+            return run(link, install(link, target.schema, again=True), ends_at)
         except (ServerError, LinkLost, TimeoutError) as error:
             failure = cannot_begin(error, io_timeout)
             failure.__cause__ = error

@@ -80,7 +80,13 @@ BEGIN
             fair boolean, renews boolean, max_hold float8, permits integer, metadata text, linger float8,
             reader_nonce text, token bigint, reason text, data bytea, retention float8, declared integer
         );
-        -- What became of a record, and what to answer.
+    END IF;
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_attribute
+        WHERE attrelid = to_regclass('@schema@.step_1') AND attname = 'record' AND NOT attisdropped
+    ) THEN
+        -- What became of a record, and what to answer. Whoever dropped the table has dropped a part of it.
+        DROP TYPE IF EXISTS @schema@.step_1 CASCADE;
         CREATE TYPE @schema@.step_1 AS (
             record @schema@.locks,
             reply text,             -- NULL: its place in the queue, which is known once turns are dealt

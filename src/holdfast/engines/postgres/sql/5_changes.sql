@@ -65,14 +65,16 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     v_floor bigint := @schema@.floor_1();
 BEGIN
-    INSERT INTO @schema@.locks VALUES (
+    INSERT INTO @schema@.locks (
+        namespace, name, version, kind, token, holders, queue, permits, declared, ended, watchers, next_at, changed_at
+    ) VALUES (
         r.namespace, r.name, greatest(@schema@.wall_us_1(p_now), 1), r.kind, greatest(r.token, v_floor), r.holders,
         r.queue, r.permits, r.declared, r.ended, r.watchers, r.next_at, p_now
     ) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    IF @schema@.floor_1() > v_floor THEN
+    IF @schema@.floor_1() > v_floor OR r.token BETWEEN 1 AND v_floor THEN
         -- The row that was here was forgotten a moment ago, and we may have minted below its tokens.
         RAISE EXCEPTION 'the floor of tokens was raised meanwhile' USING ERRCODE = 'serialization_failure';
     END IF;
@@ -146,7 +148,13 @@ BEGIN
         SELECT l.* INTO r FROM @schema@.locks l WHERE l.ctid = @newest(locks, p_namespace, p_name)@;
     END IF;
     IF NOT FOUND THEN
-        r := ROW (p_namespace, p_name, 0, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, NULL, 0);
+        r.namespace := p_namespace;
+        r.name := p_name;
+        r.version := 0;
+        r.token := 0;
+        r.permits := 0;
+        r.declared := 0;
+        r.changed_at := 0;
     END IF;
     RETURN r;
 END
@@ -203,7 +211,7 @@ BEGIN
             END LOOP;
         END IF;
         IF a.op = 'set_value' THEN
-            INSERT INTO @schema@.values
+            INSERT INTO @schema@.values (namespace, name, data, token, forget_at_us)
             SELECT r.namespace, r.name, a.data, h.token, @schema@.forget_at_us_1(a, v_wall)
             FROM unnest(r.holders) h WHERE h.nonce = a.nonce
             ON CONFLICT (namespace, name) DO UPDATE
