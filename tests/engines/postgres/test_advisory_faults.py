@@ -274,11 +274,13 @@ def refuse_to_take(schema: str, sqlstate: str, times: int) -> None:
 
 # --- cancelled ----------------------------------------------------------------------------------
 
+only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
+"""A thread cannot be cancelled."""
 
+
+@only_tasks
 async def test_cancelled_while_asking(world: World, schema: str, proxy: Proxy) -> None:
     """The server has given it, and nobody is there any more to hear it."""
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     ann, client = world.actor(), client_at(world, through(proxy, schema))
     other = held(await ann(client.lock("other", ttl=60).acquire))
     proxy.hold("to_client")
@@ -292,9 +294,8 @@ async def test_cancelled_while_asking(world: World, schema: str, proxy: Proxy) -
     assert held(await ann(client.lock("x").acquire, timeout=10)).token > other.token
 
 
+@only_tasks
 async def test_cancelled_while_waiting(world: World) -> None:
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     ann, bob, client = world.actor(), world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=60).acquire))
     locks = cast(AsyncClient, world.client())

@@ -271,12 +271,37 @@ async def test_a_late_server_holds_nobody_who_gave_up(world: World, proxy: Proxy
     held(await ann(world.client().lock("x").acquire, timeout=5))
 
 
+async def test_rows_that_somebody_deletes_are_a_loss_and_no_token_goes_back(
+    world: World, schema: str
+) -> None:
+    """Told with the next renewal; who waited is served, and the next token is larger by the clock."""
+    ann, bob = world.actor(), world.actor()
+    mine, theirs = world.client().lock("x", ttl=3.0), world.client().lock("x", ttl=3.0)
+    lease = held(await ann(mine.acquire))
+    waiting = bob(theirs.acquire, timeout=30)
+    await world.until_waiting("x", 1)
+    shared_postgresql().sql(f"DELETE FROM {schema}.locks")
+    assert await ann(lease.wait_lost, timeout=20)
+    newer = held(await waiting)
+    assert newer.token > lease.token
+    with pytest.raises(LockLost):
+        await ann(mine.release)
+    newer.check()
+    shared_postgresql().sql(f"TRUNCATE {schema}.locks, {schema}.values")
+    with pytest.raises(LockLost):
+        await bob(newer.set_value, b"1")
+    assert newer.lost
+    assert held(await ann(mine.acquire, timeout=20)).token > newer.token
+
+
 # --- cancelled ----------------------------------------------------------------------------------
 
+only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
+"""A thread cannot be cancelled."""
 
+
+@only_tasks
 async def test_cancelling_leaves_the_connection_whole(world: World, proxy: Proxy, schema: str) -> None:
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     client = world.client()
     ann = world.actor()
     held(await ann(client.lock("x").acquire))
@@ -295,9 +320,8 @@ async def test_cancelling_leaves_the_connection_whole(world: World, proxy: Proxy
     held(await ann(client.lock("z").acquire))
 
 
+@only_tasks
 async def test_cancelled_while_queued(world: World) -> None:
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     ann, bob, client = world.actor(), world.actor(), world.client()
     lease = held(await ann(client.lock("x").acquire))
     locks = cast(AsyncClient, world.client())

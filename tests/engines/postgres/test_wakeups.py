@@ -13,6 +13,7 @@ import holdfast
 from contract.harness import World, held
 from engines.postgres.looking import hears
 from holdfast import provision
+from holdfast.engines.postgres.link import Link
 from holdfast.engines.postgres.schema import VERSION
 from support import wait_until
 from support.servers import shared_postgresql
@@ -147,3 +148,44 @@ def test_who_watches_hears_of_changes(url: str) -> None:
             assert seen is not None
             assert [holder.token for holder in seen.holders] == [lease.token]
             assert time.monotonic() - began < 2
+
+
+@pytest.fixture
+def swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a proxy that answers as the server would and keeps notifications to itself."""
+    hear = Link.hear
+
+    def hear_nothing(link: Link) -> list[str]:
+        hear(link)
+        return []
+
+    monkeypatch.setattr(Link, "hear", hear_nothing)
+
+
+@pytest.mark.usefixtures("swallowed")
+async def test_where_notifications_do_not_come_it_is_found_out(world: World) -> None:
+    """By trying, where nothing else tells: those who wait, watch and hold look by themselves."""
+    ann, bob, eve = world.actor(), world.actor(), world.actor()
+    mine, theirs = world.client(), world.client()
+    watch = theirs.watch("x")
+    await eve(getattr(watch, eve.enter_name))
+    assert await eve(watch.next) is not None
+    lease = held(await ann(mine.lock("x", ttl=3600).acquire))
+    waiting = bob(theirs.lock("x", ttl=3600).acquire, timeout=60)
+    await world.until_waiting("x", 1)
+    await ann(lease.release)
+    newer = held(await waiting)
+    assert newer.token > lease.token
+
+    async def sees_it_held() -> None:
+        while (seen := await eve(watch.next, timeout=20)) is not None:
+            if [holder.token for holder in seen.holders] == [newer.token]:
+                return
+        raise AssertionError("it was never seen")
+
+    await sees_it_held()
+    await eve(mine.break_lock, "x", reason="test")
+    assert await bob(newer.wait_lost, timeout=20), "nobody looked after what is held"
+    assert not hears(mine)
+    assert not hears(theirs)
+    await eve(getattr(watch, eve.exit_name), None, None, None)
