@@ -444,6 +444,18 @@ def test_a_downgrade_that_was_withdrawn_does_not_come_back() -> None:
     assert [h.nonce for h in name.look().holders] == ["a1"]
 
 
+def test_who_asks_again_is_told_since_when_it_has_it() -> None:
+    """A copy of its request may have won it long before: counted from the last one it would not be true."""
+    name = Name()
+    first = name.acquire("a1")
+    assert isinstance(first, Granted)
+    assert first.age == 0.0
+    name.now += 2.5
+    assert name.acquire("a1") == first._replace(age=2.5)
+    name.now -= 10.0  # somebody has set the clock
+    assert name.acquire("a1") == first
+
+
 def test_a_downgrade_asked_twice_is_one() -> None:
     name = Name("rwlock")
     writer = name.granted("a1", "write")

@@ -88,6 +88,9 @@ class Evidence:
         """(at, nonce, deadline) of every grant and every extension that a client took for true."""
         self.broken: dict[str, float] = {}
         self.copied: set[str] = set()
+        """Attempts of which the network copied a request."""
+        self.released_twice: set[str] = set()
+        """Those of which it copied the release."""
         self.pauses: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.notes: list[Noted] = []
         self._crashed: dict[str, float] = {}
@@ -142,6 +145,8 @@ class Evidence:
                 self.pauses[event.client].append((event.at, event.until))
             elif isinstance(event, Copied):
                 self.copied.update(_nonces(event.op))
+                if isinstance(event.op, Apply) and isinstance(event.op.request, Release):
+                    self.released_twice.add(event.op.request.nonce)
             elif isinstance(event, Forgot):
                 self.forgot.append(event.at)
             else:
@@ -198,7 +203,8 @@ def machine_of(nonce: str) -> int:
 
 def _nonces(op: object) -> list[str]:
     if isinstance(op, Apply):
-        return [getattr(op.request, "nonce", "")]
+        # A copy of a downgrade may find a writer again, which another copy brought back.
+        return [getattr(op.request, "nonce", ""), getattr(op.request, "reader_nonce", "")]
     if isinstance(op, ApplyInOrder):
         return [getattr(request, "nonce", "") for _, request in op.steps]
     return []
@@ -217,16 +223,14 @@ def _new_holders(change: Changed) -> list[tuple[str, int]]:
 def exclusion(seen: Evidence) -> Iterator[str]:
     """Nobody believes to hold what somebody else believes to hold, beyond what the primitive allows.
 
-    A node that forgets, or whose clock is set, breaks this by nature; then the guard must hold. As to copies
-    made by the network, see ``deadlines``.
+    A node that forgets, or whose clock is set, breaks this by nature; then the guard must hold.
     """
     yield from _granted_beyond_the_limit(seen)
     if seen.forgets or seen.jumps:
         return
     by_name: dict[str, list[Belief]] = defaultdict(list)
     for belief in seen.beliefs:
-        if belief.state.nonce not in seen.copied:
-            by_name[belief.state.name].append(belief)
+        by_name[belief.state.name].append(belief)
     limits = _limits(seen)
     for name, beliefs in by_name.items():
         active: list[Belief] = []
@@ -502,8 +506,7 @@ def no_lost_update(seen: Evidence) -> Iterator[str]:
 def deadlines(seen: Evidence) -> Iterator[str]:
     """Nobody relies on a grant for longer than the node keeps it.
 
-    Requests that the network copies behind everyone's back are not in the promise: a copy may be granted
-    before the original is asked again. What clients send again themselves is.
+    Also where it was a copy of the request that was granted, made by the client or behind everyone's back.
     """
     if seen.jumps:
         return
@@ -517,8 +520,6 @@ def deadlines(seen: Evidence) -> Iterator[str]:
     for known in expiries.values():
         known.sort(key=lambda entry: entry[0])
     for at, nonce, deadline in seen.moves:
-        if nonce in seen.copied:
-            continue
         known = expiries.get(nonce, [])
         index = bisect_right(known, at, key=lambda entry: entry[0]) - 1
         if index < 0:
@@ -555,14 +556,17 @@ def loss_told(seen: Evidence) -> Iterator[str]:
 
 
 def no_false_alarm(seen: Evidence) -> Iterator[str]:
-    """Loss is told before the deadline only where the grant is really gone, and not by our own release."""
+    """Loss is told before the deadline only where the grant is really gone, and not by our own release.
+
+    Where the network copies a release, the answer to the copy may come first: it finds nothing any more.
+    """
     ends = _ends_of_grants(seen)
     for belief in seen.beliefs:
         nonce = belief.state.nonce
         due = belief.due - ROUNDING_SECONDS
         gone = ends.get(nonce)
         ours = gone is not None and _gives_back(gone.request, nonce)
-        if seen.jumps or nonce in seen.copied or seen.forgot_between(0.0, belief.deadline):
+        if seen.jumps or nonce in seen.released_twice or seen.forgot_between(0.0, belief.deadline):
             continue
         for at in belief.told:
             if at < due and (gone is None or gone.at > at or ours):

@@ -167,9 +167,14 @@ def undated_grants() -> Patch:
     return mock.patch.object(acquiring.Attempt, "dated", dated)
 
 
-def handed_over_undated() -> Patch:
-    """Who is handed the lock counts from when it hears of it."""
-    return mock.patch.object(handing, "_dated", lambda step, reply, nonce, now: step)
+def found_undated() -> Patch:
+    """Who finds that it has the lock, be it handed over or won by a copy, counts from when it hears of it."""
+    shipped = transitions._granted
+
+    def granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
+        return shipped(record, holder, now)
+
+    return mock.patch.object(transitions, "_granted", granted)
 
 
 def handed_over_counted_from_the_message() -> Patch:
@@ -460,7 +465,10 @@ MUTANTS: Final = (
     Mutant("deadline counted from the reply", deadline_from_reply, ("deadlines",), ("lock", "rwlock")),
     Mutant("renewal counted from the reply", renewal_from_reply, ("deadlines",), ("lock", "rwlock")),
     Mutant("copies in flight not counted", undated_grants, ("deadlines",), ("semaphore",), 3.0, ("slow",)),
-    Mutant("handed over without a date", handed_over_undated, ("deadlines",), ("lock", "rlock")),
+    Mutant("handed over without a date", found_undated, ("deadlines",), ("lock", "rlock")),
+    Mutant(
+        "won by a copy, without a date", found_undated, ("deadlines",), ("semaphore",), 3.0, ("duplicate",)
+    ),
     Mutant(
         "handed over and counted from the message",
         handed_over_counted_from_the_message,

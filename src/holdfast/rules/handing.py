@@ -16,7 +16,6 @@ from typing import Final
 
 from . import transitions
 from .mutex import admits
-from .queueing import find_holder
 from .record import Record, Wants
 from .requests import Acquire, Done, Granted, Queued, Release, Request
 from .transitions import Step, grant
@@ -33,8 +32,6 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
     if request.__class__ is Acquire:
         if step.reply.__class__ is Queued:
             return _noted(step, request)
-        if step.record is record and isinstance(step.reply, Granted):
-            return _dated(step, step.reply, request.nonce, now)
     elif request.__class__ is Release and step.record.queue and step.reply.__class__ is Done:
         return _handing_over(step, now, wall_us)
     return step
@@ -73,11 +70,3 @@ def _handing_over(step: Step, now: float, wall_us: int) -> Step:
     ask = Acquire(nonce, client, owner, "lock", mode, ttl, True, True, renews, None, record.limit, metadata)
     after, reply = grant(record, ask, 0, now, wall_us, admits)
     return step._replace(record=after) if reply.__class__ is Granted else step
-
-
-def _dated(step: Step, reply: Granted, nonce: str, now: float) -> Step:
-    """Who finds that it has the lock is told since when: that may be a while."""
-    holder = find_holder(step.record, nonce)
-    if holder is None or holder.since >= now:
-        return step
-    return step._replace(reply=reply._replace(age=now - holder.since))

@@ -179,7 +179,8 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
     holders, queue = record.holders, record.queue
     holder = find_holder(record, ask.nonce) if holders else None
     if holder is not None:
-        return record, _granted(record, holder, now)
+        # Who finds that it has the lock is told since when: a copy of its request may have come long before.
+        return record, _granted(record, holder, now, max(now - holder.since, 0.0))
     for ended in record.ended:
         if ended.nonce == ask.nonce:
             return record, Gone(ended.reason, ended.note)
@@ -227,13 +228,13 @@ def grant(
     return turns(after, now, admits) if queue else after, _granted(after, holder, now)
 
 
-def _granted(record: Record, holder: Holder, now: float) -> Granted:
+def _granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
     _, _, _, mode, token, _, _, ttl, _, until, metadata = holder
     peers: tuple[int, ...] = ()
     if mode in SHARED_MODES:
         peers = tuple(h.token for h in record.holders if h.mode in SHARED_MODES and h is not holder)
     lasts = None if until is None else until - now
-    return _new(Granted, (token, peers, record.kind or "lock", mode, ttl, lasts, metadata, 0.0))
+    return _new(Granted, (token, peers, record.kind or "lock", mode, ttl, lasts, metadata, age))
 
 
 def _next_token(record: Record, wall_us: int) -> int | None:

@@ -374,7 +374,7 @@ def _watcher(nonce: str, client: str, expires_at: float) -> Watcher:
 
 
 def _granted(told: list[Any]) -> Granted:
-    token, peers, kind, mode, ttl, lasts, metadata = told
+    token, peers, kind, mode, ttl, lasts, metadata, age = told
     return Granted(
         token,
         tuple(peers or ()),
@@ -383,6 +383,7 @@ def _granted(told: list[Any]) -> Granted:
         float(ttl),
         None if lasts is None else float(lasts),
         _metadata(metadata),
+        float(age),
     )
 
 

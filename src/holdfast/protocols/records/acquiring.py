@@ -112,6 +112,7 @@ class Attempt:
     """An attempt that goes on: what was asked, until when, and what of it may be left in the engine."""
 
     __slots__ = (
+        "asked",
         "book",
         "ends_at",
         "failures",
@@ -133,6 +134,8 @@ class Attempt:
         self.ends_at: float | None = None
         self.sent: float | None = None
         """Before the first request was sent that may have been granted."""
+        self.asked = 0.0
+        """Before the last one was sent: what the engine tells of the age of a grant counts from there."""
         self.traces = True
         """Something of it may be in the engine."""
         self.uncertain = False
@@ -153,7 +156,7 @@ class Attempt:
                 await self.listen(sent)
                 outcome = await self.ask()
             else:
-                self.sent = sent
+                self.sent = self.asked = sent
             while True:
                 if isinstance(outcome, Troubled):
                     await self.outlast(outcome)
@@ -167,8 +170,9 @@ class Attempt:
                 await self.stop_listening()
 
     async def ask(self) -> Reply | Troubled:
+        self.asked = self.book.now()
         if self.sent is None:
-            self.sent = self.book.now()
+            self.sent = self.asked
         self.traces = True
         try:
             return await Apply(self.spec.name, self.request)
@@ -210,11 +214,15 @@ class Attempt:
             self.sent = None
             return None
         passed = 0.0 if self.sent is None else sent - self.sent
-        self.sent = sent
+        self.sent = self.asked = sent
         return reply._replace(age=renewed.age, lasts=None if reply.lasts is None else reply.lasts - passed)
 
     def granted(self, reply: Granted) -> LeaseState:
-        state = lease_of(self.spec, self.nonce, self.owner, reply, self.sent or 0.0)
+        sent = self.sent or 0.0
+        if reply.age:
+            # By which it is older than the first request that may have won it: mostly by nothing.
+            reply = reply._replace(age=max(reply.age - (self.asked - sent), 0.0))
+        state = lease_of(self.spec, self.nonce, self.owner, reply, sent)
         state.uncertain = self.uncertain
         self.book.add(state)
         return state
@@ -399,7 +407,7 @@ async def _take_free(book: Book, specs: tuple[Spec, ...], owner: str) -> list[Le
                 break
             if not isinstance(reply, Granted):
                 raise unexpected(attempt.spec, reply)
-            attempt.sent = sent
+            attempt.sent = attempt.asked = sent
             taken.append(attempt.granted(reply))
     except BaseException as error:
         for attempt in attempts:

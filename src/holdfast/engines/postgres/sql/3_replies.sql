@@ -1,6 +1,8 @@
 -- What is answered: a letter that says which reply it is, and its fields as JSON where it has any.
 
-CREATE OR REPLACE FUNCTION @schema@.granted_1(r @schema@.locks, h @schema@.holder, p_now float8) RETURNS text
+CREATE OR REPLACE FUNCTION @schema@.granted_1(
+    r @schema@.locks, h @schema@.holder, p_now float8, p_age float8
+) RETURNS text
 LANGUAGE plpgsql STABLE AS $function$
 DECLARE
     v_peers bigint[];
@@ -11,7 +13,7 @@ BEGIN
         );
     END IF;
     RETURN 'g' || json_build_array(
-        h.token, v_peers, coalesce(r.kind, 'lock'), h.mode, h.ttl, h.until - p_now, h.metadata
+        h.token, v_peers, coalesce(r.kind, 'lock'), h.mode, h.ttl, h.until - p_now, h.metadata, p_age
     );
 END
 $function$;

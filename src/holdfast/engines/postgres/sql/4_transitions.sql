@@ -93,7 +93,8 @@ BEGIN
     END IF;
     v_index := @schema@.holder_at_1(r.holders, a.nonce);
     IF v_index IS NOT NULL THEN
-        s.reply := @schema@.granted_1(r, r.holders[v_index], p_now);
+        h := r.holders[v_index];
+        s.reply := @schema@.granted_1(r, h, p_now, greatest(p_now - h.since, 0.0));
         RETURN s;
     END IF;
     IF r.ended IS NOT NULL THEN
@@ -144,7 +145,7 @@ BEGIN
                 r.queue := r.queue[: v_place - 1] || r.queue[v_place + 1 :];
             END IF;
             s.changed := true;
-            s.reply := @schema@.granted_1(r, h, p_now);
+            s.reply := @schema@.granted_1(r, h, p_now, 0.0);
         END IF;
     ELSIF NOT a.wait THEN
         s.reply := 'B' || json_build_array(r.holders, p_now);
@@ -257,7 +258,7 @@ BEGIN
     IF a.op = 'downgrade' THEN
         v_other := @schema@.holder_at_1(r.holders, a.reader_nonce);
         IF v_other IS NOT NULL THEN
-            s.reply := @schema@.granted_1(r, r.holders[v_other], p_now);
+            s.reply := @schema@.granted_1(r, r.holders[v_other], p_now, 0.0);
             RETURN s;
         END IF;
         IF EXISTS (SELECT FROM unnest(r.ended) e WHERE e.nonce = a.reader_nonce) THEN
@@ -313,7 +314,7 @@ BEGIN
     END IF;
     r.holders[v_index] := h;
     IF a.op IN ('adopt', 'downgrade') THEN
-        s.reply := @schema@.granted_1(r, h, p_now);
+        s.reply := @schema@.granted_1(r, h, p_now, 0.0);
     END IF;
     s.changed := true;
     s.record := r;
