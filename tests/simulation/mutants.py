@@ -159,12 +159,13 @@ def renewal_from_reply() -> Patch:
 
 
 def undated_grants() -> Patch:
-    """A grant is counted from the last request, though an earlier copy of it may have been granted."""
+    """A grant is counted from the last request, though an earlier copy of it may have been granted: neither
+    does the engine say so, nor does the client renew before it relies on it. (One of the two is enough.)"""
 
     async def dated(self: Any, reply: Granted) -> Granted:
         return reply
 
-    return mock.patch.object(acquiring.Attempt, "dated", dated)
+    return _both(found_undated(), mock.patch.object(acquiring.Attempt, "dated", dated))
 
 
 def found_undated() -> Patch:
