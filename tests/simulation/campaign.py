@@ -16,6 +16,8 @@ from simulation.plans import dump_plan, shrink
 from simulation.quorum_checkers import check_quorum
 from simulation.quorum_schedules import QUORUM_SCENARIOS, quorum_scenario_of, run_quorum_schedule
 from simulation.schedules import Run, run_schedule, scenario_of
+from simulation.sessions_checkers import check as check_sessions
+from simulation.sessions_schedules import SESSIONS_SCENARIOS, run_sessions, sessions_scenario_of
 from simulation.tickets_checkers import check as check_tickets
 from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets_scenario_of
 from simulation.workloads import SCENARIOS
@@ -31,11 +33,12 @@ __all__ = [
     "shrunk",
 ]
 
-ALL_SCENARIOS = (*SCENARIOS, *TICKETS_SCENARIOS, *QUORUM_SCENARIOS)
+ALL_SCENARIOS = (*SCENARIOS, *TICKETS_SCENARIOS, *QUORUM_SCENARIOS, *SESSIONS_SCENARIOS)
 """Of all families of protocols: the name of a scenario says which."""
 
 FAMILIES_EVERY = 5
-"""Of so many schedules of a campaign one runs on a quorum (which takes longer), one on an ordered store."""
+"""Of so many schedules of a campaign one runs on a quorum (which takes longer), one on an ordered store, one
+on a server with sessions."""
 
 COLLECT_EVERY = 25
 """Schedules between two garbage collections: a schedule is full of cycles that live until its end."""
@@ -81,6 +84,9 @@ def one_schedule(seed: int, scenario: str | None = None, plan: list[Fault] | Non
     elif scenario in TICKETS_SCENARIOS:
         run = run_tickets(seed, scenario, plan)
         found = check_tickets(run)
+    elif scenario in SESSIONS_SCENARIOS:
+        run = run_sessions(seed, scenario, plan)
+        found = check_sessions(run)
     else:
         run = run_schedule(seed, scenario, plan)
         found = check(run)
@@ -145,4 +151,6 @@ def campaign_scenario_of(seed: int) -> str:
     family = seed % FAMILIES_EVERY
     if family == 0:
         return quorum_scenario_of(seed)
+    if family == 2:
+        return sessions_scenario_of(seed)
     return tickets_scenario_of(seed) if family == 1 else scenario_of(seed)

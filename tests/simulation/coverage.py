@@ -12,6 +12,7 @@ __all__ = [
     "ESSENTIAL",
     "PROTOCOLS",
     "QUORUM_ESSENTIAL",
+    "SESSIONS_ESSENTIAL",
     "TICKETS_ESSENTIAL",
     "coverage_table",
     "missing_cells",
@@ -21,6 +22,17 @@ __all__ = [
 
 Cells = Counter[tuple[str, str]]
 """(kind of fault, step) → how often"""
+
+SESSION_STATEMENTS: Final = (
+    "take",
+    "wait",
+    "undo",
+    "release",
+    "beat",
+    "extend",
+    "downgrade",
+    "set_value",
+)
 
 PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "acquire": ("Acquire", "Acquire, queueing", "Listen", "Wait", "Pause", "Withdraw", "wake-up"),
@@ -55,6 +67,15 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
         "ReadNote",
         "Names",
     ),
+    "sessions": (
+        "session opens",
+        "session closes",
+        "session ends",
+        "notification",
+        *(f"{how} {what}" for what in SESSION_STATEMENTS for how in ("say", "hear")),
+        *(f"ask {what}" for what in ("look", "gone", "list", "break", "standing", "end", "cancel")),
+        "Rest",
+    ),
     "guard": ("guard advance", "guarded read", "guarded write"),
     "at once": ("Now", "Nonce", "Chance", "Wall", "Unlisten", "Signal"),
 }
@@ -74,6 +95,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "forgets": ("node amnesia", "node rollback", "node flush"),
     "clock set": ("clock jump", "clock flicker"),
     "wall set": ("wall jump",),
+    "connection ends": ("cut", "terminate", "idle"),
+    "cancelled": ("cancel",),
     "pause": ("pause",),
     "crash": ("crash",),
     "interrupt": ("interrupt",),
@@ -134,6 +157,19 @@ QUORUM_ESSENTIAL: Final = (
     ("interrupt", "node's Release"),
 )
 """The same for schedules on a quorum of nodes."""
+
+
+SESSIONS_ESSENTIAL: Final = (
+    *((fault, "hear take") for fault in ("down", "hangs", "interrupt")),
+    *(("connection ends", step) for step in ("Wait", "timer dozes", "keeper dozes", "session ends")),
+    *(("cancelled", f"say {what}") for what in ("take", "wait", "undo", "release", "beat", "downgrade")),
+    *((fault, "say release") for fault in ("lost", "reply lost", "slow", "cut off", "interrupt")),
+    *((fault, "say beat") for fault in ("lost", "reply lost", "slow", "cut off")),
+    *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "clock set", "down", "hangs", "forgets")),
+    *(("interrupt", step) for step in ("say wait", "session opens", "ask look", "Now")),
+    *(("slow", step) for step in ("say undo", "say downgrade", "session opens", "ask look", "ask cancel")),
+)
+"""The same for schedules of the sessions family."""
 
 
 def cell(cells: Cells, column: str, step: str) -> int:

@@ -16,10 +16,12 @@ WITH_A_MISTAKE = """
     from simulation.__main__ import main
     from simulation.mutants import MUTANTS
     from simulation.quorum_mutants import QUORUM_MUTANTS
+    from simulation.sessions_mutants import SESSIONS_MUTANTS
     from simulation.tickets_mutants import TICKETS_MUTANTS
 
     planted = sys.argv.pop(1)
-    mutant = next(each for each in (*MUTANTS, *QUORUM_MUTANTS, *TICKETS_MUTANTS) if each.name == planted)
+    mutants = (*MUTANTS, *QUORUM_MUTANTS, *SESSIONS_MUTANTS, *TICKETS_MUTANTS)
+    mutant = next(each for each in mutants if each.name == planted)
     with mutant.patch():
         sys.exit(main())
 """
@@ -54,7 +56,7 @@ def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> Non
     assert {name for row in rows if (name := row[1].strip())} == set(PROTOCOLS)
     steps = {row[2].strip(): [cell.strip() for cell in row[3:-1]] for row in rows}
     assert set(steps) == {step for each in PROTOCOLS.values() for step in each}
-    for step in ("Tend", "node's Acquire", "Enter"):
+    for step in ("Tend", "node's Acquire", "Enter", "say beat"):
         assert any(cell != "·" for cell in steps[step]), f"no fault struck {step}: a family did not run"
 
 

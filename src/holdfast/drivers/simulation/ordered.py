@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core.ops import Apply, ApplyInOrder, ListNames, Script, Tend, Unlisten
+from ...core.ops import Apply, ApplyInOrder, ListNames, Tend, Unlisten
 from ...protocols import tickets
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import (
@@ -65,9 +65,10 @@ from ...rules.tickets import (
     record_of,
     token_at,
 )
-from .client import GIVING_BACK, SimulatedClient, Task
+from .client import GIVING_BACK, Task
 from .servers import WALL_SECONDS, Node
 from .trace import Changed, Copied, LetGo
+from .translating import Hurried, TranslatingClient
 
 if TYPE_CHECKING:
     from .world import Clock, World
@@ -96,10 +97,6 @@ STORE_OPS: Final = (
 
 ANSWERED: Final = (Open, Keep, Enter, Look, Fill, Remove, Evict, Names)
 """These are never answered with nothing."""
-
-
-class Hurried(BaseException):
-    """A second interrupt: a request is given up, at whichever of its steps it is."""
 
 
 class Place:
@@ -450,7 +447,7 @@ class OrderedStore(Node):
         self._armed.pop((client, nonce), None)
 
 
-class TicketsClient(SimulatedClient):
+class TicketsClient(TranslatingClient):
     """A client whose requests are translated before they are sent."""
 
     def __init__(
@@ -463,26 +460,6 @@ class TicketsClient(SimulatedClient):
             self._acts[op] = self._send
         self._at_once[Wall] = lambda op: WALL_SECONDS + self.wall.read(self.world.now)
         self._at_once[Unlisten] = self._unlisten
-
-    def start(self, script: Script[Any], label: str) -> Task:
-        return super().start(self._translated(script), label)
-
-    async def _translated(self, script: Script[Any]) -> Any:
-        """What a driver's adapter does: requests become operations of the store."""
-        reply: Any = None
-        trouble: BaseException | None = None
-        while True:
-            try:
-                op: Any = script.send(reply) if trouble is None else script.throw(trouble)
-            except StopIteration as end:
-                return end.value
-            reply, trouble = None, None
-            try:
-                reply = await self._answer(op)
-            except Hurried:
-                pass  # the request is given up, and the script goes on without an answer
-            except BaseException as error:  # noqa: BLE001 - the script decides what becomes of it
-                trouble = error
 
     async def _answer(self, op: Any) -> Any:
         if op.__class__ is Apply:
@@ -510,12 +487,6 @@ class TicketsClient(SimulatedClient):
             if isinstance(event, Copied) and isinstance(op, Enter | Remove):
                 nonce = op.ticket.nonce if isinstance(op, Enter) else op.nonce
                 self.world.trace[index] = Copied(event.at, Apply(op.name, Withdraw(nonce)))
-
-    def _strike(self, task: Task, op: Any) -> tuple[Any, BaseException | None]:
-        reply, trouble = super()._strike(task, op)
-        if reply is None and trouble is None and op.__class__ in self._acts:
-            trouble = Hurried()
-        return reply, trouble
 
     def deliver(self, task: Task, ticket: int, reply: Any, trouble: BaseException | None) -> None:
         if isinstance(reply, NoSession):

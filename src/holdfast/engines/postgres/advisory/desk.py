@@ -111,7 +111,8 @@ class Session:
         self.backend = backend
         self.idle_ms = 0
         """After so long without a sign of life the server is to end it; 0: never."""
-        self._told_ms = 0
+        self._told_ms: int | None = None
+        """What the server knows of it; None: nothing, or it may or may not have taken in what it was told."""
         self.keys: dict[int, Mine] = {}
         """What it has or wants, and for whom."""
         self.held: dict[str, Mine] = {}
@@ -156,6 +157,11 @@ class Session:
     def untold_idle_ms(self) -> int | None:
         """What the server has yet to be told of its silence."""
         return None if self._told_ms == self.idle_ms else self.idle_ms
+
+    def tell_idle_ms(self, idle_ms: int | None) -> None:
+        """It is being told. Whoever asked may not wait for the answer: then the next tells it again."""
+        if idle_ms is not None:
+            self._told_ms = None
 
     def heard_idle_ms(self, idle_ms: int | None) -> None:
         """It was told."""

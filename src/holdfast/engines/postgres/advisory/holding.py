@@ -35,7 +35,7 @@ from ..link import ServerError
 from ..statements import PAGE, answer_of, listed, reply_of
 from .calls import backends_of, broken_of, idle_ms_of, look_of
 from .desk import Ask, Desk, Ended, Finish, Mine, Rest, Session, Start, Task
-from .saying import say, seen
+from .saying import say, say_again, seen
 from .taking import NO_SEMAPHORES, close_spare, give_up, take_back
 
 __all__ = [
@@ -79,7 +79,9 @@ async def release(desk: Desk, name: str, ask: Release) -> Reply:
         _look_after_the_writer(desk, mine)
         return Gone("expired")
     if session.dead:
-        return await _gone(desk, mine)
+        gone = await _gone(desk, mine)
+        # If we said so before, and closed the session since it did not answer, that gave it back.
+        return _given_back(gone) if mine.unwanted else gone
     reply = await _give_back(desk, session, mine)
     _look_after_the_writer(desk, mine)
     await close_spare(desk)
@@ -95,13 +97,21 @@ def _look_after_the_writer(desk: Desk, mine: Mine) -> None:
 async def _give_back(desk: Desk, session: Session, mine: Mine) -> Reply:
     call = desk.calls.release(session.backend, mine.name, mine.nonce, mine.mode)
     try:
-        reply = reply_of(answer_of(await say(desk, session, call)), Release(mine.nonce))
-    except Troubled:
+        result, again = await say_again(desk, session, call)
+    except Troubled as trouble:
         if not session.dead:
             give_up(desk, session, mine)
+        elif isinstance(trouble, Unknown):
+            return _given_back(await _gone(desk, mine))  # with its session, if not before
         raise
+    reply = reply_of(answer_of(result), Release(mine.nonce))
     desk.forget(mine)
-    return reply
+    return _given_back(reply) if again and isinstance(reply, Gone) else reply
+
+
+def _given_back(gone: Gone) -> Reply:
+    """It is not there, because of us: only that it was broken is news."""
+    return Done() if gone.reason == "expired" else gone
 
 
 async def _gone(desk: Desk, mine: Mine) -> Gone:
@@ -135,6 +145,7 @@ async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
         return Done()
     desk.lengthen(session, idle_ms_of(ask.ttl))
     told = session.untold_idle_ms
+    session.tell_idle_ms(told)
     call = desk.calls.extend(session.backend, told, name, ask.nonce, ask.ttl)
     reply = reply_of(answer_of(await say(desk, session, call)), ask)
     session.heard_idle_ms(told)
@@ -243,6 +254,7 @@ async def downgrade(desk: Desk, name: str, ask: Downgrade) -> Reply:
         return reader.grant
     writer = desk.mine.get(ask.nonce)
     if writer is None or writer.session is None or writer.grant is None:
+        await _take_back_reader(desk, reader)  # the writer was lost between two tries
         return Gone("expired")
     session = writer.session
     if session.dead or ask.nonce in desk.told:
@@ -259,10 +271,14 @@ async def downgrade(desk: Desk, name: str, ask: Downgrade) -> Reply:
 
 async def _not_downgraded(desk: Desk, writer: Mine, reader: Mine | None, reply: Reply) -> Reply:
     """An earlier try may have been, and its reader have been broken since."""
+    await _take_back_reader(desk, reader)
+    return await _lost(desk, writer) if isinstance(reply, Gone) else reply
+
+
+async def _take_back_reader(desk: Desk, reader: Mine | None) -> None:
     if reader is not None:
         await take_back(desk, reader)
         desk.forget(reader)
-    return await _lost(desk, writer) if isinstance(reply, Gone) else reply
 
 
 async def set_value(desk: Desk, name: str, ask: SetValue) -> Reply:

@@ -14,7 +14,7 @@ from ..link import ServerError
 from ..statements import Call
 from .desk import Desk, Ended, Finish, Session, Start, Task
 
-__all__ = ["CANCELLED", "say", "seen", "sort"]
+__all__ = ["CANCELLED", "say", "say_again", "seen", "sort"]
 
 CANCELLED: Final = "57014"
 """A cancellation that was meant for the statement before may strike the next."""
@@ -28,6 +28,12 @@ OVER: Final = ("08", "57P")
 
 async def say(desk: Desk, session: Session, call: Call) -> PGresult:
     """One statement, from beginning to end. Raises Refused, Unknown or EngineUnavailable."""
+    result, _ = await say_again(desk, session, call)
+    return result
+
+
+async def say_again(desk: Desk, session: Session, call: Call) -> tuple[PGresult, bool]:
+    """The same, and whether it was cancelled and said again: what it unlocked before is not undone."""
     for last in (False, True):
         task = Task(call)
         try:
@@ -40,10 +46,12 @@ async def say(desk: Desk, session: Session, call: Call) -> PGresult:
         if not await Finish(session, task, desk.io_timeout):
             raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
         try:
-            return seen(desk, session, task)
+            return seen(desk, session, task), last
         except ServerError as error:
-            if last or error.sqlstate != CANCELLED:
+            if error.sqlstate != CANCELLED:
                 raise sort(error, desk) from error
+            if last:
+                raise Unknown("PostgreSQL cancelled it, twice") from error  # locks are not undone with it
     raise AssertionError("unreachable")
 
 

@@ -38,6 +38,15 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
     if mine is None:
         mine = Mine(name, ask.nonce, desk.calls.key(name), ask.mode, ask.ttl)
         desk.mine[ask.nonce] = mine
+    try:
+        return await _ask(desk, mine, ask)
+    except Refused:
+        if mine.session is None:
+            desk.forget(mine)  # nothing of it is anywhere, so nobody may ever come back to it
+        raise
+
+
+async def _ask(desk: Desk, mine: Mine, ask: Acquire) -> Reply:
     if mine.session is not None and mine.session.dead:
         desk.part(mine)  # the server gives back what a session had
     now = desk.now()
@@ -84,6 +93,8 @@ async def _begin(desk: Desk, mine: Mine, ask: Acquire, now: float, waits: bool) 
         call = _call(desk, session, mine.name, ask, waits)
         task = mine.task = Task(call, ask.nonce if waits else "", session.untold_idle_ms)
         mine.began = now
+        mine.unwanted = False  # whatever was given up before
+        session.tell_idle_ms(task.idle_ms)
         try:
             await Start(session, task, desk.io_timeout)
         except Ended as end:
