@@ -23,7 +23,7 @@ SCHEDULES_AT_MOST = 100
 FOUND: dict[str, tuple[str, int, list[Fault]]] = {
     "a wait that was withdrawn just as it was granted had told the server of a shorter silence": (
         "sessions tools",
-        29,
+        109,
         [],
     ),
     "an attempt that was given up and asked again was given back by the keeper": (
@@ -37,9 +37,9 @@ FOUND: dict[str, tuple[str, int, list[Fault]]] = {
         [Fault(8.7357, "slow", -1, 3.845, 1.0)],
     ),
     "a release that was cancelled after it let go was told as a loss": (
-        "sessions rlock",
-        83,
-        [Fault(0.5657, "cancel", 2, 2.655, 0.4)],
+        "sessions several",
+        50,
+        [Fault(3.4538, "cancel", 3, 1.047, 0.1)],
     ),
     "a release that closed the session, for it did not answer, was told as a loss": (
         "sessions several",
@@ -62,6 +62,16 @@ FOUND: dict[str, tuple[str, int, list[Fault]]] = {
             Fault(1.6115, "crash", 0, 1.814, 0.0),
             Fault(1.7788, "node crash", 2, 1.909, 0.0),
             Fault(6.6572, "partition-out", 1, 1.028, 0.0),
+        ],
+    ),
+    "what the keeper gave back as its session ended stayed on the desk": (
+        "sessions tools",
+        397,
+        [
+            Fault(2.0042, "crash", 2, 0.493),
+            Fault(5.8805, "crash", 1, 0.969),
+            Fault(7.0928, "slow", -1, 1.118, 1.0),
+            Fault(9.7176, "pause", 2, 5.562),
         ],
     ),
 }

@@ -17,14 +17,16 @@ import holdfast.aio
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, Lease, LockLost, provision
 from holdfast.drivers.adapter import Steps
+from holdfast.drivers.clock import boottime
 from holdfast.engines.postgres.advisory import desk
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
-from holdfast.engines.postgres.advisory.desk import BUSY
+from holdfast.engines.postgres.advisory.desk import BUSY, Session
 from holdfast.engines.postgres.advisory.hearing import Listener
 from holdfast.engines.postgres.advisory.keys import key_of
 from holdfast.engines.postgres.advisory.saying import say
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
 from holdfast.engines.postgres.link import Link, Waits
+from holdfast.engines.postgres.pool import run
 from holdfast.engines.postgres.statements import Call, Statement
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
@@ -536,3 +538,28 @@ def test_a_broken_lock_costs_the_others_on_its_connection_nothing(locks: Client,
     assert loss.value.reason == "broken"
     assert locks.inspect("two").holders[0].token == two.token
     two.release()
+
+
+@pytest.mark.parametrize(("ttl", "told"), [(5.0, b"5001ms"), (40 * 86_400.0, b"0")])
+def test_the_server_never_waits_for_ever_for_a_session_that_was_told_no_ttl(
+    url: str, monkeypatch: pytest.MonkeyPatch, ttl: float, told: bytes
+) -> None:
+    """What the first statement tells is undone if it fails, and the lock that it took stays."""
+    shipped = AdvisoryThreads._open
+    seen: list[tuple[Session, bytes]] = []
+
+    def idle_of(session: Session) -> bytes:
+        link: Link = session.line.link
+        with session.line.mutex:
+            result = run(link, link.run("SHOW idle_session_timeout"), boottime() + 5.0)
+        return result.get_value(0, 0) or b""
+
+    def opened(self: AdvisoryThreads) -> Session:
+        session = shipped(self)
+        seen.append((session, idle_of(session)))
+        return session
+
+    monkeypatch.setattr(AdvisoryThreads, "_open", opened)
+    with holdfast.connect(url) as locks, locks.lock("job", ttl=ttl):
+        ((session, at_first),) = seen
+        assert (at_first, idle_of(session)) == (b"10s", told)
