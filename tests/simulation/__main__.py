@@ -67,7 +67,8 @@ def main() -> int:
     per_core = rate / min(options.processes, os.cpu_count() or 1)
     console.print(
         f"{report.schedules} schedules in {seconds:.1f} s ({rate:.0f}/s, {per_core:.0f}/s per core): "
-        f"{report.grants} grants, {report.events} events, {len(report.failures)} failed"
+        f"{report.grants} grants, {report.events} events, {len(report.failures)} failed",
+        soft_wrap=True,
     )
     return 1 if report.failures else 0
 
