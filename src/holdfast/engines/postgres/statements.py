@@ -374,7 +374,8 @@ def _watcher(nonce: str, client: str, expires_at: float) -> Watcher:
 
 
 def _granted(told: list[Any]) -> Granted:
-    token, peers, kind, mode, ttl, lasts, metadata, age = told
+    # Sessions tell no age: what they hold does not end with a time that would have to be counted from there.
+    token, peers, kind, mode, ttl, lasts, metadata, *age = told
     return Granted(
         token,
         tuple(peers or ()),
@@ -383,7 +384,7 @@ def _granted(told: list[Any]) -> Granted:
         float(ttl),
         None if lasts is None else float(lasts),
         _metadata(metadata),
-        float(age),
+        float(*age),
     )
 
 
