@@ -1,8 +1,9 @@
 """What must hold of every schedule of the sessions family: what holds of the records, and what is its own.
 
 A session may end through no fault of its client's: the connection is cut, its process is terminated, the
-server crashes. The next one may then have the lock before the last one hears of it; that is what tokens are
-for. So exclusion is asked for up to that moment, and for good where the server only waited out a silence.
+server crashes, or its clock is set forward. The next one may then have the lock before the last one hears of
+it; that is what tokens are for. So exclusion is asked for up to that moment, and for good where the server
+only waited out a silence.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> Non
     assert {name for row in rows if (name := row[1].strip())} == set(PROTOCOLS)
     steps = {row[2].strip(): [cell.strip() for cell in row[3:-1]] for row in rows}
     assert set(steps) == {step for each in PROTOCOLS.values() for step in each}
-    for step in ("Tend", "node's Acquire", "Enter", "say beat"):
+    for step in ("Tend", "node's Acquire", "Enter", "session opens"):
         assert any(cell != "·" for cell in steps[step]), f"no fault struck {step}: a family did not run"
 
 

@@ -372,6 +372,15 @@ class SessionServer(Node):
     def _start(self) -> None:
         self.down = ""
 
+    def set_clock(self, seconds: float) -> None:
+        """The one on the wall. Set forward, a timer that looks at it may take a session for silent."""
+        self.wall.jump(seconds)
+        for backend in list(self.backends.values()):
+            silent = self.wall.read(self.world.now) - backend.idle_since_wall
+            is_due = backend.idle_ms and silent >= backend.idle_ms / 1000.0
+            if seconds > 0 and is_due and backend.statement is None and self._chance.random() < 0.5:
+                self.end(backend, IDLE)
+
     def cut(self, client: SimulatedClient) -> None:
         """Its connections break: each end hears of it, if the news gets through."""
         world = self.world
@@ -422,7 +431,7 @@ def _strike(world: World, server: SessionServer, fault: Fault) -> None:
         for client in world.clients:
             client.cover_pending(fault.kind)
         if fault.kind == "clock jump":
-            server.wall.jump(fault.amount)  # nobody can set the one that counts silence
+            server.set_clock(fault.amount)
         else:
             lost = fault.amount if fault.kind == "node rollback" else 0.0
             server.crash(bool(fault.target % 2), fault.duration, world.now - lost)
