@@ -24,7 +24,7 @@ from simulation.campaign import (
 from simulation.coverage import coverage_table
 from simulation.plans import load_plan
 
-TABLE_WIDTH = 210
+TABLE_WIDTH = 230
 
 SHRUNK_AT_MOST = 5
 """Failures beyond these are named, not made smaller."""

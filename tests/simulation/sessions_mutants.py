@@ -206,8 +206,8 @@ SESSIONS_MUTANTS: Final = (
         "end of a session not heard",
         end_of_a_session_not_heard,
         ("loss at once",),
-        ("sessions guard", "sessions lock"),
-        3.0,
+        ("sessions rwlock",),
+        6.0,
         ("terminate",),
     ),
 )

@@ -209,7 +209,7 @@ class Functions:
         answer: str = yield from self._take(backend, *parameters, b"t")
         return answer
 
-    def _grant(self, backend: Backend, asked: Asked) -> str:
+    def _grant(self, backend: Backend, asked: Asked, request: Request | None = None) -> str:
         """The lock is there: mint the token, and end the transaction."""
         now = self._now()
         row = self._rows.get(asked.name) or Row(asked.kind, 0)
@@ -239,9 +239,9 @@ class Functions:
         self._owners[backend, asked.key, asked.shared] = asked.nonce
         if backend.sets_idle_ms is not None:
             backend.idle_ms = backend.sets_idle_ms
-        request: Request = Inspect() if backend.asking is None else backend.asking[2]
-        backend.asking = None
-        self._server.changed(asked.name, request)
+        if backend.asking is not None:
+            request, backend.asking = backend.asking[2], None
+        self._server.changed(asked.name, request or Inspect())
         if asked.shared:
             peers = [other.token for other in others]
             fields = [token, peers, asked.kind, asked.mode, asked.ttl, asked.max_hold, asked.metadata]
@@ -341,7 +341,7 @@ class Functions:
         )
         if not self._is_told(name, told):
             return self._gone(name, nonce)  # it was broken meanwhile: in the server the row is locked
-        answer = self._grant(backend, asked)
+        answer = self._grant(backend, asked, Downgrade(nonce, reader))
         if has_exclusive:
             self._give(backend, name, key, False, Downgrade(nonce, reader))
         return answer
