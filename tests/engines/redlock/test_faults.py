@@ -310,11 +310,13 @@ def adapter_runs(client: Client) -> list[str]:
 
 # --- cancelled ------------------------------------------------------------------------------------
 
+only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
+"""A thread cannot be cancelled."""
 
+
+@only_tasks
 async def test_cancelled_while_asking(world: World, trio: Nodes) -> None:
     """The nodes have it, and nobody is there any more to hear it."""
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     ann, client = world.actor(), cast(AsyncClient, world.client())
     await ann(held(await ann(cast(Client, client).lock("x").acquire)).release)
     for proxy in trio.proxies:
@@ -329,9 +331,8 @@ async def test_cancelled_while_asking(world: World, trio: Nodes) -> None:
     await world.until(lambda: trio.claims("x", world.namespace) == NOBODY, "it was left there")
 
 
+@only_tasks
 async def test_cancelled_while_waiting(world: World, trio: Nodes) -> None:
-    if world.driver == "threads":
-        return  # a thread cannot be cancelled
     ann, client, other = world.actor(), cast(AsyncClient, world.client()), world.client()
     lease = held(await ann(other.lock("x", ttl=60).acquire))
     owners = set(trio.claims("x", world.namespace))
