@@ -95,16 +95,24 @@ def _only_owner(claims: list[str]) -> str:
     return owners.pop() if len(owners) == 1 and claims.count("") <= 1 else ""
 
 
-async def test_a_release_that_a_majority_does_not_hear_may_be_repeated(world: World, trio: Nodes) -> None:
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_release_that_a_majority_does_not_hear_may_be_repeated(
+    world: World, trio: Nodes, known: bool
+) -> None:
+    """Also where it is known beforehand that there are no connections: nodes are told when there are."""
     ann, client = world.actor(), world.client(io_timeout=0.5)
     lease = held(await ann(client.lock("x", ttl=60).acquire))
     for _, proxy in majority(trio):
         proxy.refuse()
         proxy.cut()
+    if known:
+        with pytest.raises(EngineUnavailable):
+            await ann(client.lock("y").acquire, timeout=0)
     with pytest.raises(EngineUnavailable, match="too few nodes"):
         await ann(lease.release)
     for _, proxy in majority(trio):
         proxy.pass_on()
+    await world.until(lambda: trio.claims("x", world.namespace) == NOBODY)  # told behind our back
     await ann(lease.release)
     await world.until(lambda: trio.claims("x", world.namespace) == NOBODY)
     assert held(await ann(client.lock("x").acquire, timeout=5)).token > lease.token

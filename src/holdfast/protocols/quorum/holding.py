@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...core.ops import Post, Refused, Troubled, Unknown
+from ...core.ops import Post, Troubled, Unknown
 from ...rules import node
 from ...rules.node import Kept, Lost, Unready, View
 from ...rules.requests import (
@@ -168,9 +168,8 @@ async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool 
     if len(told) != len(answers) + len(absent):  # more came than was judged on the way
         told = _with(absent, answers)
     if not is_over(told, size):
-        sent = len(answers) < len(asks) or any(isinstance(reply, Unknown) for reply in told.values())
-        trouble = Unknown if sent else Refused
-        raise trouble("too few nodes answered to tell whether it was given back")
+        # Also where all refused: they are told behind our back, and may have it given back by the next time.
+        raise Unknown("too few nodes answered to tell whether it was given back")
     return told
 
 
