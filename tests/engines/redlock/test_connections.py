@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from typing import Any
@@ -69,6 +70,21 @@ def test_what_was_not_sent_when_its_task_was_cancelled_never_is(trio: Nodes) -> 
             assert trio.claims() == NOBODY
 
     asyncio.run(main())
+
+
+def test_what_could_not_be_sent_is_sent_on_a_new_connection(trio: Nodes) -> None:
+    """A node that was restarted while nobody looked takes part in the next try, where it is needed."""
+    with holdfast.connect(trio.url()) as client:
+        with client.lock("x"):
+            pass
+        (bundle,) = adapter_of(client)._bundles._taken
+
+        def break_down(payload: bytes) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        bundle._lines[0]._send_some = break_down
+        trio.servers[1].kill()
+        held(client.lock("x").acquire(timeout=0)).release()
 
 
 def acquires(adapter: RedlockAsyncio, number: int) -> bool:

@@ -135,8 +135,13 @@ class NodeLine:
                 payload = question.before or question.payload(run)
             try:
                 sent = self._send_some(payload)
+            except BlockingIOError:
+                sent = 0
             except OSError as error:
-                sent = self._not_sent(error)
+                owed.pop()  # nothing of it was sent: a new connection may be had in time
+                self._not_sent(error)
+                self._ask_later(question, monotonic())
+                return
             if sent != len(payload):
                 self._keep(payload, sent)
             return
