@@ -39,8 +39,9 @@ from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
 from holdfast.protocols.book import Book, LeaseState
 from holdfast.protocols.keeper import keep, watch_deadlines
+from holdfast.rules import handing, transitions
 from holdfast.rules.record import EMPTY, Record
-from holdfast.rules.requests import Inspect, Request, Snapshot, Wake
+from holdfast.rules.requests import Handed, Inspect, Request, Snapshot, Wake
 from holdfast.rules.transitions import Step, apply, apply_in_order
 
 T = TypeVar("T")
@@ -141,7 +142,14 @@ class Box:
 
     def __init__(self) -> None:
         self.posted = False
+        self.brought: list[Handed | None] = []
+        """By the wake-ups since the last time."""
         self.waiter: Task[Any] | None = None
+
+    def fetch(self) -> Handed | None:
+        """One that brought nothing asks to look, whatever others brought."""
+        brought, self.brought = self.brought, []
+        return None if not brought or None in brought else brought[-1]
 
 
 class Client:
@@ -150,6 +158,8 @@ class Client:
     def __init__(self, world: World, name: str, linger: float) -> None:
         self.world, self.name = world, name
         self.alive, self.deaf = True, False
+        self.told_after = 0.0
+        """How long a wake-up is under way to it."""
         self.faults: Faults | None = None
         """For every script of this client, the keeper's too."""
         self.boxes: dict[str, Box] = {}
@@ -175,8 +185,9 @@ class Client:
             script = keep if bell == "keeper" else watch_deadlines
             self.services[bell] = self.world.start(self, script(self.book))
 
-    def post(self, nonce: str) -> None:
+    def post(self, nonce: str, handed: Handed | None = None) -> None:
         if nonce in self.boxes:
+            self.boxes[nonce].brought.append(handed)
             self.world.post(self.boxes[nonce])
         else:
             self.book.nudge(nonce)
@@ -209,9 +220,11 @@ class World:
 
     alive: ClassVar[list[World]] = []
 
-    def __init__(self, linger: float = LINGER_SECONDS) -> None:
+    def __init__(self, linger: float = LINGER_SECONDS, hands_over: bool = False) -> None:
         self.now = 1000.0
         self.linger = linger
+        self.rule = handing.apply if hands_over else transitions.apply
+        """Where locks are handed over, the wake-up brings them along."""
         self.records: dict[str, Record] = {}
         self.clients: dict[str, Client] = {}
         self._ready: deque[tuple[Task[Any], Any, BaseException | None]] = deque()
@@ -260,7 +273,7 @@ class World:
         """One step of somebody; False: nothing more happens by then."""
         if self._ready:
             task, value, error = self._ready.popleft()
-            self._resume(task, value, error)
+            self._resume(task, self._woken(task, value) if isinstance(value, Box) else value, error)
             return True
         if not self._alarms or self._alarms[0][0] > ends_at:
             return False
@@ -268,6 +281,14 @@ class World:
         self.now = max(self.now, at)
         act()
         return True
+
+    @staticmethod
+    def _woken(task: Task[Any], box: Box) -> Handed | bool:
+        """What the wake-ups brought that came before it goes on. With the lock, listening ends."""
+        op, handed = task.ops[-1], box.fetch()
+        if handed is not None and isinstance(op, Wait):
+            task.client.boxes.pop(op.nonce, None)
+        return handed or True
 
     def _resume(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
         if not task.client.alive or task.done:
@@ -320,6 +341,10 @@ class World:
                 self._mail(task.client, op)
         self._then(task, error=KeyboardInterrupt())
 
+    def interrupt(self, task: Task[Any]) -> None:
+        """Now, while it waits for something."""
+        self._then(task, error=KeyboardInterrupt())
+
     def _ask(self, task: Task[Any], op: EngineOp) -> None:
         fault: Fault | None = None
         for faults in (task.faults, task.client.faults):
@@ -341,7 +366,7 @@ class World:
     def _carry_out(self, op: EngineOp) -> Any:
         wall_us = int(self.now * 1_000_000)
         if isinstance(op, Apply):
-            return self._store(op.name, apply(self._record(op.name), op.request, self.now, wall_us))
+            return self._store(op.name, self.rule(self._record(op.name), op.request, self.now, wall_us))
         if isinstance(op, Tend):
             return [self._carry_out(Apply(name, request)) for name, request in op.steps]
         if isinstance(op, ApplyInOrder):
@@ -361,8 +386,12 @@ class World:
 
     def _deliver(self, wake: Wake) -> None:
         client = self.clients.get(wake.client)
-        if client is not None and client.alive and not client.deaf:
-            client.post(wake.nonce)
+        if client is None or not client.alive or client.deaf:
+            return
+        if client.told_after:
+            self.at(self.now + client.told_after, lambda: client.post(wake.nonce, wake.handed))
+        else:
+            client.post(wake.nonce, wake.handed)
 
     def look(self, name: str = "x") -> Snapshot:
         snapshot = apply(self._record(name), Inspect(), self.now, 0).reply
@@ -404,7 +433,7 @@ class World:
     def _await(self, task: Task[Any], box: Box, until: float | None) -> None:
         if box.posted:
             box.posted = False
-            self._then(task, True)
+            self._then(task, box)
             return
         box.waiter = task
         visit = task.visit
@@ -422,7 +451,7 @@ class World:
             box.posted = True
             return
         waiter, box.waiter = box.waiter, None
-        self._then(waiter, True)
+        self._then(waiter, box)
 
     # --- what a test wants to know -------------------------------------------------------------
 

@@ -10,7 +10,19 @@ from holdfast.rules import handing, transitions
 from holdfast.rules.codec import decode, encode
 from holdfast.rules.handing import CAME_SECONDS, heir_of
 from holdfast.rules.record import EMPTY, MAX_TOKEN, Holder, Record, Waiter, Wants
-from holdfast.rules.requests import Acquire, Busy, Done, Gone, Granted, Queued, Release, Wake, Withdraw
+from holdfast.rules.requests import (
+    Acquire,
+    Busy,
+    Done,
+    Gone,
+    Granted,
+    Handed,
+    Queued,
+    Release,
+    Wake,
+    Watch,
+    Withdraw,
+)
 from holdfast.rules.transitions import Step
 from rules.moves import KINDS, long_moves
 from rules.test_transitions import record_after
@@ -44,8 +56,24 @@ def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
     assert [waiter.nonce for waiter in step.record.queue] == ["n-2"]
     assert step.record.queue[0].turn_at is None
     assert step.reply == Done()
-    assert step.wake == (Wake("c-1", "n-1"),)
+    assert step.wake == (Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)),)
     assert heir_of(Release("n-0"), step) == "c-1"
+
+
+def test_it_is_told_how_long_its_place_had_been_there() -> None:
+    """Whenever it asked again meanwhile: the place is the one that it took first."""
+    record = queue_of(ask_for(0))
+    for at in (100.25, 100.3125):
+        record = handing.apply(record, ask_for(1), at, WALL).record
+    step = given_back(record, 100.3125)
+    assert step.wake == (Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)),)
+
+
+def test_only_the_heir_is_told_of_it() -> None:
+    """Those who watch are woken as well, and have been given nothing."""
+    record = handing.apply(queue_of(ask_for(0), ask_for(1)), Watch("w-1", "c-9"), 100.0, WALL).record
+    step = given_back(record)
+    assert set(step.wake) == {Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)), Wake("c-9", "w-1")}
 
 
 def test_it_is_told_since_when() -> None:
@@ -69,6 +97,7 @@ def test_who_has_waited_longer_is_asked_by_a_turn() -> None:
     step = given_back(record, 100.01 + CAME_SECONDS)
     assert not step.record.holders
     assert step.record.queue[0].turn_at == 100.01 + CAME_SECONDS
+    assert step.wake == (Wake("c-1", "n-1"),)
     assert heir_of(Release("n-0"), step) is None
 
 
@@ -142,11 +171,11 @@ def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) 
             step = handing.apply(record, request, now, WALL)
             plain = transitions.apply(record, request, now, WALL)
             assert step.reply == plain.reply
-            assert step.wake == plain.wake
+            assert [wake._replace(handed=None) for wake in step.wake] == list(plain.wake)
             if heir_of(request, step) is None:
                 assert step == plain
                 continue
-            nonce, client, owner, mode, _, _, _, wants = plain.record.queue[0]
+            nonce, client, owner, mode, since, _, _, wants = plain.record.queue[0]
             assert wants is not None
             limit = plain.record.limit
             ttl, renews, metadata = wants
@@ -154,5 +183,7 @@ def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) 
             taken = transitions.apply(plain.record, ask, now, WALL)
             assert isinstance(taken.reply, Granted)
             assert step.record == taken.record
+            told = {wake.nonce: wake.handed for wake in step.wake if wake.handed is not None}
+            assert told == {nonce: Handed(taken.reply.token, now - since)}
 
     check()

@@ -14,7 +14,7 @@ from holdfast.rules import handing, shortcuts
 from holdfast.rules.codec import encode
 from holdfast.rules.handing import CAME_SECONDS, heir_of
 from holdfast.rules.record import EMPTY, MAX_TOKEN, PATIENCE_SECONDS, Record
-from holdfast.rules.requests import Acquire, Done, Granted, Queued, Release, Request, Withdraw
+from holdfast.rules.requests import Acquire, Done, Handed, Queued, Release, Request, Withdraw
 from rules.moves import KINDS, aimed, long_moves
 from rules.test_handing import ask_for, queue_of
 
@@ -24,13 +24,12 @@ SEEDS = 60
 MUTANTS = {
     "whoever gives it back, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
     "one who holds it no longer hands it on": ("if _scan(lines[1], 0)[0][6] <= now:", "if False:"),
+    "the heir is told another's number": ("(token, now - since)", "(token - 1, now - since)"),
+    "the heir is not told since when it waits": ("(token, now - since)", "(token, 0.0)"),
     "one who came long ago is handed it": ("now - since > CAME_SECONDS", "False"),
     "the number is that of the last grant": (") + 1, wall_us)", "), wall_us)"),
     "the clock is no floor for the number": ("max(int(lines[0][len(_LOCK) : -2]) + 1, wall_us)", "7"),
     "the second in line gets lost": ("lines[4][1:]", "lines[-2][1:]"),
-    "whoever looks finds that it has it": ('f"[{quoted(ask.nonce)},", start', '"[", start'),
-    "what ran out is found": ("if expires_at <= now or until is not None:", "if until is not None:"),
-    "it counts from when it is found": ("max(now - since, 0.0)", "0.0"),
     "one who asks again joins twice": ('or f"[{quoted(ask.nonce)}," in text', ""),
     "one who only tries joins": ("or not ask.wait", ""),
     "one joins those whose time is over": ("if next_at <= now or", "if"),
@@ -54,19 +53,16 @@ def compare(module: ModuleType, record: Record, request: Request, now: float, wa
         return 1
     if not isinstance(request, Acquire):
         return 0
-    granted, joined = module.found(text, request, now), module.joined(text, request, now)
-    if granted is not None:
-        _must(step.reply == granted and step.record is record, granted, step)
-    if joined is not None:
-        told, reply = joined.reply, step.reply
-        _must(
-            isinstance(reply, Queued) and joined.text == encode(step.record) and not step.wake, joined, step
-        )
-        assert isinstance(reply, Queued)
-        _must(told._replace(look_in=0.0) == reply._replace(look_in=0.0), told, reply)
-        # Looking too early is looking once more; too late would be too late.
-        _must(0.0 <= told.look_in <= reply.look_in + 1e-6, told, reply)
-    return (granted is not None) + (joined is not None)
+    joined = module.joined(text, request, now)
+    if joined is None:
+        return 0
+    told, reply = joined.reply, step.reply
+    _must(isinstance(reply, Queued) and joined.text == encode(step.record) and not step.wake, joined, step)
+    assert isinstance(reply, Queued)
+    _must(told._replace(look_in=0.0) == reply._replace(look_in=0.0), told, reply)
+    # Looking too early is looking once more; too late would be too late.
+    _must(0.0 <= told.look_in <= reply.look_in + 1e-6, told, reply)
+    return 1
 
 
 def _must(agrees: bool, short: object, rule: object) -> None:
@@ -117,11 +113,11 @@ def compare_in_a_crowd(module: ModuleType, seed: int) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_what_the_rule_says(kind: str) -> None:
     taken = sum(compare_along(shortcuts, kind, seed) for seed in range(SEEDS))
-    assert taken > 500 if kind == "lock" else taken == 0
+    assert taken > 100 if kind == "lock" else taken == 0
 
 
 def test_they_are_what_the_rule_says_in_a_crowd() -> None:
-    assert sum(compare_in_a_crowd(shortcuts, seed) for seed in range(SEEDS)) > 1000
+    assert sum(compare_in_a_crowd(shortcuts, seed) for seed in range(SEEDS)) > 800
 
 
 def is_caught(module: ModuleType) -> bool:
@@ -157,9 +153,8 @@ def test_between_those_who_want_the_same_lock_each_step_has_one() -> None:
         handed = shortcuts.handed_over(encode(record), holder.nonce, 100.0625, WALL)
         assert handed is not None
         assert handed.heir.nonce == heir.nonce
-        granted = shortcuts.found(handed.text, heir, 100.0625)
         record = handing.apply(record, Release(holder.nonce), 100.0625, WALL).record
-        assert granted == Granted(record.token, (), "lock", "exclusive", 30.0, None, heir.metadata, 0.0)
+        assert handed.heir.handed == Handed(record.token, 0.0625)
         assert handed.text == encode(record)
 
 
@@ -179,5 +174,4 @@ def test_texts_that_make_no_sense_have_none(place: int, junk: str) -> None:
     lines[place] = junk
     text = "\n".join(lines)
     shortcuts.handed_over(text, "n-0", 100.0, WALL)
-    shortcuts.found(text, ask_for(0), 100.0)
     shortcuts.joined(text, ask_for(3), 100.0)

@@ -18,7 +18,6 @@ from holdfast.drivers.simulation import Node, SimulatedClient
 from holdfast.drivers.simulation.faults import FORGETS
 from holdfast.protocols import keeper, records
 from holdfast.protocols.book import Book, LeaseState
-from holdfast.protocols.handed import Handed
 from holdfast.protocols.records import acquiring, giving_back, trouble
 from holdfast.rules import handing, queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
@@ -26,6 +25,7 @@ from holdfast.rules.requests import (
     Acquire,
     Done,
     Granted,
+    Handed,
     Inspect,
     Release,
     Renew,
@@ -180,13 +180,13 @@ def found_undated() -> Patch:
 
 def handed_over_counted_from_the_message() -> Patch:
     """Who is told that it has the lock counts from then."""
-    shipped = Handed.asked
+    shipped = acquiring.Attempt.handed
 
-    def asked(self: Handed, ask: Acquire) -> Granted | None:
-        granted = shipped(self, ask)
-        return None if granted is None else granted._replace(age=0.0)
+    def handed(self: acquiring.Attempt, brought: Handed) -> LeaseState:
+        self.placed = self.book.now()
+        return shipped(self, brought._replace(age=0.0))
 
-    return mock.patch.object(Handed, "asked", asked)
+    return mock.patch.object(acquiring.Attempt, "handed", handed)
 
 
 # --- tokens -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..rules.requests import Reply, Request, Snapshot
+from ..rules.requests import Handed, Reply, Request, Snapshot
 
 __all__ = [
     "Apply",
@@ -116,6 +116,8 @@ class Unlisten(NamedTuple):
 class Wait(NamedTuple):
     """Wait for a wake-up (kept since ``Listen``) until a moment of the local clock.
 
+    Tells whether one came, or what it brought: the lock, and then listening has ended. One that brings
+    nothing asks us to look, whatever others bring: they may be older.
     ``blockers`` are clients whose death should wake us where the engine can tell.
     """
 
@@ -123,7 +125,7 @@ class Wait(NamedTuple):
     until: float
     blockers: tuple[str, ...] = ()
 
-    def __await__(self) -> Generator[Wait, bool, bool]:
+    def __await__(self) -> Generator[Wait, Handed | bool, Handed | bool]:
         return (yield self)
 
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..model import Guarantees
-from ..rules.requests import Reply, Request, Snapshot
+from ..rules.requests import Handed, Reply, Request, Snapshot
 
-__all__ = ["AsyncioAdapter", "Engine", "Hearing", "Hooks", "Steps", "ThreadsAdapter"]
+__all__ = ["AsyncioAdapter", "Engine", "Hearing", "Hooks", "Post", "Steps", "ThreadsAdapter"]
 
 Steps = tuple[tuple[str, Request], ...]
+
+
+class Post(Protocol):
+    """Wakes one who waits, with the lock if it was handed over."""
+
+    def __call__(self, nonce: str, handed: Handed | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,7 @@ class Hooks:
 
     client: str
     """The id of this client: fresh for every client, and again for the child of a fork."""
-    post: Callable[[str], None]
+    post: Post
     """Deliver a wake-up to a nonce of this client. May be called from any thread; never blocks."""
     post_all: Callable[[], None]
     """Wake-ups may have been missed: wake everyone who waits, look at all that is held. As ``post``."""

@@ -36,6 +36,7 @@ from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
+from ..rules.requests import Handed
 from .adapter import Engine, Hooks
 from .clock import boottime
 from .identity import attempt_names, new_client_id, owner_prefix
@@ -53,18 +54,30 @@ DOZE_SECONDS_MAX = 1.0
 class Box:
     """Remembers one wake-up until somebody waits for it. For one waiter, within one loop."""
 
-    __slots__ = ("_loop", "_posted", "_waiter", "name")
+    __slots__ = ("_handed", "_is_to_look", "_loop", "_posted", "_waiter", "name")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.name: str | None = None
         """The record whose changes are heard here, if the engine was asked to tell of them."""
+        self._handed: Handed | None = None
+        self._is_to_look = False
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring."""
         self._loop = loop
         self._posted = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def post(self) -> None:
+    def post(self, handed: Handed | None = None) -> None:
+        if handed is None:
+            self._is_to_look = True
+        self._handed = handed
         self._posted = True
         self._wake()
+
+    def fetch(self) -> Handed | None:
+        """What was brought along since the last time."""
+        handed = None if self._is_to_look else self._handed
+        self._handed, self._is_to_look = None, False
+        return handed
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -208,36 +221,41 @@ class AsyncioDriver:
             await self.adapter.listen(op.name)
             box.name = op.name
 
-    def _unlisten(self, op: Unlisten) -> None:
+    def _unlisten(self, op: Unlisten | Wait) -> None:
         box = self._boxes.pop(op.nonce, None)
         self.adapter.unwatch_clients(op.nonce)
         if box is not None and box.name is not None:
             self.adapter.unlisten(box.name)
 
-    async def _wait(self, op: Wait) -> bool:
+    async def _wait(self, op: Wait) -> Handed | bool:
         box = self._boxes[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
-        return await box.wait_until(op.until)
+        woken = await box.wait_until(op.until)
+        handed = box.fetch()
+        if handed is None:
+            return woken
+        self._unlisten(op)
+        return handed
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str) -> None:
+    def post(self, nonce: str, handed: Handed | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
-        self._in_loop(self._post, nonce)
+        self._in_loop(self._post, nonce, handed)
 
-    def _post(self, nonce: str) -> None:
+    def _post(self, nonce: str, handed: Handed | None) -> None:
         box = self._boxes.get(nonce)
         if box is not None:
-            box.post()
+            box.post(handed)
         else:
             self.book.nudge(nonce)
 
     def post_all(self) -> None:
         """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
-        self._in_loop(self._post_all, None)
+        self._in_loop(self._post_all)
 
-    def _post_all(self, nothing: None) -> None:
+    def _post_all(self) -> None:
         for box in list(self._boxes.values()):
             box.post()
         for nonce in list(self.book.leases):
@@ -252,13 +270,13 @@ class AsyncioDriver:
             script = keep if bell == "keeper" else watch_deadlines
             self._tasks[bell] = self._loop.create_task(self._serve(script), name=f"holdfast-{bell}")
 
-    def _in_loop(self, call: Callable[[Any], None], argument: Any) -> None:
+    def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Boxes belong to the loop: from another thread, or from nowhere, go through it."""
         if threading.get_ident() == self._thread:
-            call(argument)
+            call(*arguments)
         elif self._loop is not None and not self._loop.is_closed():
             try:
-                self._loop.call_soon_threadsafe(call, argument)
+                self._loop.call_soon_threadsafe(call, *arguments)
             except RuntimeError:
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 

@@ -33,6 +33,7 @@ from ..errors import EngineUnavailable
 from ..protocols import records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
+from ..rules.requests import Handed
 from .adapter import Engine, Hearing, Hooks
 from .clock import boottime
 from .ending import wait_for_end
@@ -56,21 +57,35 @@ class Mailbox:
     ``hearing``: whoever waits hears the engine's messages itself, unless another does already.
     """
 
-    __slots__ = ("_hears", "_lock", "hearing", "name")
+    __slots__ = ("_handed", "_hears", "_is_to_look", "_lock", "hearing", "name")
 
     def __init__(self) -> None:
         self.name: str | None = None
         """The record whose changes are heard here, if the engine was asked to tell of them."""
+        self._handed: Handed | None = None
+        self._is_to_look = False
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring."""
         self.hearing: Hearing | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
         self._hears = False
 
-    def post(self) -> None:
-        with contextlib.suppress(RuntimeError):  # posted already and not yet fetched
+    def post(self, handed: Handed | None = None) -> None:
+        if handed is None:
+            self._is_to_look = True
+        self._handed = handed
+        try:  # noqa: SIM105 - on the way of every wake-up, where each call counts
             self._lock.release()
+        except RuntimeError:
+            pass  # posted already and not yet fetched
         if self._hears and self.hearing is not None:
             self.hearing.ring()
+
+    def fetch(self) -> Handed | None:
+        """What was brought along since the last time."""
+        handed = None if self._is_to_look else self._handed
+        self._handed, self._is_to_look = None, False
+        return handed
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
@@ -205,25 +220,30 @@ class ThreadsDriver:
             self.adapter.listen(op.name)
             box.name, box.hearing = op.name, self.adapter.hearing
 
-    def _unlisten(self, op: Unlisten) -> None:
+    def _unlisten(self, op: Unlisten | Wait) -> None:
         box = self._boxes.pop(op.nonce, None)
         self.adapter.unwatch_clients(op.nonce)
         if box is not None and box.name is not None:
             self.adapter.unlisten(box.name)
 
-    def _wait(self, op: Wait) -> bool:
+    def _wait(self, op: Wait) -> Handed | bool:
         box = self._boxes[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
-        return box.wait_until(op.until)
+        woken = box.wait_until(op.until)
+        handed = box.fetch()
+        if handed is None:
+            return woken
+        self._unlisten(op)
+        return handed
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str) -> None:
+    def post(self, nonce: str, handed: Handed | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
         box = self._boxes.get(nonce)
         if box is not None:
-            box.post()
+            box.post(handed)
         else:
             self.book.nudge(nonce)
 

@@ -3,17 +3,44 @@
 The way through that thread is a good part of being woken.
 
 One at a time hears, and the thread that listens leaves it alone meanwhile. How that is arranged, and what is
-heard, is the engine's affair.
+heard, is the engine's affair. Where both wait for one descriptor, ``HearsFirst`` has the kernel arrange it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
+from typing import Final, Protocol
 
 from .bell import Bell
 
-__all__ = ["OneHears"]
+__all__ = ["HAS_EPOLL", "HearsFirst", "OneHears", "wait_in_turn"]
+
+HAS_EPOLL: Final = hasattr(select, "epoll")
+
+
+class Poller(Protocol):
+    """An ``epoll`` or a ``poll``."""
+
+    def register(self, fd: int, eventmask: int = ..., /) -> None: ...
+
+
+_EXCLUSIVELY: Final = getattr(select, "EPOLLEXCLUSIVE", 0)
+
+
+def wait_in_turn(poller: Poller, fileno: int) -> None:
+    """Have a poller wait for a descriptor that others wait for, too.
+
+    One of them is told, not all: the first, in the order in which they came, who really waits. Systems that
+    cannot do that tell all.
+    """
+    try:
+        poller.register(fileno, select.POLLIN | _EXCLUSIVELY)
+    except OSError:
+        if not _EXCLUSIVELY:
+            raise
+        poller.register(fileno, select.POLLIN)
 
 
 class OneHears:
@@ -64,7 +91,7 @@ class OneHears:
         return came
 
     def _heard(self, fd: int) -> bool:
-        """Something came. True: it is for the one who hears."""
+        """Something came. True: it is for the one who hears; or, for ``HearsFirst``, there may be more."""
         raise NotImplementedError
 
     def _let_go(self) -> None:
@@ -82,3 +109,61 @@ class OneHears:
 
     def close(self) -> None:
         self._bell.close()
+
+
+class HearsFirst(OneHears):
+    """While one waits here it is told of what comes, and the thread that listens is not.
+
+    Both ``wait_in_turn`` for the descriptor, and that thread comes behind us. It is told of whatever comes
+    while nobody waits here. So neither has to tell the other when it begins or ends.
+    """
+
+    __slots__ = ("_epoll", "_is_behind")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_behind = False
+        """There may be more to hear than we did."""
+        self._epoll = select.epoll()
+        self._epoll.register(self._bell.fileno(), select.EPOLLIN)
+
+    def _listen_to(self, fileno: int) -> None:
+        """This, and the bell. What was listened to before and is closed is left out by itself."""
+        wait_in_turn(self._epoll, fileno)
+        self._listens_to = fileno
+
+    def _leave(self, fileno: int) -> None:
+        """It is of no use any more."""
+        self._listens_to = -1
+        with contextlib.suppress(OSError, ValueError):
+            self._epoll.unregister(fileno)
+
+    def take(self) -> bool:
+        return not self._epoll.closed and self._is_mine()
+
+    def hear(self, seconds: float) -> bool:
+        try:
+            self._is_behind = True
+            news = self._epoll.poll(seconds, 2)
+            self._awake = True
+            for fd, _ in news:
+                if fd == self._listens_to:
+                    self._is_behind = self._heard(fd)
+                else:
+                    self._bell.clear()
+        except ValueError:
+            return True  # it was closed: let who waits look, and then wait to be told
+        finally:
+            self._awake = False
+        return False
+
+    def _let_go(self) -> None:
+        """What came while we waited, nobody else was told of."""
+        with contextlib.suppress(ValueError):
+            while self._is_behind and self._epoll.poll(0, 1):
+                self._is_behind = self._heard(self._listens_to)
+        self._is_behind = False
+
+    def close(self) -> None:
+        super().close()
+        self._epoll.close()

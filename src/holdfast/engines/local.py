@@ -136,7 +136,10 @@ class LocalThreads(Local):
                 time.sleep(pauses.next())
 
     def listen(self, name: str | None) -> None:
-        self._again(self._store.listen_in_thread)
+        try:
+            self._store.listen_in_thread()
+        except Busy:
+            self._again(self._store.listen_in_thread)
 
     @property
     def hearing(self) -> Hearing | None:

@@ -17,7 +17,7 @@ from typing import Final
 from . import transitions
 from .mutex import admits
 from .record import Record, Wants
-from .requests import Acquire, Done, Granted, Queued, Release, Request
+from .requests import Acquire, Done, Granted, Handed, Queued, Release, Request
 from .transitions import Step, grant
 
 __all__ = ["CAME_SECONDS", "apply", "heir_of"]
@@ -69,4 +69,8 @@ def _handing_over(step: Step, now: float, wall_us: int) -> Step:
     ttl, renews, metadata = wants
     ask = Acquire(nonce, client, owner, "lock", mode, ttl, True, True, renews, None, record.limit, metadata)
     after, reply = grant(record, ask, 0, now, wall_us, admits)
-    return step._replace(record=after) if reply.__class__ is Granted else step
+    if reply.__class__ is not Granted:
+        return step
+    handed = Handed(reply.token, now - since)
+    wake = tuple([each._replace(handed=handed) if each.nonce == nonce else each for each in step.wake])
+    return step._replace(record=after, wake=wake)

@@ -23,6 +23,7 @@ __all__ = [
     "Export",
     "Gone",
     "Granted",
+    "Handed",
     "Inspect",
     "Mismatch",
     "Queued",
@@ -270,8 +271,17 @@ class Snapshot(NamedTuple):
 Reply = Granted | Busy | Queued | Withdrawn | Gone | Absent | Broken | Mismatch | Exhausted | Done | Snapshot
 
 
+class Handed(NamedTuple):
+    """What a wake-up may bring along: the lock, granted to the one who waits for it."""
+
+    token: int
+    age: float
+    """For how long its place in the queue had been there by then."""
+
+
 class Wake(NamedTuple):
-    """Whom to tell, once the change is stored."""
+    """Whom to tell, once the change is stored; and what it has been given."""
 
     client: str
     nonce: str
+    handed: Handed | None = None

@@ -1,10 +1,9 @@
 """What mostly happens to a lock that others wait for, decided on its text, without reading the whole record.
 
-Between processes that want the same lock nearly everything is one of three: one more joins the end of the
-line, the holder hands over to the first, and the first finds that it has the lock. Each function here is
-``handing.apply`` for one of them, or None where that takes a closer look. ``codec`` lays texts out for it:
-who holds and who waits have lines of their own. Who waits for the lock waits for all that is done on
-the way.
+Between processes that want the same lock nearly everything is one of two: one more joins the end of the
+line, or the holder hands over to the first. Each function here is ``handing.apply`` for one of them, or None
+where that takes a closer look. ``codec`` lays texts out for it: who holds and who waits have lines of their
+own. Who waits for the lock waits for all that is done on the way.
 
 Why those behind the first need not be read: places are asked for in the order of time, and each is kept for
 ``PATIENCE_SECONDS`` at least from then on. So while the first has its place, all behind it have theirs. And
@@ -20,9 +19,9 @@ from typing import Any, Final, NamedTuple
 from .codec import ENDING, QUEUE_ENDING, beginning_of, encode_holder, encode_waiter, quoted
 from .handing import CAME_SECONDS
 from .record import MAX_TOKEN, PATIENCE_SECONDS, TURN_SECONDS, Holder, Waiter, Wants
-from .requests import Acquire, Granted, Queued, Wake
+from .requests import Acquire, Handed, Queued, Wake
 
-__all__ = ["HandedOver", "Joined", "found", "handed_over", "joined"]
+__all__ = ["HandedOver", "Joined", "handed_over", "joined"]
 
 _LOCK: Final = beginning_of("lock")
 _new = tuple.__new__
@@ -71,25 +70,8 @@ def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver |
     else:
         waiting = "\n".join(lines[5:])
         after = f"{_LOCK}{token},[\n{held}\n],[\n{lines[4][1:]}\n{waiting}"
-    return _new(HandedOver, (after, Wake(client, heir)))
-
-
-def found(text: str, ask: Acquire, now: float) -> Granted | None:
-    """One who waited looks, and has it already."""
-    if not text.startswith(_LOCK) or ask.kind != "lock":
-        return None
-    try:
-        start = text.index(",[", len(_LOCK)) + 2
-        if text[start] == "\n":
-            start += 1
-        if not text.startswith(f"[{quoted(ask.nonce)},", start):
-            return None
-        _, _, _, mode, token, since, expires_at, ttl, _, until, metadata = _scan(text, start)[0]
-        if expires_at <= now or until is not None:
-            return None
-        return _new(Granted, (token, (), "lock", mode, ttl, None, metadata, max(now - since, 0.0)))
-    except _UNREADABLE:
-        return None
+    handed = _new(Handed, (token, now - since))
+    return _new(HandedOver, (after, _new(Wake, (client, heir, handed))))
 
 
 def joined(text: str, ask: Acquire, now: float) -> Joined | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 from holdfast.core.urls import parse_url
 from holdfast.drivers.adapter import Hooks
 from holdfast.engines.redis import RedisEngine, open_engine
-from holdfast.rules.requests import Acquire, Release
+from holdfast.rules.requests import Acquire, Handed, Release
 from support import wait_until
 
 P = ParamSpec("P")
@@ -38,9 +38,13 @@ class Asker:
         self.engine: RedisEngine = open_engine(parse_url(url), self.namespace, options)
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
+        self.handed: dict[str, Handed | None] = {}
+        """What the last wake-up of a nonce brought along."""
+        self.heard_by: dict[str, str] = {}
+        """By which thread."""
         self.told_to_look = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        hooks = Hooks(self.id, self.posted.append, self._look, io_timeout)
+        hooks = Hooks(self.id, self._post, self._look, io_timeout)
         self.adapter: Any
         if driver == "threads":
             self.adapter = self.engine.threads(hooks)
@@ -49,6 +53,11 @@ class Asker:
             self._thread = threading.Thread(target=self._loop.run_forever, name="loop of the test")
             self._thread.start()
             self.adapter = self.ask(lambda: self.engine.asyncio(hooks))
+
+    def _post(self, nonce: str, handed: Handed | None = None) -> None:
+        self.handed[nonce] = handed
+        self.heard_by[nonce] = threading.current_thread().name
+        self.posted.append(nonce)
 
     def _look(self) -> None:
         self.told_to_look += 1

@@ -123,7 +123,8 @@ MUTANTS = (
     Mutant(
         "idle records are kept for ever", "local RETENTION_MS = 86400000", "local RETENTION_MS = 86400000000"
     ),
-    Mutant("a short release forgets at once", "'PX', RETENTION_MS)\n    return", "'PX', '1000')\n    return"),
+    Mutant("a short release forgets at once", "'KEEPTTL')\n    return", "'PX', '1000')\n    return"),
+    Mutant("a short release is never forgotten", ", 'KEEPTTL')\n    return", ")\n    return"),
     Mutant("peers are not told", "if peer ~= holder and", "if false and"),
     Mutant("blockers are told twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
     Mutant(
@@ -166,8 +167,13 @@ MUTANTS = (
     ),
     Mutant(
         "in a crowd the heir is not told what it has",
-        "wake(KEYS[1], client, nonce, token)",
+        "wake(KEYS[1], client, nonce, token, now - since)",
         "(wake(KEYS[1], client, nonce) or true)",
+    ),
+    Mutant(
+        "in a crowd the heir is not told for how long it waited",
+        "wake(KEYS[1], client, nonce, token, now - since)",
+        "wake(KEYS[1], client, nonce, token, 0)",
     ),
     Mutant(
         "it is handed to whoever is first",
@@ -181,8 +187,13 @@ MUTANTS = (
     ),
     Mutant(
         "the heir is not told what it has",
-        "if token and wake(key, client, nonce, token) then",
+        "if token and wake(key, client, nonce, token, now - since) then",
         "if token and (wake(key, client, nonce) or true) then",
+    ),
+    Mutant(
+        "the heir is not told for how long it waited",
+        "if token and wake(key, client, nonce, token, now - since) then",
+        "if token and wake(key, client, nonce, token, 0) then",
     ),
     Mutant(
         "what is handed over is not dated",

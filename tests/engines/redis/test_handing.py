@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+import holdfast
+import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
-from holdfast.drivers.clock import boottime
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.lab.servers import Redis
-from holdfast.rules.requests import Break, Gone, Granted, Inspect, Queued, Watch, Withdraw
+from holdfast.rules.requests import Acquire, Break, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from support import wait_until
 
 CAME = "local CAME_SECONDS = 0.1\n"
@@ -60,29 +63,78 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
         yield Pair(server, holder, waiter)
 
 
-def test_who_is_handed_it_asks_nobody(pair: Pair) -> None:
+def test_who_is_handed_it_is_told_its_token_and_for_how_long_it_had_waited(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
-    asked_at = boottime()
+    (place,) = pair.holder.apply("x", Inspect()).record.queue
     pair.holder.release("x", "n1")
     pair.waiter.until_posted("n2")
-    token, before = pair.token, calls(pair.server)
-    reply = pair.waiter.acquire("x", "n2", wait=True)
-    assert calls(pair.server) == before
-    assert reply == Granted(token, (), "lock", "exclusive", 30.0, None, {}, reply.age)
-    assert reply.age >= boottime() - asked_at - 5.0, "counted from before it asked for its place"
-    assert reply.age > 0
+    (held,) = pair.holder.apply("x", Inspect()).record.holders
+    handed = pair.waiter.handed["n2"]
+    assert handed is not None
+    assert handed.token == held.token
+    assert handed.age == pytest.approx(held.since - place.since, abs=2e-6)
 
 
-def test_who_does_not_hear_of_it_finds_out(pair: Pair) -> None:
+def test_who_was_woken_by_its_turn_is_told_of_no_token(pair: Pair) -> None:
+    """Where others may barge nothing is handed over."""
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
-    pair.waiter.adapter._ears.told = lambda nonce, token: None
+    assert isinstance(pair.holder.acquire("x", "n1"), Granted)
+    wants = Acquire("n2", pair.waiter.id, "me", "lock", "exclusive", ttl=30.0, wait=True, fair=False)
+    assert isinstance(pair.waiter.apply("x", wants), Queued)
+    pair.holder.release("x", "n1")
+    pair.waiter.until_posted("n2")
+    assert pair.waiter.handed == {"n2": None}
+
+
+def test_who_asks_all_the_same_finds_out_since_when(pair: Pair) -> None:
+    pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.holder.release("x", "n1")
     reply = pair.waiter.acquire("x", "n2", wait=True)
     assert isinstance(reply, Granted)
     assert reply.token == pair.token
     assert reply.age > 0
+
+
+def test_what_is_handed_over_costs_no_request(pair: Pair, driver: Driver) -> None:
+    """As users have it: one request gives it back, and whoever has it then sends none."""
+    assert isinstance(pair.holder.acquire("x", "n1"), Granted)
+    if driver == "threads":
+        taken_in_threads(pair)
+    else:
+        asyncio.run(taken_in_a_loop(pair))
+
+
+def given_back(pair: Pair) -> int:
+    """How many scripts had been run before."""
+    wait_until(lambda: pair.holder.apply("x", Inspect()).record.queue)
+    before = calls(pair.server)
+    pair.holder.release("x", "n1")
+    return before
+
+
+def taken_in_threads(pair: Pair) -> None:
+    with holdfast.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        leases: list[holdfast.Lease | None] = []
+        waiting = threading.Thread(target=lambda: leases.append(locks.lock("x").acquire()))
+        waiting.start()
+        before = given_back(pair)
+        waiting.join(10)
+        (lease,) = leases
+        assert lease is not None
+        assert calls(pair.server) == before + 1
+        assert lease.token == pair.token
+
+
+async def taken_in_a_loop(pair: Pair) -> None:
+    async with holdfast.aio.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        waiting = asyncio.ensure_future(locks.lock("x").acquire())
+        before = await asyncio.to_thread(given_back, pair)
+        lease = await waiting
+        assert lease is not None
+        assert calls(pair.server) == before + 1
+        assert lease.token == pair.token
 
 
 def test_nothing_is_handed_to_one_who_does_not_listen(pair: Pair) -> None:
@@ -105,33 +157,33 @@ def test_nothing_is_handed_to_one_who_does_not_listen_among_many(pair: Pair) -> 
     assert record.queue[0].turn_at is not None
 
 
-def test_what_was_taken_from_it_meanwhile_is_not_believed(pair: Pair) -> None:
+def test_that_it_was_taken_from_it_meanwhile_is_told_last(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.holder.release("x", "n1")
     pair.holder.apply("x", Break(None, "because"))
     wait_until(lambda: pair.waiter.posted == ["n2", "n2"])
+    assert pair.waiter.handed == {"n2": None}
     assert pair.waiter.acquire("x", "n2", wait=True) == Gone("broken", "because")
 
 
-def test_who_left_is_not_told_anything_any_more(pair: Pair) -> None:
+def test_nothing_is_handed_to_one_who_left(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.waiter.apply("x", Withdraw("n2", 0.0))
     pair.waiter.ask(pair.waiter.adapter.unwatch_clients, "n2")
     pair.holder.release("x", "n1")
-    handed = pair.waiter.adapter._handed
-    handed.told("n2", 17)
-    assert not handed._asked
-    assert not handed._tokens
     assert isinstance(pair.holder.acquire("x", "n3"), Granted)
+    assert pair.waiter.posted == []
 
 
 def test_a_message_that_makes_no_sense_only_wakes(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     channel = f"{pair.waiter.adapter._space.channel.decode()}{pair.waiter.id}"
-    for nonsense in ("n2\n", "n2\n-5", "n2\n1e9", "n2\n17\n18"):
-        pair.server.command("PUBLISH", channel, nonsense)
-    wait_until(lambda: pair.waiter.posted == ["n2"] * 4)
+    nonsense = ("n2\n", "n2\n17", "n2\n17\n", "n2\n\n0.5", "n2\n1e9\n0.5", "n2\n17\nx", "n2\nx\n0.5")
+    for message in nonsense:
+        pair.server.command("PUBLISH", channel, message)
+    wait_until(lambda: pair.waiter.posted == ["n2"] * len(nonsense))
+    assert pair.waiter.handed == {"n2": None}
     assert isinstance(pair.waiter.acquire("x", "n2", wait=True), Queued)

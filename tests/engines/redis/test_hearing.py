@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
+from engines.hearers import Hearer
 from engines.redis.asking import Asker, Driver
 from holdfast import Client, Lease, Lock
 from holdfast.aio import AsyncLease
@@ -22,6 +23,7 @@ from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Granted, Queued
 from support import async_wait_until, stays_true, wait_until
+from support.crowds import in_threads, join
 from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls
 
 T = TypeVar("T")
@@ -265,19 +267,51 @@ def hearing_of(asker: Asker) -> Any:
 def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         hearing = hearing_of(asker)
-        assert hearing.take()
-        assert not in_another_thread(hearing.take)  # one at a time
         channel = asker.engine._space.channel + asker.id.encode()
-        server.command("PUBLISH", channel, "n1")
-        stays_true(lambda: asker.posted == [], 0.2, "the thread that listens leaves it alone")
-        hearing.hear(5.0)
-        assert asker.posted == ["n1"]
-        server.command("PUBLISH", channel, "n2")
-        hearing.give_back()
-        asker.until_posted("n2")  # by the thread that listens
+        for number in range(10):
+            with Hearer(hearing) as hearer:
+                assert not hearing.take()  # one at a time
+                server.command("PUBLISH", channel, f"itself {number}")
+                asker.until_posted(f"itself {number}")
+            assert asker.heard_by[f"itself {number}"] == hearer.name, "the other thread leaves it alone"
+            server.command("PUBLISH", channel, f"listens {number}")
+            asker.until_posted(f"listens {number}")
+            assert asker.heard_by[f"listens {number}"] not in ("MainThread", hearer.name)
+
+
+def test_one_who_takes_it_and_does_not_wait_holds_nobody_up(server: Redis) -> None:
+    with Asker("threads", server.url) as asker:
+        hearing = hearing_of(asker)
         assert hearing.take()
+        assert not in_another_thread(hearing.take)
+        server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
+        asker.until_posted("n1")  # by the thread that listens
         hearing.give_back()
         assert in_another_thread(hearing.take)
+
+
+def test_nothing_is_left_unread_when_one_who_hears_leaves(server: Redis) -> None:
+    """Many messages at once, and each who hears leaves after the first that it is told of."""
+    with Asker("threads", server.url) as asker:
+        hearing = hearing_of(asker)
+        channel = (asker.engine._space.channel + asker.id.encode()).decode()
+        wanted = [f"n{number}" for number in range(300)]
+        ended = threading.Event()
+
+        def hear_now_and_then() -> None:
+            while not ended.is_set():
+                if hearing.take():
+                    hearing.hear(0.01)
+                    hearing.give_back()
+
+        threads = in_threads(3, hear_now_and_then)
+        for start in range(0, len(wanted), 10):
+            for nonce in wanted[start : start + 10]:
+                server.command("PUBLISH", channel, nonce)
+            wait_until(lambda: len(asker.posted) == start + 10)  # noqa: B023 - asked before it changes
+        ended.set()
+        join(threads)
+        assert sorted(asker.posted) == sorted(wanted), "each once"
 
 
 def in_another_thread(act: Callable[[], T]) -> T:

@@ -56,6 +56,7 @@ def test_what_is_handed_over_is_asked_for_until_replicas_have_it(
         assert isinstance(asker.acquire("x", "n2", wait=True), Queued)
         asker.release("x", "n1")
         asker.until_posted("n2")
+        assert asker.handed == {"n2": None}, "the message says so, and is not believed"
         before = calls(master)
         assert isinstance(asker.acquire("x", "n2", wait=True), Granted)
         assert calls(master) > before

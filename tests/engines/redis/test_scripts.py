@@ -166,7 +166,9 @@ def lives_ms(wire: Wire, key: bytes) -> int:
     [
         ([ask_for("n1")], 30_000),
         ([ask_for("n1", max_hold=3.0)], 3_000),
-        ([ask_for("n1"), Release("n1")], 0),
+        ([ask_for("n1"), Release("n1")], 30_000),
+        ([ask_for("n1"), ask_for("n2", wait=True), Withdraw("n2"), Release("n1")], 30_000),
+        ([ask_for("n1"), Watch("w1", "c1"), Release("n1")], 5_000),
         ([ask_for("n1"), Release("n1", 60.0)], 60_000),
         ([Withdraw("n1", 60.0)], 60_000),
         ([ask_for("n1", ttl=1.0), ask_for("n2", wait=True)], 5_000),
@@ -180,6 +182,7 @@ def lives_ms(wire: Wire, key: bytes) -> int:
 def test_a_record_is_kept_for_a_day_after_the_last_thing_in_it(
     requests: list[Request], beyond_ms: int, wire: Wire, space: Space
 ) -> None:
+    """Given back by the only one who had it, it is kept for as long as it would have been without."""
     for request in requests:
         wire.apply(space, "a", request)
     kept = lives_ms(wire, key_of(space, "a"))

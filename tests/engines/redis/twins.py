@@ -29,7 +29,6 @@ from holdfast.engines.redis.translation import (
 )
 from holdfast.lab.servers import Redis
 from holdfast.rules import handing
-from holdfast.rules.handing import heir_of
 from holdfast.rules.queueing import blockers, look_in
 from holdfast.rules.record import EMPTY, RETENTION_SECONDS, Record
 from holdfast.rules.requests import (
@@ -101,6 +100,8 @@ class Rules:
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
+        self._lives_ms: dict[str, int] = {}
+        """How long each is kept, as of when that was last said."""
 
     def do(self, deed: Deed) -> Told:
         before = dict(self.records)
@@ -113,12 +114,10 @@ class Rules:
         records = {name: self.records.get(name, EMPTY) for name in names_of(deed)}
         changed = {name: r for name, r in records.items() if r is not before.get(name, EMPTY)}
         lives = {name: lives_ms(record, deed.now) for name, record in changed.items()}
-        wakes = [
-            _message_to(wake, request, step)
-            for (_, request), step in zip(deed.steps, steps, strict=False)
-            for wake in step.wake
-        ]
-        return Told(told, records, wakes, lives)
+        if is_short_release(deed, before):
+            lives = {name: self._lives_ms[name] for name in lives}
+        self._lives_ms |= lives
+        return Told(told, records, [_message_to(wake) for step in steps for wake in step.wake], lives)
 
     def _steps(self, deed: Deed) -> list[Step]:
         known = {name: self.records.get(name, EMPTY) for name, _ in deed.steps}
@@ -142,11 +141,12 @@ def _without_wants(reply: Reply) -> Reply:
     return reply._replace(record=reply.record._replace(queue=queue))
 
 
-def _message_to(wake: Wake, request: Request, step: Step) -> Wake:
-    """One who was handed the lock is told its token."""
-    if heir_of(request, step) != wake.client or step.record.holders[0].nonce != wake.nonce:
+def _message_to(wake: Wake) -> Wake:
+    """One who was handed the lock is told its token, and how long it had waited."""
+    if wake.handed is None:
         return wake
-    return wake._replace(nonce=f"{wake.nonce}\n{step.record.token}")
+    token, age = wake.handed
+    return Wake(wake.client, f"{wake.nonce}\n{token}\n{age:.6f}")
 
 
 def lives_ms(record: Record, now: float) -> int:
@@ -154,6 +154,17 @@ def lives_ms(record: Record, now: float) -> int:
     ends += [e.forget_at for e in record.ended]
     ends += [w.expires_at for w in record.watchers]
     return int((max(ends) - now + RETENTION_SECONDS) * 1000)
+
+
+def is_short_release(deed: Deed, before: Mapping[str, Record]) -> bool:
+    """Of the only one in the record: that is kept for as long as it would have been without."""
+    ((name, request), *more) = deed.steps
+    record = before.get(name, EMPTY)
+    if more or deed.what != "apply" or not isinstance(request, Release) or request.linger:
+        return False
+    if len(record.holders) != 1 or record.queue or record.ended or record.watchers:
+        return False
+    return record.holders[0].nonce == request.nonce and record.holders[0].expires_at > deed.now
 
 
 class Translation:

@@ -185,7 +185,11 @@ def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -
     """Whatever it does first."""
     settings = settings_from_url(parse_url(trio.url(connections=1)), {})
     keepers: list[threading.Thread] = []
-    hooks = Hooks("me", lambda nonce: None, lambda: None, 0.5, lambda: threading.current_thread() in keepers)
+
+    def is_keeper() -> bool:
+        return threading.current_thread() in keepers
+
+    hooks = Hooks("me", lambda nonce, handed=None: None, lambda: None, 0.5, is_keeper)
     adapter = RedlockThreads(settings, Space("holdfast"), hooks)
     adapter.apply("x", Inspect())
     busy = adapter._bundles._idle.get_nowait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from holdfast.engines.local import Busy
 from holdfast.engines.sqlite.place import Place
 from holdfast.engines.sqlite.store import SqliteStore
 from holdfast.rules.record import Record
-from holdfast.rules.requests import Acquire, Granted, Inspect, Release, Reply, Request, Snapshot
+from holdfast.rules.requests import Acquire, Granted, Handed, Inspect, Release, Reply, Request, Snapshot
 
 __all__ = ["HOLDER", "One", "query", "record_of", "side_files", "update"]
 
@@ -42,9 +43,18 @@ class One:
     def __init__(self, path: Path, namespace: str = "holdfast") -> None:
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
-        hooks = Hooks(self.id, self.posted.append, lambda: None, 5.0)
+        self.handed: dict[str, Handed | None] = {}
+        """What the last wake-up of a nonce brought along."""
+        self.heard_by: dict[str, str] = {}
+        """By which thread."""
+        hooks = Hooks(self.id, self._post, lambda: None, 5.0)
         self.store = SqliteStore(Place(str(path), False), namespace, hooks)
         self._count = itertools.count(1)
+
+    def _post(self, nonce: str, handed: Handed | None = None) -> None:
+        self.handed[nonce] = handed
+        self.heard_by[nonce] = threading.current_thread().name
+        self.posted.append(nonce)
 
     def __enter__(self) -> One:
         return self

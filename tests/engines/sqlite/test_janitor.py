@@ -191,7 +191,7 @@ def test_the_dead_are_noted_and_forgotten_after_a_day(
         holder.kill()
     sweep(path)
     assert query(path, "SELECT count(*) FROM clients WHERE dead > 0") == [(1,)]
-    assert {file.stem for file in side_files(path)} == {one.id}
+    assert {file.stem for file in side_files(path)} == {one.id, "board"}
     update(path, "UPDATE clients SET dead = dead - ? WHERE dead > 0", 2 * DAY_US)
     sweep(path)
     assert query(path, "SELECT id FROM clients") == [(one.id,)]
@@ -204,7 +204,7 @@ def test_files_that_belong_to_nobody_are_removed(path: Path, client: Callable[[]
     (folder / "0123.alive").touch()
     (folder / "0123.sock").touch()
     sweep(path)
-    assert {file.stem for file in side_files(path)} == {one.id}
+    assert {file.stem for file in side_files(path)} == {one.id, "board"}
 
 
 def test_a_client_that_is_just_about_to_register_is_left_alone(path: Path, client: Callable[[], One]) -> None:
@@ -212,7 +212,7 @@ def test_a_client_that_is_just_about_to_register_is_left_alone(path: Path, clien
     one.hold("x")
     update(path, "DELETE FROM clients")
     sweep(path)
-    assert {file.stem for file in side_files(path)} == {one.id}
+    assert {file.stem for file in side_files(path)} == {one.id, "board"}
 
 
 def test_a_claim_of_one_that_has_no_row_and_no_file_is_void(path: Path, client: Callable[[], One]) -> None:

@@ -151,7 +151,7 @@ def test_everything_is_private_whatever_the_umask(path: Path, umask: int) -> Non
             assert mode_of(path) == 0o600
             assert mode_of(path.parent / "locks.db.clients") == 0o700
             files = list(side_files(path))
-            assert {file.suffix for file in files} == {".alive", ".sock"}
+            assert {file.name for file in files} == {f"{one.id}.alive", f"{one.id}.sock", "board"}
             assert {mode_of(file) for file in files} == {0o600}
             assert {mode_of(file) for file in path.parent.glob("locks.db-*")} == {0o600}
     finally:
@@ -170,7 +170,7 @@ def test_a_client_that_closed_leaves_nothing_behind(path: Path) -> None:
     with One(path) as one:
         attempt, _ = one.hold("x")
         one.release("x", attempt)
-    assert list(side_files(path)) == []
+    assert [file.name for file in side_files(path)] == ["board"], "which is everybody's"
     assert query(path, "SELECT count(*) FROM clients") == [(0,)]
     assert not list(path.parent.glob("locks.db-*"))
 
@@ -422,7 +422,8 @@ def test_a_path_longer_than_a_socket_may_have_is_woken_all_the_same(tmp_path: Pa
     folder.mkdir(parents=True)
     with One(folder / "locks.db") as one:
         one.hold("x")
-        assert {file.suffix for file in side_files(folder / "locks.db")} == {".alive", ".sock"}
+        files = {file.name for file in side_files(folder / "locks.db")}
+        assert files == {f"{one.id}.alive", f"{one.id}.sock", "board"}
 
 
 def test_leftovers_of_a_deleted_database_do_not_harm_the_next(path: Path) -> None:

@@ -196,8 +196,29 @@ def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
     holder.release("x", attempt)
     if is_told:
         heir.store.listen_in_thread()
-        wait_until(lambda: heir.posted)
-    assert isinstance(heir.ask("x", waiting), Granted)
+        wait_until(lambda: heir.handed.get(waiting.nonce))
+    else:
+        assert isinstance(heir.ask("x", waiting), Granted)
+    assert heir.store._shortest_ttl == 0.2
+    until(boottime() + 0.3)
+    heir.tend()
+    assert isinstance(other.ask("x", other.attempt()), Granted)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_what_was_handed_over_after_a_late_round_is_not_kept_either(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    holder, heir, other = client(), client(), client()
+    attempt, _ = holder.hold("x")
+    waiting = heir.attempt(ttl=0.2, wait=True)
+    assert isinstance(heir.ask("x", waiting), Queued)
+    until(boottime() + 0.3)
+    heir.tend(("x", Refresh(waiting.nonce)))
+    heir.store.listen_in_thread()
+    holder.release("x", attempt)
+    wait_until(lambda: heir.handed.get(waiting.nonce))
     until(boottime() + 0.3)
     heir.tend()
     assert isinstance(other.ask("x", other.attempt()), Granted)

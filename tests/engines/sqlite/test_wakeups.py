@@ -24,7 +24,7 @@ from holdfast.engines.sqlite.liveness import Status
 from holdfast.engines.sqlite.table import Table
 from holdfast.rules import handing
 from holdfast.rules.codec import decode
-from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Queued, Release, Renew
+from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handed, Queued, Release, Renew, Wake
 from support import run_python, stays_true, wait_until
 
 SOON = 0.9
@@ -126,20 +126,55 @@ def test_one_who_breaks_a_lock_tells_its_holder(url: str) -> None:
 
 
 @pytest.mark.usefixtures("strangers")
-def test_only_what_looks_like_a_nonce_is_posted(
+def test_only_what_looks_like_a_nonce_of_ours_is_posted(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = client(), client()
+    one.hold("x")
+    one.store.listen_in_thread()
+    monkeypatch.chdir(f"{path}.clients")
+    ours = f"{one.id}-1".encode()
+    garbage = (b"", b"\0", b"\xff" * 40, b"a" * 5000, b"two words", b"new\nline", "schön".encode(), b"-1")
+    others = (f"{other.id}-1".encode(), one.id.encode(), b"x" + ours, b"\n" + ours)
+    longer = (ours + b"1" * wakeups.LONGEST_MESSAGE, ours + b"\xff")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        for message in (*garbage, *others, *longer, ours):
+            stranger.sendto(message, f"{one.id}.sock")
+        wait_until(lambda: one.posted)
+    assert one.posted == [f"{one.id}-1"]
+    assert one.handed == {f"{one.id}-1": None}
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_message_of_another_version_wakes(
     path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = client()
     one.hold("x")
     one.store.listen_in_thread()
     monkeypatch.chdir(f"{path}.clients")
-    address = f"{one.id}.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        for garbage in (b"", b"\0", b"\xff" * 40, b"a" * 5000, b"two words", b"new\nline", "schön".encode()):
-            stranger.sendto(garbage, address)
-        stranger.sendto(b"0123456789abcdef-1", address)
+        stranger.sendto(f"{one.id}-1\n5\nboot\n1\nx{'text' * 500}".encode(), f"{one.id}.sock")
         wait_until(lambda: one.posted)
-    assert one.posted == ["0123456789abcdef-1"]
+    assert one.handed == {f"{one.id}-1": None}
+
+
+@pytest.mark.usefixtures("strangers")
+def test_only_what_makes_sense_is_taken_for_a_lock(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = client()
+    one.hold("x")
+    one.store.listen_in_thread()
+    monkeypatch.chdir(f"{path}.clients")
+    nonsense = ("", "17", "17\n", "\n0.5", "x\n0.5", "17\nx", "17\n0.5\n", "1.5\n0.5", "17\n0.5\n1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        for rest in nonsense:
+            stranger.sendto(f"{one.id}-1\n{rest}".encode(), f"{one.id}.sock")
+        stranger.sendto(f"{one.id}-2\n17\n0.5".encode(), f"{one.id}.sock")
+        wait_until(lambda: f"{one.id}-2" in one.posted)
+    assert one.handed.get(f"{one.id}-1") is None
+    assert one.handed[f"{one.id}-2"] == Handed(17, 0.5)
 
 
 @pytest.mark.usefixtures("strangers", "awake")
@@ -148,9 +183,9 @@ def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
     holder, attempt, waiter, _ = _held_and_wanted(client)
     inbox = holder.store._presence.membership
     assert inbox is not None
-    while inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.DELIVERED:
+    while inbox.inbox.send(Wake(waiter.id, "0-1")) is wakeups.Sent.DELIVERED:
         pass
-    assert inbox.inbox.send(waiter.id, "0-1") is wakeups.Sent.FULL
+    assert inbox.inbox.send(Wake(waiter.id, "0-1")) is wakeups.Sent.FULL
     assert holder.release("x", attempt) == Done()
     assert [h.client for h in record_of(holder, "x").holders] == [waiter.id]
 
@@ -235,26 +270,46 @@ def test_without_sockets_a_waiter_looks_by_itself(url: str, monkeypatch: pytest.
 # --- what a message tells -------------------------------------------------------------------------
 
 
-def _told(waiter: One, nonce: str) -> None:
+def _told(waiter: One, nonce: str) -> Handed | None:
+    """What the last message brought along."""
     waiter.store.listen_in_thread()
     wait_until(lambda: nonce in waiter.posted)
+    return waiter.handed[nonce]
+
+
+@pytest.mark.usefixtures("awake")
+@pytest.mark.parametrize("where", ["another process", "this one"])
+def test_who_is_handed_the_lock_is_told_its_token_and_since_when(
+    client: Callable[[], One], where: str, request: pytest.FixtureRequest
+) -> None:
+    if where == "another process":
+        request.getfixturevalue("strangers")
+    asked_at = boottime()
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
+    holder.release("x", attempt)
+    (heir,) = record_of(holder, "x").holders
+    handed = _told(waiter, waiting.nonce)
+    assert handed is not None
+    assert handed.token == heir.token
+    assert 0 < handed.age <= heir.since - asked_at
 
 
 @pytest.mark.usefixtures("strangers")
-def test_who_is_woken_knows_the_record_and_does_not_read_it(
+def test_who_is_woken_by_its_turn_is_told_of_no_lock(client: Callable[[], One]) -> None:
+    holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
+    holder.release("x", attempt)
+    assert _told(waiter, waiting.nonce) is None
+
+
+@pytest.mark.usefixtures("strangers")
+def test_whose_turn_it_is_knows_the_record_and_does_not_read_it(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder, waiter = client(), client()
-    attempt, granted = holder.hold("x")
-    waiting = waiter.attempt(wait=True)
-    waiter.ask("x", waiting)
+    holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
     holder.release("x", attempt)
-    _told(waiter, waiting.nonce)
     with monkeypatch.context() as patch:
         patch.setattr(Table, "load", None)
-        reply = waiter.ask("x", waiting)
-    assert isinstance(reply, Granted)
-    assert reply.token > granted.token
+        assert isinstance(waiter.ask("x", waiting), Granted)
     assert [h.nonce for h in record_of(holder, "x").holders] == [waiting.nonce]
 
 
@@ -272,7 +327,7 @@ def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callabl
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_who_is_handed_the_lock_writes_nothing_and_counts_from_then(
+def test_who_was_handed_the_lock_and_asks_writes_nothing_and_counts_from_then(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client)
@@ -280,8 +335,7 @@ def test_who_is_handed_the_lock_writes_nothing_and_counts_from_then(
     (handed,) = record_of(holder, "x").holders
     _told(waiter, waiting.nonce)
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "load", None)
-        patch.setattr(Table, "store", None)
+        patch.setattr(Table, "store_text", None)
         reply = waiter.ask("x", waiting)
     assert isinstance(reply, Granted)
     assert reply.token == handed.token
@@ -301,7 +355,7 @@ def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
 
 @pytest.mark.usefixtures("strangers", "awake")
 @pytest.mark.parametrize("order", ["in order", "the other way round"])
-def test_what_was_broken_meanwhile_is_not_taken_for_granted(
+def test_what_was_broken_meanwhile_is_not_granted_to_one_who_asks(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """Whichever message comes first: that it was handed over, or that it was taken away."""
@@ -320,6 +374,7 @@ def test_what_was_broken_meanwhile_is_not_taken_for_granted(
         message()
     waiter.store.listen_in_thread()
     wait_until(lambda: waiter.posted == [waiting.nonce] * 2)
+    assert (waiter.handed[waiting.nonce] is None) == (order == "in order")
     assert waiter.ask("x", waiting) == Gone("broken", "because")
 
 
@@ -332,15 +387,11 @@ def test_what_one_wrote_itself_is_looked_at_before_it_is_believed(client: Callab
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_a_message_that_does_not_say_what_was_written_outdates_what_others_said(
-    client: Callable[[], One],
-) -> None:
+def test_what_is_too_long_for_the_board_outdates_what_others_put_up(client: Callable[[], One]) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client)
     admin = client()
     holder.release("x", attempt)
     admin.ask("x", Break(None, "because" * 2000))
-    waiter.store.listen_in_thread()
-    wait_until(lambda: waiter.posted == [waiting.nonce] * 2)
     assert waiter.ask("x", waiting) == Gone("broken", "because" * 2000)
 
 
@@ -372,28 +423,6 @@ def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], On
 
 
 @pytest.mark.usefixtures("strangers")
-def test_a_record_too_long_for_a_message_is_left_out(client: Callable[[], One]) -> None:
-    holder, attempt, waiter, waiting = _held_and_wanted(client)
-    for _ in range(100):
-        waiter.ask("x", waiter.attempt(wait=True))
-    holder.release("x", attempt)
-    _told(waiter, waiting.nonce)
-    assert not waiter.store._table._learned
-    assert isinstance(waiter.ask("x", waiting), Granted)
-
-
-@pytest.mark.usefixtures("strangers")
-@pytest.mark.parametrize("told", ["not JSON", "{}", "[]", ""])
-def test_a_record_that_makes_no_sense_is_not_believed(client: Callable[[], One], told: str) -> None:
-    holder, attempt, waiter, waiting = _held_and_wanted(client)
-    holder.release("x", attempt)
-    table = waiter.store._table
-    table.learn(wakeups.News(b"x", 1, table.boot, told))
-    table.learn(wakeups.News(b"x", 1, "another boot", told))
-    assert isinstance(waiter.ask("x", waiting), Granted)
-
-
-@pytest.mark.usefixtures("strangers")
 def test_ways_to_others_are_few_and_found_anew(client: Callable[[], One], path: Path) -> None:
     one = client()
     one.hold("x")
@@ -403,14 +432,14 @@ def test_ways_to_others_are_few_and_found_anew(client: Callable[[], One], path: 
     for number in range(2 * wakeups.MOST_PEERS):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
             peer.bind(str(side / f"peer{number}.sock"))
-            assert inbox.send(f"peer{number}", "0-1") is wakeups.Sent.DELIVERED
+            assert inbox.send(Wake(f"peer{number}", "0-1")) is wakeups.Sent.DELIVERED
     assert len(inbox._ways) <= wakeups.MOST_PEERS
     last = f"peer{number}"
-    assert inbox.send(last, "0-1") is wakeups.Sent.REFUSED  # it is closed
+    assert inbox.send(Wake(last, "0-1")) is wakeups.Sent.REFUSED  # it is closed
     (side / f"{last}.sock").unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
         peer.bind(str(side / f"{last}.sock"))
-        assert inbox.send(last, "0-1") is wakeups.Sent.DELIVERED
+        assert inbox.send(Wake(last, "0-1")) is wakeups.Sent.DELIVERED
 
 
 # --- watching -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from engines.zookeeper.admin import Admin
 from holdfast.drivers.asyncio import AsyncioDriver
 from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.engines.zookeeper.link import Link
+from holdfast.rules.requests import Handed
 from support import async_wait_until
 
 
@@ -39,7 +40,7 @@ class Canceller:
             if is_the_one and not self.answered and task is not None:
                 cancel_once(task)
 
-        async def waiting(driver: AsyncioDriver, op: Any) -> bool:
+        async def waiting(driver: AsyncioDriver, op: Any) -> Handed | bool:
             is_ours = asyncio.current_task() is self.task
             self._waits = self._waits or is_ours
             try:

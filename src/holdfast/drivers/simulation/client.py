@@ -25,9 +25,8 @@ from ...core.ops import (
     Wait,
 )
 from ...protocols.book import Book, LeaseState
-from ...protocols.handed import Handed
 from ...protocols.keeper import keep, watch_deadlines
-from ...rules.requests import Acquire, Downgrade, Export, Release, Stop, Withdraw
+from ...rules.requests import Acquire, Downgrade, Export, Handed, Release, Stop, Withdraw
 from .network import Link
 from .servers import TIMED_OUT, Node, Server
 from .trace import Began, Copied, Crashed, LetGo, Moved, Noted, Stopped, Told
@@ -80,11 +79,25 @@ def step_of(op: Any) -> str:
 class Box:
     """Remembers one wake-up until somebody waits for it."""
 
-    __slots__ = ("posted", "task")
+    __slots__ = ("_handed", "_is_to_look", "posted", "task")
 
     def __init__(self) -> None:
         self.posted = False
+        self._handed: Handed | None = None
+        self._is_to_look = False
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring."""
         self.task: Task | None = None
+
+    def put(self, handed: Handed | None) -> None:
+        if handed is None:
+            self._is_to_look = True
+        self._handed = handed
+
+    def fetch(self) -> Handed | None:
+        """What was brought along since the last time."""
+        handed = None if self._is_to_look else self._handed
+        self._handed, self._is_to_look = None, False
+        return handed
 
 
 class Task:
@@ -151,7 +164,6 @@ class SimulatedClient:
         self._running: Task | None = None
         self.boxes: dict[str, Box] = {}
         self.bells: dict[Bell, Box] = {"keeper": Box(), "timer": Box()}
-        self._handed = Handed(self.local)
         self._nonces = 0
         self._states: dict[str, LeaseState] = {}
         self._deadlines: dict[str, float] = {}
@@ -301,11 +313,6 @@ class SimulatedClient:
         if op.request.__class__ in GIVING_BACK:
             how = op.request.__class__.__name__
             self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
-        if op.request.__class__ is Acquire and op.request.wait and self.node.hands_over == "by message":
-            granted = self._handed.asked(op.request)
-            if granted is not None:
-                self.world.at(self.world.now, self.deliver, task, task.ticket, granted, None)
-                return
         self._send(task, op)
 
     def _send(self, task: Task, op: Any) -> None:
@@ -357,7 +364,10 @@ class SimulatedClient:
             self.world.at(self.paused_until, self._opened, task, ticket, box)
             return
         posted, box.posted, box.task, task.box = box.posted, False, None, None
-        self._advance(task, posted, None)
+        handed = box.fetch()
+        if handed is not None:
+            self._unlisten(task.op)
+        self._advance(task, handed or posted, None)
 
     # --- operations at once ---------------------------------------------------------------------
 
@@ -390,9 +400,8 @@ class SimulatedClient:
             raise Refused("connection refused")
         self.boxes[op.nonce] = Box()
 
-    def _unlisten(self, op: Unlisten) -> None:
+    def _unlisten(self, op: Unlisten | Wait) -> None:
         self.boxes.pop(op.nonce, None)
-        self._handed.forget(op.nonce)
 
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
@@ -401,20 +410,20 @@ class SimulatedClient:
         for listener in state.fire():
             listener()
 
-    def woken(self, nonce: str, token: int | None = None) -> None:
-        """A wake-up arrived from the node; with a token, it says that the lock is there already."""
+    def woken(self, nonce: str, handed: Handed | None = None) -> None:
+        """A wake-up arrived from the node."""
         if self.alive:
             if self.paused_until > self.world.now:
-                self.world.at(self.paused_until, self.woken, nonce, token)
+                self.world.at(self.paused_until, self.woken, nonce, handed)
             else:
-                self._handed.told(nonce, token)
-                self.post(nonce)
+                self.post(nonce, handed)
 
-    def post(self, nonce: str) -> None:
+    def post(self, nonce: str, handed: Handed | None = None) -> None:
         box = self.boxes.get(nonce)
         if box is None:
             self.book.nudge(nonce)
         else:
+            box.put(handed)
             self._open(box)
 
     def _open(self, box: Box) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core.ops import Apply, ApplyInOrder, ListNames, Tend, Unlisten
+from ...core.ops import Apply, ApplyInOrder, ListNames, Tend, Unlisten, Wait
 from ...protocols import tickets
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import (
@@ -501,7 +501,7 @@ class TicketsClient(TranslatingClient):
         if kept:
             self._tell_deadlines()
 
-    def _unlisten(self, op: Unlisten) -> None:
+    def _unlisten(self, op: Unlisten | Wait) -> None:
         self.boxes.pop(op.nonce, None)
         node = self.node
         if isinstance(node, OrderedStore):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...core.ops import Apply, ApplyInOrder, ListNames, Refused, Tend, Unknown
 from ...rules import handing, transitions
-from ...rules.handing import heir_of
 from ...rules.record import EMPTY, Record, is_idle
 from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
 from .trace import Changed, Forgot
@@ -133,10 +132,8 @@ class Node(Server):
             self.records[name] = step.record
             world = self.world
             world.trace.append(Changed(world.now, name, before, step.record, request, step.reply, step.wake))
-        is_told = self.hands_over == "by message" and heir_of(request, step) is not None
-        heir = step.record.holders[0] if is_told else None
         for wake in step.wake:
-            self.wake(wake, heir.token if heir is not None and heir.nonce == wake.nonce else None)
+            self.wake(wake if self.hands_over == "by message" else wake._replace(handed=None))
 
     def apply_in_order(self, op: ApplyInOrder) -> list[Reply]:
         given = {name: self.records.get(name, EMPTY) for name, _ in op.steps}
@@ -159,7 +156,7 @@ class Node(Server):
         assert isinstance(reply, Snapshot)  # noqa: S101 - what Inspect answers by the rule
         return reply
 
-    def wake(self, wake: Wake, token: int | None = None) -> None:
+    def wake(self, wake: Wake) -> None:
         """A wake-up is a message like any other: it may be late, lost, or come twice."""
         world = self.world
         client = world.by_id.get(wake.client)
@@ -167,13 +164,13 @@ class Node(Server):
             return
         link = client.links[self]
         if not link.troubled:
-            world.at(world.now + link.delay(), client.woken, wake.nonce, token)
+            world.at(world.now + link.delay(), client.woken, wake.nonce, wake.handed)
             return
         delays, hits = link.fate(False, world.now)
         for hit in hits:
             world.cover(hit, "wake-up")
         for delay in delays:
-            world.at(world.now + delay, client.woken, wake.nonce, token)
+            world.at(world.now + delay, client.woken, wake.nonce, wake.handed)
 
     def forget(self, back_to: float = -inf) -> None:
         """Lose everything, or what changed since ``back_to``: a crash with nothing, or not all, on disk."""

@@ -11,9 +11,7 @@ from hiredis import ReplyError
 
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks, Steps
-from ...drivers.clock import boottime
-from ...protocols.handed import Handed
-from ...rules.requests import Acquire, Reply, Request, Snapshot
+from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .routing import Router
@@ -37,9 +35,7 @@ class RedisAsyncio:
         self._space = space
         self._streams = _Streams(settings, hooks)
         self._router = Router(settings, space, self._streams, hooks, evicts)
-        self._handed = None if settings.wait_replicas else Handed(boottime)
-        """None: what is granted counts only when replicas have it."""
-        self._ears = Ears(self._router, space, hooks, self, self._handed)
+        self._ears = Ears(self._router, space, hooks, self, takes=not settings.wait_replicas)
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: StreamLine | None = None
         """Where every request goes; None: the router has to be asked."""
@@ -52,10 +48,6 @@ class RedisAsyncio:
         return self._router.source
 
     async def apply(self, name: str, request: Request) -> Reply:
-        if request.__class__ is Acquire and request.wait and self._handed is not None:
-            granted = self._handed.asked(request)
-            if granted is not None:
-                return granted
         home = self._home
         if home is None or not home.is_open:
             if home is not None:
@@ -127,9 +119,7 @@ class RedisAsyncio:
         """Nobody tells us that a client died: its claims run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched; but it does not wait any more."""
-        if self._handed is not None:
-            self._handed.forget(nonce)
+        """Nobody was watched."""
 
     # --- what the ears need ---------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from hiredis import ReplyError
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
-from ...protocols.handed import Handed
+from ...rules.requests import Handed
 from .faults import failure_of, redirection
 from .lines import Gate, HearingLine, packed_command
 from .routing import Router
@@ -207,13 +207,12 @@ class _Ear:
 
     def hear(self, message: Any) -> _Channel | None:
         """A channel that is heard elsewhere now, if that is what the message says."""
-        if isinstance(message, ReplyError):
+        kind = message[0] if message.__class__ is list and message else None
+        if kind == b"message" or kind == b"smessage":
+            nonce, *handed = message[2].decode("utf-8", "surrogatepass").split("\n")
+            self._hooks.post(nonce, _handed(*handed) if handed and self._ears.takes else None)
+        elif isinstance(message, ReplyError):
             return self._refused(str(message))
-        kind = message[0] if isinstance(message, list) and message else None
-        if kind in (b"message", b"smessage"):
-            nonce, _, token = message[2].decode("utf-8", "surrogatepass").partition("\n")
-            self._ears.told(nonce, int(token) if token.isdecimal() else None)
-            self._hooks.post(nonce)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(message[1])
         elif kind == b"sunsubscribe":
@@ -255,11 +254,9 @@ class _Ear:
 class Ears:
     """All that one client hears with."""
 
-    def __init__(
-        self, router: Router, space: Space, hooks: Hooks, stage: Stage, handed: Handed | None
-    ) -> None:
-        self.told = (lambda nonce, token: None) if handed is None else handed.told
-        """What a message says beside whom it is for."""
+    def __init__(self, router: Router, space: Space, hooks: Hooks, stage: Stage, takes: bool = True) -> None:
+        self.takes = takes
+        """Whether a lock that a message brings is taken without asking; not where replicas must have it."""
         self._router = router
         self._space = space
         self._hooks = hooks
@@ -429,3 +426,11 @@ class Ears:
             ears = list(self._ears.values())
         for ear in ears:
             ear.close()
+
+
+def _handed(token: str, age: str = "", *_: str) -> Handed | None:
+    """What a message brings; None: nothing that we understand."""
+    try:
+        return Handed(int(token), float(age))
+    except ValueError:
+        return None

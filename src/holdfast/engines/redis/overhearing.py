@@ -1,19 +1,17 @@
-"""Lets one waiting thread read the connection that listens itself. Others' messages it delivers on the way.
-
-Which of the two reads is a matter of what the ``epoll`` of the thread that listens looks for: changing it
-wakes nobody.
-"""
+"""Lets one waiting thread read the connection that listens itself; others' messages it delivers."""
 
 from __future__ import annotations
 
-from ..hearing import OneHears
+import contextlib
+
+from ..hearing import HearsFirst
 from .hearing import Ears
 from .sockets import HearingSocket
 
 __all__ = ["Overhearing"]
 
 
-class Overhearing(OneHears):
+class Overhearing(HearsFirst):
     """For one waiter at a time."""
 
     __slots__ = ("_ears", "_line")
@@ -25,26 +23,36 @@ class Overhearing(OneHears):
         """None: it broke, and only the bell is left to hear."""
 
     def take(self) -> bool:
-        if not self._is_mine():
+        if not super().take():
             return False
         line = self._ears.line_in_place()
-        if not isinstance(line, HearingSocket) or not line.leave_reading(True):
-            self._hearer.pop(None, None)
+        if line is self._line and line is not None:
+            return True
+        if isinstance(line, HearingSocket) and self._is_first_at(line):
+            return True
+        self._hearer.pop(None, None)
+        return False
+
+    def _is_first_at(self, line: HearingSocket) -> bool:
+        """From now on it is heard here first; False: it cannot be, or is closed."""
+        if not line.is_shared:
             return False
-        if line is not self._line:
-            self._line = line
+        try:
             self._listen_to(line.fileno())
+            line.come_last()
+        except (OSError, ValueError):
+            return False
+        self._line = line
         return True
 
     def _heard(self, fd: int) -> bool:
         line = self._line
-        if line is not None and not self._ears.overhear(line):
+        if line is None:
+            return False
+        if not self._ears.overhear(line):
             # The thread that listens finds out for itself, and makes it anew; then everyone is told to look.
             self._line = None
-            self._listen_no_more()
-            line.leave_reading(False)
-        return False
-
-    def _let_go(self) -> None:
-        if self._line is not None:
-            self._line.leave_reading(False)
+            self._leave(fd)
+            with contextlib.suppress(OSError, ValueError):
+                line.come_last()  # which has it look
+        return False  # all of what was there was read

@@ -19,6 +19,7 @@ import hiredis
 from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 from .. import sockets
+from ..hearing import HAS_EPOLL, wait_in_turn
 from ..looking import Looks
 from ..sockets import told, tune
 from .settings import Address
@@ -148,9 +149,9 @@ class HearingSocket(SocketLine):
         self._sending = threading.Lock()
         self._reading = threading.Lock()
         self._epoll = None
-        if hasattr(select, "epoll") and not isinstance(connected, ssl.SSLSocket):
+        if HAS_EPOLL and not isinstance(connected, ssl.SSLSocket):
             self._epoll = select.epoll()
-            self._epoll.register(connected.fileno(), select.EPOLLIN)
+            wait_in_turn(self._epoll, connected.fileno())
 
     async def receive(self, seconds: float) -> list[Any]:
         try:
@@ -178,15 +179,17 @@ class HearingSocket(SocketLine):
                 raise Refused(f"the connection to {self.address} broke: {told(error)}") from None
         return heard
 
-    def leave_reading(self, leave: bool) -> bool:
-        """To another than the thread that listens, or back to it; tells whether that could be had."""
-        if self._epoll is None:
-            return False
-        try:
-            self._epoll.modify(self._socket.fileno(), 0 if leave else select.EPOLLIN)
-        except (OSError, ValueError):
-            return False  # it is closed
-        return True
+    @property
+    def is_shared(self) -> bool:
+        """Whether another than the thread that listens may read it, too."""
+        return self._epoll is not None
+
+    def come_last(self) -> None:
+        """Who waits for it elsewhere is told before the thread that listens. Raises OSError, ValueError."""
+        if self._epoll is not None:
+            fd = self._socket.fileno()
+            self._epoll.unregister(fd)
+            wait_in_turn(self._epoll, fd)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -12,11 +12,9 @@ from hiredis import ReplyError
 
 from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
-from ...drivers.clock import boottime
 from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
-from ...protocols.handed import Handed
-from ...rules.requests import Acquire, Reply, Request, Snapshot
+from ...rules.requests import Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .lines import at_once
@@ -45,9 +43,7 @@ class RedisThreads:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
         self._router = Router(settings, space, self._sockets, hooks, evicts)
-        self._handed = None if settings.wait_replicas else Handed(boottime)
-        """None: what is granted counts only when replicas have it."""
-        self._ears = Ears(self._router, space, hooks, self, self._handed)
+        self._ears = Ears(self._router, space, hooks, self, takes=not settings.wait_replicas)
         self._overhearing: Overhearing | None = None
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: Pool | None = None
@@ -65,10 +61,6 @@ class RedisThreads:
         return self._router.source
 
     def apply(self, name: str, request: Request) -> Reply:
-        if request.__class__ is Acquire and request.wait and self._handed is not None:
-            granted = self._handed.asked(request)
-            if granted is not None:
-                return granted
         home = self._home
         if home is None:
             return at_once(self._apply(name, request))
@@ -149,9 +141,7 @@ class RedisThreads:
         """Nobody tells us that a client died: its claims run out."""
 
     def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched; but it does not wait any more."""
-        if self._handed is not None:
-            self._handed.forget(nonce)
+        """Nobody was watched."""
 
     # --- what the ears need ---------------------------------------------------------------------
 

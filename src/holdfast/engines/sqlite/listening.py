@@ -13,18 +13,18 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ...drivers.adapter import Post
 from ...drivers.ending import wait_for_end
 from ..bell import Bell
-from ..hearing import OneHears
+from ..hearing import HAS_EPOLL, HearsFirst, wait_in_turn
 from .liveness import Identity, Status
-from .wakeups import Inbox, News
+from .wakeups import Inbox
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["Listener"]
 
-HAS_EPOLL: Final = hasattr(select, "epoll")
 MOST_DESCRIPTORS: Final = 64
 PROBE_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 1.0
@@ -51,15 +51,13 @@ class Listener:
         self,
         inbox: Inbox,
         us: Identity,
-        post: Callable[[str], None],
+        post: Post,
         probe: Callable[[str, Identity | None], Status],
-        learn: Callable[[News | None], None],
     ) -> None:
         self._inbox = inbox
         self._us = us
         self._post = post
         self._probe = probe
-        self._learn = learn
         self._mutex = threading.Lock()
         self._watches: dict[str, _Watch] = {}
         self._watching: dict[str, frozenset[str]] = {}
@@ -187,12 +185,15 @@ class Listener:
                 self._died(client)
         return bool(probed)
 
-    def deliver(self) -> None:
-        """Post what has come."""
-        message = self._inbox.receive()
+    def deliver(self) -> bool:
+        """Post what has come, if anything has: whoever listens is called again for what is behind it."""
+        try:
+            message = self._inbox.receive()
+        except OSError:
+            return False
         if message is not None:
-            self._learn(message.news)
-            self._post(message.nonce)
+            self._post(*message)
+        return True
 
     # --- on a thread ----------------------------------------------------------------------------
 
@@ -204,10 +205,11 @@ class Listener:
                 return
             self._bell = Bell()
             self._poller = select.epoll() if HAS_EPOLL else select.poll()
-            for fd in (self._inbox.fileno(), self._bell.fileno(), *self._clients):
+            for fd in (self._bell.fileno(), *self._clients):
                 self._poller.register(fd, select.POLLIN)
             if HAS_EPOLL:
-                self.hearing = Hearing(self, self._inbox)
+                self.hearing = Hearing(self, self._inbox)  # first: who comes first is told first
+            wait_in_turn(self._poller, self._inbox.fileno())
             thread = threading.Thread(target=self._listen, name="holdfast-listener", daemon=True)
             self._thread = thread
         thread.start()
@@ -229,14 +231,6 @@ class Listener:
             self._bell.clear()
         else:
             self.deliver()
-
-    def listen_to_inbox(self, listen: bool) -> bool:
-        """Whether the thread reads the inbox, or leaves that to another; tells whether that could be had."""
-        with self._mutex:
-            if self._closing or self._poller is None:
-                return False
-            self._poller.modify(self._inbox.fileno(), select.POLLIN if listen else 0)
-            return True
 
     # --- in a loop ------------------------------------------------------------------------------
 
@@ -298,7 +292,7 @@ class Listener:
         self._watches.clear()
 
 
-class Hearing(OneHears):
+class Hearing(HearsFirst):
     """Lets one waiting thread read the inbox itself. Others' messages it delivers on the way."""
 
     __slots__ = ("_listener",)
@@ -308,12 +302,5 @@ class Hearing(OneHears):
         self._listener = listener
         self._listen_to(inbox.fileno())
 
-    def take(self) -> bool:
-        return self._is_mine() and self._listener.listen_to_inbox(False)
-
     def _heard(self, fd: int) -> bool:
-        self._listener.deliver()
-        return False
-
-    def _let_go(self) -> None:
-        self._listener.listen_to_inbox(True)
+        return self._listener.deliver()

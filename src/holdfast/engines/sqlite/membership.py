@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ...drivers.adapter import Post
 from ...drivers.clock import boottime, wall_us
 from .census import Census
 from .listening import Listener
 from .liveness import AliveFile, identify
 from .place import Side
 from .table import Execute
-from .wakeups import Inbox, News
+from .wakeups import Inbox
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,11 +41,11 @@ class Membership:
         execute: Execute,
         side: Side,
         client: str,
-        post: Callable[[str], None],
-        learn: Callable[[News | None], None],
+        post: Post,
     ) -> None:
         self.client = client
-        self._post, self._learn = post, learn
+        self.tell = post
+        """What a message would do, were it from another process: the nonce is posted."""
         self.side = side
         self.us = identify()
         with contextlib.ExitStack() as undo:
@@ -59,7 +59,7 @@ class Membership:
             self._register(execute)
             undo.pop_all()
         self.census = Census(side, self.us, _renewed_here)
-        self.listener = Listener(self.inbox, self.us, post, self.census.probe, learn)
+        self.listener = Listener(self.inbox, self.us, post, self.census.probe)
         HERE[client] = self
 
     def _register(self, execute: Execute) -> None:
@@ -76,11 +76,6 @@ class Membership:
     def is_registered(self, execute: Execute) -> bool:
         row = execute("SELECT dead FROM clients WHERE id = ?", (self.client,)).fetchone()
         return row is not None and not row[0]
-
-    def tell(self, nonce: str, news: News | None) -> None:
-        """What a message would, were it from another process."""
-        self._learn(news)
-        self._post(nonce)
 
     def say_goodbye(self, execute: Execute) -> None:
         """Without its row a client claims nothing; only then its files go."""

@@ -149,7 +149,14 @@ class Side:
 
     def create(self, name: str) -> int:
         """A new private file; its descriptor does not survive exec."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return self._open(name, os.O_EXCL)
+
+    def open(self, name: str) -> int:
+        """A private file, new or not."""
+        return self._open(name, 0)
+
+    def _open(self, name: str, flags: int) -> int:
+        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(name, flags, PRIVATE_FILE, dir_fd=self.fd)
         os.fchmod(fd, PRIVATE_FILE)
         if self.owner is not None:

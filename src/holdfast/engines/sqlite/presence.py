@@ -15,6 +15,7 @@ from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
 from ...rules.record import rebase
 from ..local import Busy
+from .board import Board
 from .claims import without
 from .database import Database
 from .janitor import Janitor, is_due
@@ -106,12 +107,13 @@ class Presence:
     def _join(self, execute: Execute, side: Side) -> None:
         meta = dict(execute("SELECT key, value FROM meta").fetchall())
         try:
-            self.membership = Membership(execute, side, self._client, self._post, self.table.learn)
+            self.membership = Membership(execute, side, self._client, self._post)
         except EngineUnavailable:
             raise
         except OSError as error:
             raise self.place.explain(error) from error
         self.table.boot = self.membership.us.boot
+        self.table.board = Board(side, self._namespace)
         self.source = f"sqlite:{meta['source']}/{self._namespace}"
         self._file = self.database.identity
         self._looked_at = boottime()
@@ -119,6 +121,12 @@ class Presence:
             self.membership.listen(loop)
         if is_due(meta["swept_at"], wall_us()):
             self.janitor.start()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether wake-ups are delivered already, by a thread."""
+        membership = self.membership
+        return membership is not None and membership.listener.hearing is not None
 
     def listen(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Deliver wake-ups from now on, also when the database is another one day."""
@@ -147,6 +155,7 @@ class Presence:
                 execute("ROLLBACK")
             raise
         self.joined.close()
+        self.table.board.close()
         self.membership = None
         self._join(execute, self.place.open_side())
 
@@ -170,6 +179,7 @@ class Presence:
         membership, self.membership = self.membership, None
         if membership is not None:
             membership.close()
+        self.table.board.close()
         self.database.close()
         self.table.forget()
 
@@ -202,6 +212,7 @@ class Presence:
         membership, self.membership = self.membership, None
         if membership is not None:
             membership.forked()
+        self.table.board.close()
         self.database.forked()
 
     def __del__(self) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections import deque
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +24,7 @@ from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
 from ...rules import shortcuts, transitions
+from ...rules.codec import SchemaTooNew
 from ...rules.handing import apply, heir_of
 from ...rules.queueing import next_event_at
 from ...rules.record import Record, is_idle, rebase
@@ -33,7 +33,6 @@ from ...rules.requests import (
     Acquire,
     Done,
     Gone,
-    Granted,
     Inspect,
     Queued,
     Refresh,
@@ -63,7 +62,7 @@ from .membership import HERE
 from .place import Place
 from .presence import Presence
 from .table import RETENTION_US, Execute, Guard, Loaded
-from .wakeups import News, Sent
+from .wakeups import Sent
 
 if TYPE_CHECKING:
     import asyncio
@@ -113,16 +112,17 @@ class SqliteStore:
 
     def apply(self, name: str, request: Request) -> Reply:
         key, presence = name.encode(), self._presence
+        if request.__class__ is Acquire and request.ttl < self._shortest_ttl:
+            self._shortest_ttl = request.ttl  # it may be granted without another word here
         try:
             with presence.database.mutex:
                 execute = presence.ready(request.__class__ is Acquire)
                 told = self._change_unread(execute, key, request) or self._change(execute, key, request)
                 reply, wakes = told
-                news = self._table.news(key) if wakes else None
         except sqlite3.Error as error:
             raise explain(self._place, error) from error
         if wakes:
-            self._wake(key, wakes, news)
+            self._wake(key, wakes)
         return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
@@ -177,7 +177,7 @@ class SqliteStore:
                 record, guards = view.record, expired(view, now)
                 step = rule(record, request, now, wall, view.dead)
             if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
-                return self._found(step.reply)
+                return step.reply, ()  # perhaps it was written by another, for us
             if self._store(execute, key, loaded, step.record, wall, guards, heir_of(request, step)):
                 return step.reply, step.wake
             self._presence.stay_registered(execute)
@@ -189,22 +189,21 @@ class SqliteStore:
         if recalled is None:
             return None
         now, wall = boottime(), wall_us()
-        # Another may have written the grant down for us as it gave the lock back, and say so just now.
-        is_told = not self._table.wrote(key, recalled)
-        if is_told and request.__class__ is Acquire and recalled.boot == self._table.boot:
-            granted = shortcuts.found(recalled.text, request, now)
-            if granted is not None:
-                return self._found(granted)
+        told = self._take_shortcut(execute, key, recalled, request, now, wall)
+        if told is not None:
+            return told
+        if self._table.is_outdated(key, recalled):
+            return None
         try:
             before = recalled.record
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, SchemaTooNew):
             return None  # whoever reads it where it is stored says so
         if not self._is_plain(recalled, request, now):
             return None
         step = apply(before, request, now, wall)
         after = step.record
         if after is before:
-            return self._found(step.reply) if is_told and step.reply.__class__ is Granted else None
+            return None  # nothing would be stored: whether it is still so, only a look can tell
         stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
         return (step.reply, step.wake) if stored else None
 
@@ -226,12 +225,6 @@ class SqliteStore:
             if joined is not None and table.store_text(execute, key, loaded, joined.text, forget_at):
                 return joined.reply, ()
         return None
-
-    def _found(self, reply: Reply) -> Told:
-        """It is written already, perhaps by another for us."""
-        if isinstance(reply, Granted) and reply.ttl < self._shortest_ttl:
-            self._shortest_ttl = reply.ttl
-        return reply, ()
 
     def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
@@ -312,6 +305,7 @@ class SqliteStore:
             return True
         execute("BEGIN IMMEDIATE")
         stored = False
+        self._table.is_tentative = True
         try:
             stored = all(self._store(execute, *change) for change in changes)
             execute("COMMIT" if stored else "ROLLBACK")
@@ -321,6 +315,7 @@ class SqliteStore:
                 execute("ROLLBACK")
             raise
         finally:
+            self._table.is_tentative = False
             if not stored:
                 self._table.forget()
         return stored
@@ -363,6 +358,9 @@ class SqliteStore:
                     self._changed(execute, key, Release(holder.nonce), this)
                 else:
                     self._shortest_ttl = min(self._shortest_ttl, holder.ttl)
+            for waiter in loaded.record.queue:
+                if waiter.client == self._client and waiter.wants is not None:
+                    self._shortest_ttl = min(self._shortest_ttl, waiter.wants.ttl)
 
     def _look_after(self, execute: Execute, steps: Steps, this: _Round) -> list[Reply]:
         """Reads after the row was written: what is still there now, nobody can take over as expired."""
@@ -412,21 +410,17 @@ class SqliteStore:
 
     # --- waking others --------------------------------------------------------------------------
 
-    def _wake(self, key: bytes, wakes: Iterable[Wake], news: News | None = None) -> None:
+    def _wake(self, key: bytes, wakes: Iterable[Wake]) -> None:
         """Tell those whom a change concerns. Who cannot be told may be dead: then the next one is told."""
-        due = deque(wakes)
-        while due:
-            wake = due.popleft()
-            here, membership = HERE.get(wake.client), self._presence.membership
+        membership, due = self._presence.membership, [*wakes]
+        for wake in due:
+            here = HERE.get(wake.client)
             if here is not None:
-                here.tell(wake.nonce, news)
-            elif (
-                membership is not None
-                and membership.inbox.send(wake.client, wake.nonce, news) is Sent.REFUSED
-            ):
+                here.tell(wake.nonce, wake.handed)
+            elif membership is not None and membership.inbox.send(wake) is Sent.REFUSED:
                 # Nothing is lost if that fails: the next waiter looks by itself before long.
                 with contextlib.suppress(Busy, EngineUnavailable, sqlite3.Error):
-                    due.extend(self._drop_if_dead(key, wake.client))
+                    due += self._drop_if_dead(key, wake.client)
 
     def _drop_if_dead(self, key: bytes, client: str) -> tuple[Wake, ...]:
         """Take out of this record what a dead client claims; tells who is to be woken in its place."""
@@ -454,7 +448,8 @@ class SqliteStore:
     # --- hearing from others --------------------------------------------------------------------
 
     def listen_in_thread(self) -> None:
-        self._listen(None)
+        if not self._presence.is_heard:
+            self._listen(None)
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._listen(loop)
@@ -475,13 +470,13 @@ class SqliteStore:
         membership = self._presence.membership
         if membership is None:
             return
-        census = membership.census
-        others = {client: census.known(client) for client in clients if client not in HERE}
-        strangers = [client for client, known in others.items() if known is None]
+        known = membership.census.known
+        others = {client: known(client) for client in clients if client not in HERE}
+        strangers = [client for client in others if others[client] is None] if None in others.values() else ()
         if strangers:
             # Nothing is lost if that fails: they are probed now and then.
             with contextlib.suppress(sqlite3.Error, Busy, EngineUnavailable), self._presence.database.mutex:
-                for client, row in census.load(self._presence.ready(), strangers).items():
+                for client, row in membership.census.load(self._presence.ready(), strangers).items():
                     others[client] = None if row is None else row.identity
         membership.listener.watch(nonce, others)
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ...rules.codec import SchemaTooNew, decode, encode
 from ...rules.record import RETENTION_SECONDS, Record
+from .board import Board
 from .place import Place
-from .wakeups import News
 
 __all__ = ["RETENTION_US", "Execute", "Guard", "Loaded", "Table"]
 
@@ -49,7 +49,6 @@ UPDATE: Final = OVERWRITE + STILL_ALIVE
 
 NAMES_AT_ONCE: Final = 500
 KEPT_AT_MOST: Final = 20_000
-LEARNED_AT_MOST: Final = 1000
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
@@ -99,10 +98,12 @@ class Table:
         self._written: dict[bytes, Loaded] = {}
         self._shared: set[bytes] = set()
         """What others wrote since we did: there it is no use to write without a look."""
-        self._learned: dict[bytes, Loaded] = {}
-        """What others told us that they wrote."""
-        self._last: News | None = None
-        """What we wrote last, if others wait for it."""
+        self._outdated: dict[bytes, int] = {}
+        """What is up on the board and was found not to be so any more."""
+        self.board = Board(None, namespace)
+        """What others wrote of what several want."""
+        self.is_tentative = False
+        """What is written may yet be taken back: nobody is to rely on it."""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -138,45 +139,27 @@ class Table:
         return [(row[0], self._understand(*row)) for row in rows]
 
     def recall(self, key: bytes) -> Loaded | None:
-        """What was written last, as far as we know without a look: what others told us, or what we wrote.
+        """What was written last, as far as we know without a look: what others put up, or what we wrote.
 
-        Good for a change that is stored only if it still stands, and for what others say they granted us.
+        Good for a change that is stored only if it still stands, and for nothing else.
         """
-        learned = self._learned.pop(key, None) if self._learned else None
-        if learned is not None:
-            return learned
-        return None if key in self._shared else self._written.get(key)
+        written = self._written.get(key)
+        ours = None if written is None else written.version
+        found = self.board.read(key, ours, self._outdated.get(key))
+        if found is not None:
+            return Loaded(*found, decode)
+        return None if key in self._shared else written
 
-    def wrote(self, key: bytes, loaded: Loaded) -> bool:
-        """Whether it is what we wrote ourselves, and others may have changed since."""
-        return self._written.get(key) is loaded
-
-    def learn(self, news: News | None) -> None:
-        """Another client wrote this, and woke us. It may be from any thread, and may be outdated.
-
-        None: it does not say what it wrote.
-        """
-        if news is None:
-            self._learned.clear()
-            return
-        known = self._learned.get(news.key)
-        if news.boot != self.boot or (known is not None and known.version > news.version):
-            return
-        if len(self._learned) >= LEARNED_AT_MOST:
-            self._learned.clear()
-        self._learned[news.key] = Loaded(news.version, news.boot, news.text, decode)
-
-    def news(self, key: bytes) -> News | None:
-        """What to tell those whom our last change of this record concerns."""
-        return self._last if self._last is not None and self._last.key == key else None
+    def is_outdated(self, key: bytes, recalled: Loaded) -> bool:
+        """Whether it was tried to store something on it, in vain."""
+        return self._outdated.get(key) == recalled.version
 
     def forget(self) -> None:
         """It is another database from now on, or something that was written was taken back."""
         self._read.clear()
         self._written.clear()
         self._shared.clear()
-        self._learned.clear()
-        self._last = None
+        self._outdated.clear()
 
     def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
         written = self._written.get(key)
@@ -207,11 +190,7 @@ class Table:
         ``heir``: the client that it is handed to.
         """
         text, forget_at = encode(after), _forget_at(after, wall)
-        if not self.store_text(execute, key, loaded, text, forget_at, expired, heir, after):
-            return False
-        if not (after.queue or heir or after.ended):
-            self._last = None
-        return True
+        return self.store_text(execute, key, loaded, text, forget_at, expired, heir, after)
 
     def store_text(
         self,
@@ -245,13 +224,15 @@ class Table:
         if written.rowcount != 1:
             self._written.pop(key, None)
             self._shared.add(key)
+            self._outdated[key] = loaded.version
             return False
         if len(self._written) >= KEPT_AT_MOST:
             self.forget()
-        if self._learned:
-            self._learned.pop(key, None)  # it is older
         self._written[key] = Loaded(version, self.boot, text, decode, after)
-        self._last = News(key, version, self.boot, text)
+        if (heir is not None or "\n" in text) and not self.is_tentative:
+            self.board.put_up(key, version, self.boot, text)
+        else:
+            self.board.take_down(key)
         return True
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
@@ -259,6 +240,7 @@ class Table:
         version, text = loaded.version, encode(after)
         values = (version + 1, self.boot, text, _forget_at(after, wall), self._namespace, key, version)
         execute(OVERWRITE, values)
+        self.board.take_down(key)
 
 
 def _forget_at(record: Record, wall: int) -> int:

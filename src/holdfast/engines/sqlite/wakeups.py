@@ -1,8 +1,7 @@
 """Wake-ups between processes: a datagram with a nonce, to a socket in the side folder. Nothing hangs on it.
 
-With the nonce comes what the record became, so that whoever is woken can decide without reading it first;
-what it decides is stored only if the record is still the same. Who was handed the lock finds itself in there,
-and has nothing to decide.
+Who was handed the lock is told its token, and has nothing to ask. Whoever has to look finds what the record
+became on the board, and need not read the database first.
 
 Socket paths end at 108 bytes, so where there is a /proc they are reached through the folder's descriptor.
 Where a socket cannot be bound a waiter is not woken, and looks again by itself within a second.
@@ -14,41 +13,24 @@ import contextlib
 import enum
 import errno
 import os
-import re
 import socket
-from typing import Final, NamedTuple
+from typing import Final
 
+from ...rules.requests import Handed, Wake
 from .place import Side
 
-__all__ = ["Inbox", "News", "Sent", "socket_name"]
+__all__ = ["Inbox", "Sent", "socket_name"]
 
 LONGEST_PATH: Final = 103
 """What every system takes for the path of a socket."""
 
-NONCE: Final = re.compile(rb"[0-9a-zA-Z_./-]{1,200}")
-"""What a message looks like; anything else is not from us."""
-
-LONGEST_MESSAGE: Final = 8192
-"""What a record makes longer is sent without it."""
+LONGEST_NONCE: Final = 200
+LONGEST_MESSAGE: Final = 300
+"""Of what is longer, only the beginning is read."""
 
 MOST_PEERS: Final = 32
+_new = tuple.__new__
 GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE)
-
-
-class News(NamedTuple):
-    """What was stored of a record with the change that somebody is told of."""
-
-    key: bytes
-    version: int
-    boot: str
-    text: str
-
-
-class Message(NamedTuple):
-    """Who is woken, and by what."""
-
-    nonce: str
-    news: News | None = None
 
 
 class Sent(enum.Enum):
@@ -76,14 +58,17 @@ class _Way(socket.socket):
 class Inbox:
     """One client's socket: others' wake-ups come in, its own go out."""
 
-    __slots__ = ("_side", "_ways", "bound", "name", "socket")
+    __slots__ = ("_client", "_recv", "_side", "_ways", "bound", "name", "socket")
 
     def __init__(self, side: Side, client: str) -> None:
         self._side = side
         self._ways: dict[str, _Way] = {}
+        self._client = f"{client}-"
+        """What the nonces of a client begin with."""
         self.name = socket_name(client)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
+        self._recv = self.socket.recv
         self.bound = self._bind()
 
     def _bind(self) -> bool:
@@ -109,15 +94,18 @@ class Inbox:
 
     # --- what goes out --------------------------------------------------------------------------
 
-    def send(self, client: str, nonce: str, news: News | None = None) -> Sent:
-        message = _written(nonce, news)
+    def send(self, wake: Wake) -> Sent:
+        client, nonce, handed = wake
+        told = nonce if handed is None else f"{nonce}\n{handed[0]}\n{handed[1]!r}"
+        message = told.encode("ascii", "replace")
         way = self._ways.get(client)
         if way is not None:
-            with contextlib.suppress(OSError):
+            try:
                 way.send(message)
                 return Sent.DELIVERED
-            del way  # it may be there anew, or full
-            self._ways.pop(client, None)
+            except OSError:
+                del way  # it may be there anew, or full
+                self._ways.pop(client, None)
         try:
             self._way_to(client).send(message)
         except OSError as error:
@@ -139,40 +127,17 @@ class Inbox:
 
     # --- what comes in --------------------------------------------------------------------------
 
-    def receive(self) -> Message | None:
-        """The next message, if there is one: whoever listens is called again for those behind it."""
-        try:
-            return _read(self.socket.recv(LONGEST_MESSAGE + 1))
-        except OSError:
+    def receive(self) -> tuple[str, Handed | None] | None:
+        """The next message; None: it is not from us. Raises OSError where there is none."""
+        nonce, *handed = self._recv(LONGEST_MESSAGE).decode("ascii", "replace").split("\n")
+        if not nonce.startswith(self._client) or len(nonce) > LONGEST_NONCE or not nonce.isascii():
             return None
+        try:
+            token, age = handed
+            return nonce, _new(Handed, (int(token), float(age)))
+        except ValueError:
+            return nonce, None  # it only wakes, or another version says it otherwise
 
     def close(self) -> None:
         self.socket.close()
         self._ways.clear()
-
-
-def _written(nonce: str, news: News | None) -> bytes:
-    begins = nonce.encode("ascii", "replace")
-    if news is None:
-        return begins
-    key, version, boot, text = news
-    head = f"\n{version}\n{boot}\n{len(key)}\n".encode("ascii")
-    whole = b"".join((begins, head, key, text.encode("utf-8", "surrogatepass")))
-    return whole if len(whole) <= LONGEST_MESSAGE else begins
-
-
-def _read(message: bytes) -> Message | None:
-    """None: it is not from us."""
-    parts = message.split(b"\n", 4)
-    if len(parts) not in (1, 5) or not NONCE.fullmatch(parts[0]) or len(message) > LONGEST_MESSAGE:
-        return None
-    nonce = parts[0].decode("ascii")
-    if len(parts) == 1:
-        return Message(nonce)
-    _, version, boot, size, rest = parts
-    try:
-        key, text = rest[: int(size)], rest[int(size) :]
-        news = News(key, int(version), boot.decode("ascii"), text.decode("utf-8", "surrogatepass"))
-    except ValueError:
-        return Message(nonce)  # another version says it otherwise
-    return Message(nonce, news)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from ...core.arguments import Spec
-from ...core.deadlines import pause_seconds, relied_until
+from ...core.deadlines import DRIFT, pause_seconds, relied_until
 from ...core.ops import (
     Apply,
     ApplyInOrder,
@@ -31,6 +31,7 @@ from ...rules.requests import (
     Busy,
     Done,
     Granted,
+    Handed,
     Queued,
     Renew,
     Reply,
@@ -119,6 +120,7 @@ class Attempt:
         "listening",
         "nonce",
         "owner",
+        "placed",
         "queued",
         "request",
         "sent",
@@ -136,6 +138,8 @@ class Attempt:
         """Before the first request was sent that may have been granted."""
         self.asked = 0.0
         """Before the last one was sent: what the engine tells of the age of a grant counts from there."""
+        self.placed: float | None = None
+        """Before a place in the queue was first asked for: nothing can be handed over before that."""
         self.traces = True
         """Something of it may be in the engine."""
         self.uncertain = False
@@ -168,11 +172,15 @@ class Attempt:
         finally:
             if self.listening:
                 await self.stop_listening()
+            elif self.book.closed:
+                await Post(CLOSING)
 
     async def ask(self) -> Reply | Troubled:
         self.asked = self.book.now()
         if self.sent is None:
             self.sent = self.asked
+        if self.placed is None and self.request.wait:
+            self.placed = self.asked
         self.traces = True
         try:
             return await Apply(self.spec.name, self.request)
@@ -191,10 +199,15 @@ class Attempt:
                 if self.listening and not self.queued:
                     book.crowded.pop(self.spec.name, None)
                 return outcome
+        done: LeaseState | NotGranted | None = None
+        if not isinstance(outcome, LeaseState):
+            done = await self.not_yet(outcome)
+            if done.__class__ is LeaseState:
+                if book.now() < done.deadline and not book.closed:
+                    return done
+                outcome = done
         if isinstance(outcome, LeaseState):
             done = await self.granted_too_late(outcome)
-        else:
-            done = await self.not_yet(outcome)
         if done is None:
             if book.closed:
                 await self.client_closed()
@@ -227,6 +240,21 @@ class Attempt:
         self.book.add(state)
         return state
 
+    def handed(self, handed: Handed) -> LeaseState:
+        """The wake-up brought the lock along; with that, listening has ended."""
+        self.listening = False
+        self.book.waiting.pop(self.nonce, None)
+        # Its place was asked for before it was there, and is at least as old by our clock, but for the drift.
+        spec, placed = self.spec, self.placed or 0.0
+        since = placed + handed.age * (1.0 - DRIFT)
+        if not since <= self.book.now():
+            since = placed  # a clock was set
+        grant = (handed.token, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
+        state = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), since)
+        state.uncertain = self.uncertain
+        self.book.add(state)
+        return state
+
     async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
         """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
         if self.book.closed:
@@ -236,6 +264,7 @@ class Attempt:
             await self.stop_listening()
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
+        self.placed = None
         self.request = asking(self.book, self.spec, self.owner, self.nonce)
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
@@ -246,23 +275,23 @@ class Attempt:
             self.traces = False
         raise closed()
 
-    async def not_yet(self, reply: Reply) -> NotGranted | None:
-        """Wait for the turn; returns when it is time to ask again, or with the end of the attempt."""
+    async def not_yet(self, reply: Reply) -> LeaseState | NotGranted | None:
+        """Wait for the turn; returns when it is time to ask again, or with what ends the attempt."""
         if isinstance(reply, Queued):
             self.trouble_since, self.failures = None, 0
             self.queued = True
             self.book.keep_place(self.nonce, reply.refresh_in)
-            now = await Now()
+            now = self.book.now()
             if self.ends_at is not None and now >= self.ends_at:
                 return await self._too_late()
             until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
             if self.ends_at is not None:
                 until = min(until, self.ends_at)
-            await Wait(self.nonce, until, reply.blockers)
-            return None
+            woken = await Wait(self.nonce, until, reply.blockers)
+            return self.handed(woken) if woken.__class__ is Handed else None
         self.traces = self.uncertain
         if isinstance(reply, Busy):
-            now = await Now()
+            now = self.book.now()
             if self.ends_at is not None and now >= self.ends_at:
                 return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
             self.book.remember_crowd(self.spec.name)

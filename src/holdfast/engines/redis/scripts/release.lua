@@ -8,8 +8,8 @@ local raw = redis.call('GET', KEYS[1])
 if raw and ARGV[1] == '0' and string.sub(raw, 1, 2) == BEGINS_HELD_BY_ONE then
   local is_read, _, kind, limit, declared, token, nonce, _, expires_at = pcall(cmsgpack.unpack_limit, raw, 7, 2)
   if is_read and nonce == ARGV[2] and expires_at > now then
-    local idle = BEGINS_IDLE .. cmsgpack.pack(kind, limit, declared, token)
-    redis.call('SET', KEYS[1], idle, 'PX', RETENTION_MS)
+    -- It is kept for a day after the lease would have ended: that is long enough, and costs less than another end.
+    redis.call('SET', KEYS[1], BEGINS_IDLE .. cmsgpack.pack(kind, limit, declared, token), 'KEEPTTL')
     return DONE
   end
 end
@@ -22,7 +22,8 @@ if is_crowd and ARGV[1] == '0' and #holders == 1 and #turns == 0 and holders[1][
   holders[1][EXPIRES_AT] > now then
   local nonce, _, client, _, since, wants = cmsgpack.unpack(queue[1])
   local token, latest = math.max(wall_us, last_token + 1), now
-  if wants and now - since <= CAME_SECONDS and token < MAX_TOKEN and wake(KEYS[1], client, nonce, token) then
+  if wants and now - since <= CAME_SECONDS and token < MAX_TOKEN and
+    wake(KEYS[1], client, nonce, token, now - since) then
     local holder = { nonce, now, now, token, cmsgpack.unpack(wants) }
     latest = now + holder[TTL]
     holder[EXPIRES_AT] = latest

@@ -9,7 +9,7 @@ local function release_to_next(record, ask, now, wall_us, _, key)
   local nonce, _, client, _, since, wants = cmsgpack.unpack(record.queue[1])
   if wants and now - since <= CAME_SECONDS and not place_of(record.ended, nonce) then
     local token = next_token(record, wall_us)
-    if token and wake(key, client, nonce, token) then
+    if token and wake(key, client, nonce, token, now - since) then
       grant(record, nonce, { cmsgpack.unpack(wants) }, nil, 1, now, wall_us)
     end
   end
