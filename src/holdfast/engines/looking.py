@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-__all__ = ["Looks", "let_others_run"]
+__all__ = ["DO_NOT_WAIT", "Looks", "let_others_run"]
 
 LOOK_SECONDS: Final = 0.0002
 """What it may cost at most, when it was in vain."""
@@ -24,6 +25,8 @@ LOOK_SECONDS: Final = 0.0002
 VAIN_LOOKS_MAX: Final = 8
 TRY_AGAIN_EVERY: Final = 64
 """After so many looks in vain, only every so many-th answer is looked for."""
+
+DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
 
 let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
@@ -46,6 +49,19 @@ class Looks:
                 self._in_vain = 0
                 return news
         return []
+
+    def receive(self, recv: Callable[[int, int], bytes], size: int) -> bytes:
+        """What comes on a socket within a moment; nothing: it is time to sleep, or it has ended."""
+        until = self.until()
+        while monotonic() < until:
+            try:
+                data = recv(size, DO_NOT_WAIT)
+            except BlockingIOError:
+                let_others_run()
+                continue
+            self._in_vain = 0
+            return data
+        return b""
 
     def until(self) -> float:
         """How long to look for the next answer. In vain, unless ``found`` is called."""

@@ -11,6 +11,8 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -20,14 +22,13 @@ from ...core.ops import Refused, Unknown
 from ...errors import EngineUnavailable
 from .. import sockets
 from ..hearing import HAS_EPOLL, wait_in_turn
-from ..looking import Looks
+from ..looking import DO_NOT_WAIT, Looks
 from ..sockets import told, tune
 from .settings import Address
 
 __all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
 
 READ_BYTES: Final = 16_384
-DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
 
 
 class SocketLine(sockets.SocketLine):
@@ -57,7 +58,12 @@ class SocketLine(sockets.SocketLine):
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
-        self._look = Looks().look
+        looks = Looks()
+        self._look: Callable[[], Any] = partial(looks.receive, connected.recv, READ_BYTES)
+        """What came within a moment, if anything did."""
+        if isinstance(connected, ssl.SSLSocket):  # which cannot be asked without waiting
+            poll = self._poll
+            self._look = lambda: looks.look(poll) and b""
 
     def call(self, payload: bytes, started: float) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
@@ -69,8 +75,7 @@ class SocketLine(sockets.SocketLine):
         try:
             if sent != len(payload):
                 self._send_rest(payload, sent, started)
-            self._look(self._poll)
-            data = self._recv(READ_BYTES)
+            data = self._look() or self._recv(READ_BYTES)
             self._feed(data)
             reply = self._gets()
             while reply is False:
