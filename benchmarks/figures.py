@@ -321,7 +321,7 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "memory": MEMORY_FIGURES,
     "redis": REDIS_FIGURES,
     "redlock": REDLOCK_FIGURES,
-    "redlock-in-memory": tuple(target for target in REDLOCK_FIGURES if target.measure == "pairs"),
+    "redlock-in-memory": REDLOCK_FIGURES,
     "etcd": ETCD_FIGURES,
     "zookeeper": ZOOKEEPER_FIGURES,
     "postgresql": LEASE_TABLE_FIGURES,

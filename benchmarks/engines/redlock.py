@@ -296,9 +296,8 @@ GROUP = Group(
 IN_MEMORY = replace(
     GROUP,
     title="Redlock, nodes that do not share a disk",
-    measures=("pairs",),
-    bases={"pairs": "redlock-scatter"},
     notes={
+        **GROUP.notes,
         "pairs": "Five independent Redis on loopback (`appendfsync always`) whose files are in memory. Nodes "
         "that are meant to fail independently have a disk each; five on one disk seem to wait for each other "
         "there: with one of them stopped a pair is quicker."

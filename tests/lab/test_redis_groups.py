@@ -63,7 +63,9 @@ def test_a_slot_moves(cluster: RedisCluster) -> None:
     assert source.command("GET", "{moving}1") == b"1"
     with pytest.raises(Redirected, match=f"ASK {slot} {target.address}"):
         source.command("GET", "{moving}2")
-    assert cluster.move_keys(slot, target) == 1
+    there = source.command("CLUSTER", "COUNTKEYSINSLOT", slot)  # others use the cluster, too
+    assert there >= 1
+    assert cluster.move_keys(slot, target) == there
     cluster.end_move(slot, target)
     assert cluster.owner(slot) is target
     assert target.command("GET", "{moving}1") == b"1"
