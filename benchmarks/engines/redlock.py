@@ -300,7 +300,7 @@ IN_MEMORY = replace(
         **GROUP.notes,
         "pairs": "Five independent Redis on loopback (`appendfsync always`) whose files are in memory. Nodes "
         "that are meant to fail independently have a disk each; five on one disk seem to wait for each other "
-        "there: with one of them stopped a pair is quicker."
+        "there: with one of them stopped a pair is quicker.",
     },
     serve=partial(serve, in_memory=True),
 )
