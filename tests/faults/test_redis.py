@@ -25,7 +25,7 @@ from holdfast.lab.links import Direction, Ending
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.resp import ReplyError
-from support import async_wait_until, wait_until
+from support import async_wait_until, renewal_of, wait_until
 from support.engines import chosen_schemes
 from support.servers import shared_redis
 
@@ -180,8 +180,7 @@ def test_connections_that_the_server_kills(server: Redis) -> None:
             server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             server.command("CLIENT", "KILL", "TYPE", "pubsub")
             assert client.inspect("x").locked
-        renewed = lease.remaining
-        wait_until(lambda: lease.remaining > renewed)  # by the keeper, on a new connection
+        wait_until(renewal_of(lease))  # by the keeper, on a new connection
         lease.release()
 
 

@@ -18,7 +18,7 @@ from faults.redlock_nodes import HARM, Nodes, nodes
 from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
 from holdfast.engines.redlock.administration import rejoin
 from holdfast.protocols.quorum import membership
-from support import async_wait_until, wait_until
+from support import async_wait_until, renewal_of, wait_until
 
 pytestmark = pytest.mark.engine("redlock")
 
@@ -75,8 +75,7 @@ def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
     with holdfast.connect(five.url()) as client:
         before = taken(client, ttl=2.0)
         harm(five, how, count)
-        renewed = before.remaining
-        wait_until(lambda: before.remaining > renewed)
+        wait_until(renewal_of(before))
         began = time.monotonic()
         before.release()
         tokens = [before.token]
@@ -101,8 +100,7 @@ def test_nobody_waits_for_a_minority_in_a_loop(five: Nodes, how: str) -> None:
             lease = await client.lock("x", ttl=2.0).acquire()
             assert lease is not None
             harm(five, how, 2)
-            renewed = lease.remaining
-            await async_wait_until(lambda: lease.remaining > renewed)
+            await async_wait_until(renewal_of(lease))
             began = time.monotonic()
             await lease.release()
             async with client.lock("x") as again:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from .interrupts import interrupted_after
 from .processes import Process, ProcessEnded, python_environment, run_python
+from .renewing import renewal_of
 from .waiting import TimedOut, async_wait_until, stays_true, wait_until
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "async_wait_until",
     "interrupted_after",
     "python_environment",
+    "renewal_of",
     "run_python",
     "stays_true",
     "wait_until",

@@ -20,7 +20,7 @@ from holdfast.engines.etcd.transport_asyncio import EtcdAsyncio
 from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
-from support import async_wait_until
+from support import async_wait_until, renewal_of
 
 CANCELLED_AFTER = 40
 """Turns of the loop."""
@@ -115,8 +115,7 @@ def test_a_cut_connection_costs_nothing(namespace: str, proxy: Proxy, url: str) 
             await theirs.release()
             taken = await task
             assert taken is not None
-            before = lease.remaining
-            await async_wait_until(lambda: lease.remaining > before, timeout=20)
+            await async_wait_until(renewal_of(lease), timeout=20)
             await taken.release()
 
     asyncio.run(run())

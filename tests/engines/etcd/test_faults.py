@@ -17,7 +17,7 @@ from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.drivers.clock import boottime
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
-from support import wait_until
+from support import renewal_of, wait_until
 
 NAMESPACE = "holdfast"
 """Of child processes, which use the default."""
@@ -123,7 +123,7 @@ def test_a_restart_is_survived(server: Etcd) -> None:
         until_waiting(locks, 1)
         server.restart(kill=True)
         lease.check()
-        wait_until(lambda: lease.remaining > 9, timeout=20, message="it was not renewed")
+        wait_until(renewal_of(lease), timeout=20, message="it was not renewed")
         assert not granted
         lease.release()
         thread.join(20)
@@ -196,8 +196,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, hold: Hold, proxy: Pro
     theirs.release()
     thread.join(20)
     assert granted
-    before = lease.remaining
-    wait_until(lambda: lease.remaining > before, message="it was not renewed", timeout=20)
+    wait_until(renewal_of(lease), message="it was not renewed", timeout=20)
     lease.check()
 
 

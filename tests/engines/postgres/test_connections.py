@@ -14,7 +14,7 @@ from engines.postgres.looking import hears
 from holdfast import EngineUnavailable, LockLost, LockTimeout, provision
 from holdfast.aio import AsyncClient
 from holdfast.lab.proxy import Proxy
-from support import wait_until
+from support import renewal_of, wait_until
 from support.servers import shared_postgresql
 
 BACKENDS = "FROM pg_stat_activity WHERE application_name = '{}'"
@@ -182,8 +182,7 @@ async def test_renewals_that_get_no_answer_are_a_loss_told_once_and_in_time(
     lease, long = [held(await ann(client.lock(f"x{ttl}", ttl=ttl).acquire)) for ttl in (2, 60)]
     told: list[bool] = []
     lease.on_lost(lambda lost: told.append(lost.lost))
-    renewed = lease.remaining
-    await world.until(lambda: lease.remaining > renewed, "it was not renewed before")
+    await world.until(renewal_of(lease), "it was not renewed before")
     deadline = time.monotonic() + lease.remaining
     proxy.hold()
     assert await bob(lease.wait_lost, timeout=20)

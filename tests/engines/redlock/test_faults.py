@@ -22,7 +22,7 @@ from holdfast.engines.redlock.loading import load
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.lab.servers import Redis
 from holdfast.protocols import records
-from support import wait_until
+from support import renewal_of, wait_until
 
 HURRY = 0.6
 """Seconds: how long one tries who is to find that too few nodes answer. Who is to get it has more time."""
@@ -124,8 +124,7 @@ async def test_keys_that_are_deleted_on_a_majority_are_a_loss(world: World, trio
     lease = held(await ann(client.lock("x", ttl=1.5).acquire))
     key = Space(world.namespace).key_of("x")
     assert trio.servers[0].command("DEL", key) == 1
-    renewed = lease.remaining
-    await world.until(lambda: lease.remaining > renewed)
+    await world.until(renewal_of(lease))
     lease.check()
     assert trio.servers[1].command("DEL", key) == 1
     assert await ann(lease.wait_lost, timeout=20)
@@ -306,8 +305,7 @@ async def test_the_wall_clock_of_a_client_is_set(world: World, trio: Nodes, seco
     await ann(second.release)
     third = held(await bob(other.lock("x").acquire))
     assert first.token < second.token < third.token < first.token + 60_000_000
-    renewed = kept.remaining
-    await world.until(lambda: kept.remaining > renewed)
+    await world.until(renewal_of(kept))
     kept.check()
 
 
