@@ -313,11 +313,11 @@ class Lock:
             seconds = arguments.chosen_timeout(blocking, timeout, seconds)
         who, thread = _caller()
         driver = self._driver()
-        return driver.run(locking.acquire(core, who, driver.owner_prefix + thread.name, seconds))
+        return driver.acquire(core, who, driver.owner_prefix + thread.name, seconds)
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
-        self._driver().run(locking.release(self._core, _caller()[0]))
+        self._driver().release(self._core, _caller()[0])
 
     def locked(self) -> bool:
         """Whether anyone holds it."""
@@ -326,7 +326,7 @@ class Lock:
     def __enter__(self) -> Lease:
         who, thread = _caller()
         driver = self._driver()
-        return driver.run(locking.enter(self._core, who, driver.owner_prefix + thread.name))
+        return driver.enter(self._core, who, driver.owner_prefix + thread.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -334,7 +334,7 @@ class Lock:
         driver = self._driver()
         if error is not None and driver.closed:
             return  # closing gave it back, and the body's own error is what the caller must see
-        driver.run(locking.leave(self._core, _caller()[0], error))
+        driver.leave(self._core, _caller()[0], error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate: each call runs inside the lock."""

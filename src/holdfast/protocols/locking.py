@@ -9,29 +9,35 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.ops import Script
 from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
+from ..rules.requests import Reply
 from . import records
 from .book import Book, Hold, LeaseState
 from .describe import describe_holders
 
 __all__ = [
+    "Begun",
     "Entry",
+    "Leaving",
     "LockCore",
     "ReentrantCore",
     "acquire",
+    "asks_at_once",
     "check",
     "check_extension",
     "downgrade",
     "enter",
     "export",
     "extend",
+    "finish_leaving",
     "give_back",
+    "interrupted",
     "leave",
     "release",
     "release_many",
@@ -56,19 +62,40 @@ T = TypeVar("T")
 Who = weakref.ref[Any]
 
 
-@dataclass(slots=True, eq=False)
 class Entry(Generic[L]):
     """One lease taken through a lock object, and by whom."""
 
-    who: Who
-    lease: L
-    entered: bool
-    """Taken by ``with``."""
-    claims: list[object] = field(default_factory=list)
-    """Those who set out to leave it; the first one does. One append decides, so neither another thread nor
-    an interrupt can come in between."""
-    last: bool | None = None
-    """Whether leaving it gives the lease back: inner entries of a reentrant lock do not. None: not left."""
+    __slots__ = ("claims", "entered", "last", "lease", "who")
+
+    def __init__(self, who: Who, lease: L, entered: bool) -> None:
+        self.who = who
+        self.lease = lease
+        self.entered = entered
+        """Taken by ``with``."""
+        self.claims: list[object] = []
+        """Those who set out to leave it; the first one does. One append decides, so neither another thread
+        nor an interrupt can come in between."""
+        self.last: bool | None = None
+        """Whether leaving it gives the lease back; inner entries of an rlock do not. None: not left."""
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    """An acquire of which a driver has made the first request itself."""
+
+    attempt: records.Attempt
+    sent: float
+    outcome: records.Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Leaving(Generic[L]):
+    """A release of which a driver has taken the first steps itself."""
+
+    mine: list[Entry[L]]
+    entry: Entry[L]
+    outcome: Reply | Exception | None = None
+    """What came of the first request; None: it was not made."""
 
 
 class LockCore(Generic[L]):
@@ -117,6 +144,10 @@ class LockCore(Generic[L]):
         Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as
         happens to test fixtures and exit stacks.
         """
+        for entry in self.entries[-1:]:  # mostly there is but one, and it is the caller's
+            fits = entry.entered if entered else entry.lease._state.ended is None
+            if fits and entry.who is who and not entry.claims:
+                return entry
         caller = who()
         fallback = None
         for entry in self.entries[::-1]:  # a copy: others come and go
@@ -220,8 +251,18 @@ class ReentrantCore(LockCore[L]):
         self._hold(entry.who, entry.lease)
 
 
+def asks_at_once(core: LockCore[L], timeout: float | None) -> bool:
+    """Whether the first thing to do is to ask for it."""
+    return not core.reentrant and (core.spec.name not in core.book.crowded or timeout == 0)
+
+
 async def acquire(
-    core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
+    core: LockCore[L],
+    who: Who,
+    owner: str,
+    timeout: float | None,
+    entered: bool = False,
+    begun: Begun | None = None,
 ) -> L | None:
     """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
     if core.reentrant:
@@ -230,7 +271,10 @@ async def acquire(
             return again
     state: LeaseState | records.NotGranted | None = None
     try:
-        state = await records.acquire(core.book, core.spec, owner, timeout)
+        if begun is None:
+            state = await records.acquire(core.book, core.spec, owner, timeout)
+        else:
+            state = await records.go_on(begun.attempt, begun.sent, timeout, begun.outcome)
         if isinstance(state, records.NotGranted):
             if entered:
                 raise _timed_out(core, state)
@@ -265,26 +309,39 @@ def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
     return error
 
 
-async def release(core: LockCore[L], who: Who) -> None:
+async def interrupted(core: LockCore[L], owner: str, nonce: str) -> None:
+    """An acquire ended, with or without the lock, before a script was begun that would clean up after it."""
+    state = core.book.leases.get(nonce)
+    if state is not None:
+        await records.abandon(core.book, state, wait=True)
+    else:
+        await records.Attempt(core.book, core.spec, owner, nonce).interrupted()
+
+
+async def release(core: LockCore[L], who: Who, leaving: Leaving[L] | None = None) -> None:
     """``release()``: the caller's own lease first, else the object's current one."""
-    mine: list[Entry[L]] = []
+    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
-        entry = core.claim(who, mine)
-        if core.leave(entry):
-            await give_back(core.book, entry.lease._state)
+        if leaving is not None:
+            entry = leaving.entry
+            await give_back(core.book, entry.lease._state, leaving.outcome)
+        else:
+            entry = core.claim(who, mine)
+            if core.leave(entry):
+                await give_back(core.book, entry.lease._state)
     except EngineUnavailable:
         core.restore(entry)
         raise
     except HoldfastError:
         raise
     except BaseException:
-        await _finish_leaving(core, mine)
+        await finish_leaving(core, mine)
         raise
     finally:
         mine.clear()
 
 
-async def _finish_leaving(core: LockCore[L], mine: list[Entry[L]]) -> None:
+async def finish_leaving(core: LockCore[L], mine: list[Entry[L]]) -> None:
     """Interrupted on the way out: what was claimed is given back behind the caller's back."""
     for entry in list(mine):
         if entry.claims and entry.claims[0] is mine and core.leave(entry):
@@ -314,17 +371,21 @@ async def release_many(core: LockCore[L], who: Who, count: int) -> None:
         await release(core, who)
 
 
-async def give_back(book: Book, state: LeaseState) -> None:
-    """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time."""
-    if state.ended == "forked":
-        return
-    if state.ended is not None:
-        raise not_held(state)
-    if state.loss(book.now()) is not None:
-        # The engine may keep it for a moment longer than we rely on it: one who asks again must not meet it.
-        await records.abandon(book, state, wait=state.reason != "unreachable")
-        raise state.lost_error()
-    await records.release(book, state, book.io_timeout)
+async def give_back(book: Book, state: LeaseState, outcome: Reply | Exception | None = None) -> None:
+    """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time.
+
+    ``outcome``: what came of the first request, where the caller has made it itself.
+    """
+    if outcome is None:
+        if state.ended == "forked":
+            return
+        if state.ended is not None:
+            raise not_held(state)
+        if state.loss(book.now()) is not None:
+            # The engine may keep it for a moment longer than we rely on it: who asks again must not meet it.
+            await records.abandon(book, state, wait=state.reason != "unreachable")
+            raise state.lost_error()
+    await records.release(book, state, book.io_timeout, outcome)
     if state.reason is not None and state.ended is None:
         state.end("released")
         raise state.lost_error()
@@ -388,19 +449,23 @@ def not_held(state: LeaseState) -> NotHeld:
     return error
 
 
-async def leave(core: LockCore[L], who: Who, error: BaseException | None) -> None:
+async def leave(
+    core: LockCore[L], who: Who, error: BaseException | None, leaving: Leaving[L] | None = None
+) -> None:
     """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
-    mine: list[Entry[L]] = []
+    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
-        entry = core.claim(who, mine, entered=True)
-        await _leave(core, entry, error)
+        if leaving is not None:
+            await _give_back_last(core, leaving.entry.lease._state, error, leaving.outcome)
+        else:
+            await _leave(core, core.claim(who, mine, entered=True), error)
     except NotHeld:
         if error is None:
             raise  # otherwise it was given back inside the body, whose own error is what the caller must see
     except HoldfastError:
         raise
     except BaseException:
-        await _finish_leaving(core, mine)
+        await finish_leaving(core, mine)
         raise
     finally:
         mine.clear()
@@ -412,14 +477,24 @@ async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None
         if state.ended is None and state.loss(core.book.now()) is not None:
             _tell_loss(core.spec, state, error)
         return
+    await _give_back_last(core, state, error)
+
+
+async def _give_back_last(
+    core: LockCore[L],
+    state: LeaseState,
+    error: BaseException | None,
+    outcome: Reply | Exception | None = None,
+) -> None:
+    """The outermost entry was left: its lease ends."""
     state = _latest(state)
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:
         raise not_held(state)
-    if state.loss(core.book.now()) is None:
+    if outcome is not None or state.loss(core.book.now()) is None:
         try:
-            await records.release(core.book, state, 0.0)
+            await records.release(core.book, state, 0.0, outcome)
         except EngineUnavailable as trouble:
             log.warning("%s; the release is tried again in the background", trouble)
             await records.abandon(core.book, state)

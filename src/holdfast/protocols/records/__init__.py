@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from .acquiring import NotGranted, acquire, acquire_in_order
+from .acquiring import (
+    Attempt,
+    NotGranted,
+    Outcome,
+    acquire,
+    acquire_in_order,
+    asking,
+    go_on,
+    granted,
+    is_in_time,
+)
 from .closing import close, closed
-from .giving_back import abandon, dropped, release, tell_of_loss
+from .giving_back import abandon, dropped, release, released, releasing, tell_of_loss
 from .holding import adopt, downgrade, export, extend, set_value
 from .outside import break_lock, inspect, list_names, resize
 from .watching import next_change, subscribe, unsubscribe
 
 __all__ = [
+    "Attempt",
     "NotGranted",
+    "Outcome",
     "abandon",
     "acquire",
     "acquire_in_order",
     "adopt",
+    "asking",
     "break_lock",
     "close",
     "closed",
@@ -22,10 +35,15 @@ __all__ = [
     "dropped",
     "export",
     "extend",
+    "go_on",
+    "granted",
     "inspect",
+    "is_in_time",
     "list_names",
     "next_change",
     "release",
+    "released",
+    "releasing",
     "resize",
     "set_value",
     "subscribe",

@@ -43,7 +43,19 @@ from .closing import CLOSING, closed
 from .giving_back import abandon, clean_up
 from .trouble import unavailable, unexpected
 
-__all__ = ["LOOK_AGAIN_SECONDS", "Attempt", "NotGranted", "acquire", "acquire_in_order", "lease_of"]
+__all__ = [
+    "LOOK_AGAIN_SECONDS",
+    "Attempt",
+    "NotGranted",
+    "Outcome",
+    "acquire",
+    "acquire_in_order",
+    "asking",
+    "go_on",
+    "granted",
+    "is_in_time",
+    "lease_of",
+]
 
 LOOK_AGAIN_SECONDS = 5.0
 """A waiter looks at least this often, whatever it was told."""
@@ -78,9 +90,8 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
             except Troubled as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
-                outcome = state = lease_of(spec, nonce, owner, outcome, sent)
-                book.add(state)
-                if book.now() < state.deadline and not book.closed:
+                outcome = state = granted(book, spec, nonce, owner, outcome, sent)
+                if is_in_time(book, state):
                     return state
         attempt = Attempt(book, spec, owner, nonce)
         attempt.ends_at = None if timeout is None else sent + timeout
@@ -88,6 +99,31 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
     except BaseException:
         # Also when it came after the grant, or while we stopped listening.
         await (attempt or Attempt(book, spec, owner, nonce)).interrupted()
+        raise
+
+
+def granted(book: Book, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
+    """The first request was granted: from here on the lease is kept."""
+    state = lease_of(spec, nonce, owner, reply, sent)
+    book.add(state)
+    return state
+
+
+def is_in_time(book: Book, state: LeaseState) -> bool:
+    """Whether what was granted is of any use."""
+    return book.now() < state.deadline and not book.closed
+
+
+async def go_on(
+    attempt: Attempt, sent: float, timeout: float | None, outcome: Outcome
+) -> LeaseState | NotGranted:
+    """``acquire`` for one who has made the first request itself, at ``sent``; with this outcome."""
+    try:
+        attempt.is_under_way = True
+        attempt.ends_at = None if timeout is None else sent + timeout
+        return await attempt.go_on(sent, outcome)
+    except BaseException:
+        await attempt.interrupted()
         raise
 
 
@@ -117,6 +153,7 @@ class Attempt:
         "book",
         "ends_at",
         "failures",
+        "is_under_way",
         "listening",
         "nonce",
         "owner",
@@ -133,6 +170,8 @@ class Attempt:
 
     def __init__(self, book: Book, spec: Spec, owner: str, nonce: str) -> None:
         self.book, self.spec, self.owner, self.nonce = book, spec, owner, nonce
+        self.is_under_way = False
+        """Whoever goes on with it cleans up after it."""
         self.ends_at: float | None = None
         self.sent: float | None = None
         """Before the first request was sent that may have been granted."""

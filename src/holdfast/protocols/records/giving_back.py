@@ -19,13 +19,14 @@ from ...rules.requests import (
     Adopt,
     Gone,
     Release,
+    Reply,
     Stop,
     Withdraw,
 )
 from ..book import Book, Job, LeaseState
 from .trouble import insist, loss_reason, unavailable
 
-__all__ = ["abandon", "clean_up", "dropped", "release", "tell_of_loss"]
+__all__ = ["abandon", "clean_up", "dropped", "release", "released", "releasing", "tell_of_loss"]
 
 HAND_OVER_SECONDS = 1.0
 """How long one who was interrupted waits for its attempt to be withdrawn."""
@@ -34,14 +35,19 @@ JOB_SECONDS = 60.0
 """How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
 
 
-async def release(book: Book, state: LeaseState, patience: float) -> None:
-    """Give it back. Where it was gone already the state says so; after a failure it can be called again."""
-    # Without the detour through its Python constructor.
-    request = tuple.__new__(Release, (state.nonce, book.linger if state.uncertain else 0.0))
-    state.leaving = True
+async def release(
+    book: Book, state: LeaseState, patience: float, outcome: Reply | Exception | None = None
+) -> None:
+    """Give it back. Where it was gone already the state says so; after a failure it can be called again.
+
+    ``outcome``: what came of the first request, where the caller has made it itself.
+    """
+    request = releasing(book, state)
     try:
         try:
-            reply = await Apply(state.name, request)
+            if isinstance(outcome, Exception):
+                raise outcome
+            reply = await Apply(state.name, request) if outcome is None else outcome
         except Troubled as trouble:
             state.parted = state.parted or isinstance(trouble, Unknown)
             if not patience:
@@ -56,13 +62,26 @@ async def release(book: Book, state: LeaseState, patience: float) -> None:
     except BaseException:
         await abandon(book, state, wait=True)
         raise
-    book.leases.pop(state.nonce, None)
     # Had a release of ours come first, there would have been nothing to break.
     if isinstance(reply, Gone) and (reply.reason == "broken" or not state.parted):
+        book.leases.pop(state.nonce, None)
         state.lose(loss_reason(reply), reply.note)
         await tell_of_loss(state)
     else:
-        state.end("released")
+        released(book, state)
+
+
+def releasing(book: Book, state: LeaseState) -> Release:
+    """The request that gives it back, and from now on it is on its way."""
+    state.leaving = True
+    # Without the detour through its Python constructor.
+    return tuple.__new__(Release, (state.nonce, book.linger if state.uncertain else 0.0))
+
+
+def released(book: Book, state: LeaseState) -> None:
+    """It was given back."""
+    book.leases.pop(state.nonce, None)
+    state.end("released")
 
 
 async def abandon(book: Book, state: LeaseState, wait: bool = False) -> None:
