@@ -159,10 +159,11 @@ class HearsFirst(OneHears):
 
     def _let_go(self) -> None:
         """What came while we waited, nobody else was told of."""
-        with contextlib.suppress(ValueError):
-            while self._is_behind and self._epoll.poll(0, 1):
-                self._is_behind = self._heard(self._listens_to)
-        self._is_behind = False
+        if self._is_behind:
+            with contextlib.suppress(ValueError):
+                while self._is_behind and self._epoll.poll(0, 1):
+                    self._is_behind = self._heard(self._listens_to)
+            self._is_behind = False
 
     def close(self) -> None:
         super().close()

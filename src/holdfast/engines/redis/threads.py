@@ -120,7 +120,7 @@ class RedisThreads:
     def listen(self, name: str | None) -> None:
         if name is None:
             self._ears.start()
-        else:
+        elif self._home is None or self._ears.line_in_place() is None:  # mostly all is in place
             at_once(self._listen(name))
 
     async def _listen(self, name: str) -> None:

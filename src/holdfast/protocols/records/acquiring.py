@@ -78,7 +78,6 @@ Outcome = Reply | Troubled | LeaseState
 async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> LeaseState | NotGranted:
     """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
     nonce = book.new_nonce()
-    request = asking(book, spec, owner, nonce)
     attempt: Attempt | None = None
     outcome: Outcome | None = None
     sent = book.now()
@@ -86,7 +85,7 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
         if spec.name not in book.crowded or timeout == 0:
             # Mostly this is all there is to it, so nothing is made ready for more.
             try:
-                outcome = await Apply(spec.name, request)
+                outcome = await Apply(spec.name, asking(book, spec, owner, nonce))
             except Troubled as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
@@ -189,7 +188,8 @@ class Attempt:
         self.listening = False
         self.trouble_since: float | None = None
         self.failures = 0
-        self.request = asking(book, spec, owner, nonce)
+        self.request: Acquire | None = None
+        """Made when it is needed: mostly it is to ask for a place in the queue, too."""
 
     async def go_on(self, sent: float, outcome: Outcome | None) -> LeaseState | NotGranted:
         """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet."""
@@ -201,6 +201,14 @@ class Attempt:
             else:
                 self.sent = self.asked = sent
             while True:
+                if outcome.__class__ is Queued:
+                    until = self.in_line(outcome)
+                    if until is None:
+                        return await self._too_late()
+                    woken = await Wait(self.nonce, until, outcome.blockers)
+                    outcome = self.handed(woken) if woken.__class__ is Handed else None
+                    if outcome is not None and is_in_time(self.book, outcome):
+                        return outcome
                 if isinstance(outcome, Troubled):
                     await self.outlast(outcome)
                 else:
@@ -218,16 +226,19 @@ class Attempt:
         self.asked = self.book.now()
         if self.sent is None:
             self.sent = self.asked
-        if self.placed is None and self.request.wait:
+        request = self.request
+        if request is None:
+            request = self.request = asking(self.book, self.spec, self.owner, self.nonce)
+        if self.placed is None and request.wait:
             self.placed = self.asked
         self.traces = True
         try:
-            return await Apply(self.spec.name, self.request)
+            return await Apply(self.spec.name, request)
         except Troubled as trouble:
             return trouble
 
-    async def weigh(self, outcome: Reply | LeaseState) -> LeaseState | NotGranted | None:
-        """The end of the attempt, or None: it is time to ask again."""
+    async def weigh(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
+        """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""
         book = self.book
         if isinstance(outcome, Granted):
             reply = await self.dated(outcome) if self.undated else outcome
@@ -238,15 +249,11 @@ class Attempt:
                 if self.listening and not self.queued:
                     book.crowded.pop(self.spec.name, None)
                 return outcome
-        done: LeaseState | NotGranted | None = None
-        if not isinstance(outcome, LeaseState):
-            done = await self.not_yet(outcome)
-            if done.__class__ is LeaseState:
-                if book.now() < done.deadline and not book.closed:
-                    return done
-                outcome = done
+        done: NotGranted | None = None
         if isinstance(outcome, LeaseState):
             done = await self.granted_too_late(outcome)
+        elif outcome is not None:
+            done = await self.not_granted(outcome)
         if done is None:
             if book.closed:
                 await self.client_closed()
@@ -304,7 +311,7 @@ class Attempt:
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
         self.placed = None
-        self.request = asking(self.book, self.spec, self.owner, self.nonce)
+        self.request = None
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def client_closed(self) -> None:
@@ -314,20 +321,20 @@ class Attempt:
             self.traces = False
         raise closed()
 
-    async def not_yet(self, reply: Reply) -> LeaseState | NotGranted | None:
-        """Wait for the turn; returns when it is time to ask again, or with what ends the attempt."""
-        if isinstance(reply, Queued):
-            self.trouble_since, self.failures = None, 0
-            self.queued = True
-            self.book.keep_place(self.nonce, reply.refresh_in)
-            now = self.book.now()
-            if self.ends_at is not None and now >= self.ends_at:
-                return await self._too_late()
-            until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
-            if self.ends_at is not None:
-                until = min(until, self.ends_at)
-            woken = await Wait(self.nonce, until, reply.blockers)
-            return self.handed(woken) if woken.__class__ is Handed else None
+    def in_line(self, reply: Queued) -> float | None:
+        """It has a place in the queue: until when to wait for its turn. None: there is no time left."""
+        self.trouble_since, self.failures = None, 0
+        self.queued = True
+        self.book.keep_place(self.nonce, reply.refresh_in)
+        now = self.book.now()
+        until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
+        ends_at = self.ends_at
+        if ends_at is None:
+            return until
+        return min(until, ends_at) if now < ends_at else None
+
+    async def not_granted(self, reply: Reply) -> NotGranted | None:
+        """Get ready for waiting, or end the attempt."""
         self.traces = self.uncertain
         if isinstance(reply, Busy):
             now = self.book.now()
@@ -467,9 +474,8 @@ async def _take_free(book: Book, specs: tuple[Spec, ...], owner: str) -> list[Le
     sent = await Now()
     taken: list[LeaseState] = []
     try:
-        replies = await ApplyInOrder(
-            tuple((a.spec.name, a.request) for a in attempts), stop_when_refused=True
-        )
+        steps = tuple((each.spec.name, asking(book, each.spec, owner, each.nonce)) for each in attempts)
+        replies = await ApplyInOrder(steps, stop_when_refused=True)
         for attempt, reply in zip(attempts, replies, strict=False):
             if isinstance(reply, Busy):
                 break
