@@ -131,7 +131,8 @@ class _Bundles:
         self._closed = False
 
     def fan(self, op: Fan) -> Answers:
-        self._refusal.refuse()
+        if self._refusal.why:
+            self._refusal.refuse()
         try:
             bundle = self._idle.get_nowait()
         except queue.Empty:
