@@ -11,7 +11,7 @@ from ...protocols.quorum import Answers, Fan
 from ...protocols.quorum.ops import Batch
 from ..redis.settings import Address
 from .keys import Space
-from .translation import answers, loading_commands, lone_answer, missing_scripts, pack, pack_alone
+from .translation import PACKERS, answers, loading_commands, lone_answer, missing_scripts, pack
 
 __all__ = ["Asking", "Question", "expected", "questions_of"]
 
@@ -52,7 +52,8 @@ class Question:
         """Whoever asked looks here. What comes later than it waited for comes here too."""
         self.sent_at = now
         if len(batch) == 1:  # nearly always
-            packed = pack_alone(space, *batch[0])
+            name, ask = batch[0]
+            packed = PACKERS[ask.__class__](space, name, ask)
             self._packed = [packed]
             self.before, self.after, self.wanted, self.number, self.usual, self.usually = packed
             """``usual``: the reply of most nodes, as it comes, and what it means; None: it is not known."""

@@ -66,7 +66,7 @@ class Bundle:
                 if now >= ends_at:
                     self._look_up(0.0)  # this thread may not have run since answers came
                     break
-                self._look_up(ends_at - now, look_until)
+                self._look_up(ends_at - now, look_until if now < look_until else 0.0)
                 now = monotonic()
             if now < look_until:
                 self._looks.found()
@@ -99,11 +99,13 @@ class Bundle:
 
     def _news(self, seconds: float, look_until: float) -> list[tuple[int, int]]:
         """At first without sleeping, where enough of them have answered soon: see ``engines/looking.py``."""
-        while monotonic() < look_until:
+        while look_until:
             let_others_run()
             news = self._poll.poll(0)
             if news:
                 return news
+            if monotonic() >= look_until:
+                break
         return self._poll.poll(seconds * 1000)
 
     def _refuse_doubles(self, line: NodeLine) -> None:

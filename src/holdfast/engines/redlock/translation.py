@@ -25,13 +25,13 @@ from .keys import MARK_KEY, RECORDS, Space, escaped
 from .loading import load
 
 __all__ = [
+    "PACKERS",
     "Packed",
     "answers",
     "loading_commands",
     "lone_answer",
     "missing_scripts",
     "pack",
-    "pack_alone",
     "run_of_info",
 ]
 
@@ -73,12 +73,7 @@ class Packed(NamedTuple):
 
 
 def pack(space: Space, batch: Batch) -> list[Packed]:
-    return [_PACKERS[question.__class__](space, name, question) for name, question in batch]
-
-
-def pack_alone(space: Space, name: str, question: Any) -> Packed:
-    """The same for a batch of one question: nearly every batch is."""
-    return _PACKERS[question.__class__](space, name, question)
+    return [PACKERS[question.__class__](space, name, question) for name, question in batch]
 
 
 def loading_commands() -> tuple[bytes, int]:
@@ -177,7 +172,7 @@ def _raise(space: Space, name: str, ask: node.Raise) -> Packed:
     return _markless("raise", keys, [_number(fence) for _, fence in ask.fences])
 
 
-_PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
+PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
     node.Acquire: _acquire,
     node.Stamp: lambda space, name, ask: _script(
         "stamp", space.key_of(name), _text(ask.owner), _number(ask.number)

@@ -263,7 +263,7 @@ def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Ans
 def _remember(quorum: Quorum, taking: Taking) -> None:
     """What the answers teach beyond this attempt, and where nothing of it is or can arrive any more."""
     if taking.is_plain:
-        quorum.saw(taking.verdict.token)  # type: ignore[union-attr]  # one that is plain was counted
+        quorum.saw(taking.verdict.token)  # type: ignore[union-attr]  # one that is plain is counted
         return
     absent = []
     for each, reply in taking.answers.items():

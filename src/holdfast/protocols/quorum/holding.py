@@ -163,10 +163,14 @@ async def _release_everywhere(
     else:
         least = size if hears_all else needed
 
+    kept = 0
+
     def enough(answers: Answers) -> bool:
+        nonlocal kept
         if len(answers) < least:
             return False
         if not absent and kept_by_all(answers):  # nearly always, and then they are a majority
+            kept = len(answers)
             return True
         return _is_given_back(_with(absent, answers), size)
 
@@ -175,7 +179,7 @@ async def _release_everywhere(
         answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
     else:
         answers = await quorum.ask(batch, enough, behind_until)
-        if len(answers) >= needed and kept_by_all(answers):
+        if kept == len(answers) > 0:  # no more came than was judged on the way
             return None
     told = _with(absent, answers)
     if not is_over(told, size):
