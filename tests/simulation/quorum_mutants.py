@@ -86,7 +86,7 @@ def write_back_not_awaited() -> Patch:
         for taking in takings:
             assert isinstance(taking.verdict, ToStamp)
             number = taking.verdict.number
-            ask: Any = ((taking.name, node.Stamp(taking.request.owner, number)),)
+            ask: Any = ((taking.name, node.Stamp(taking.owner, number)),)
             await quorum.ask_each(dict.fromkeys(taking.verdict.nodes, ask), lambda answers: True)
             taking.verdict = Counted(number)
 
@@ -192,10 +192,10 @@ def release_to_the_granting() -> Patch:
 
     def remember(quorum: Quorum, taking: Taking) -> None:
         issued = {each for each, reply in taking.answers.items() if isinstance(reply, node.Issued)}
-        granted[taking.request.owner] = issued
+        granted[taking.owner] = issued
 
-    def ask(self: Quorum, batch: Any, enough: Callable[[Answers], bool]) -> Fan:
-        return asks_of(shipped_ask(self, batch, enough))
+    def ask(self: Quorum, batch: Any, enough: Callable[[Answers], bool], *rest: Any) -> Fan:
+        return asks_of(shipped_ask(self, batch, enough, *rest))
 
     def ask_each(self: Quorum, asks: Any, enough: Callable[[Answers], bool], *rest: Any, **more: Any) -> Fan:
         return asks_of(shipped_each(self, asks, enough, *rest, **more))

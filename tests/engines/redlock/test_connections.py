@@ -28,7 +28,7 @@ from holdfast.engines.redlock.keys import Space
 from holdfast.engines.redlock.settings import settings_from_url
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.rules import node
-from holdfast.rules.requests import Inspect
+from holdfast.rules.requests import Inspect, Reply
 from support import async_wait_until, wait_until
 
 
@@ -184,10 +184,9 @@ def test_answers_that_came_while_the_thread_did_not_run_are_read(
 def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -> None:
     """Whatever it does first."""
     settings = settings_from_url(parse_url(trio.url(connections=1)), {})
-    keepers: list[threading.Thread] = []
 
     def is_keeper() -> bool:
-        return threading.current_thread() in keepers
+        return threading.current_thread().name == "keeper"
 
     hooks = Hooks("me", lambda nonce, handed=None: None, lambda: None, 0.5, is_keeper)
     adapter = RedlockThreads(settings, Space("holdfast"), hooks)
@@ -195,8 +194,11 @@ def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -
     busy = adapter._bundles._idle.get_nowait()
     with pytest.raises(Exception, match="connections to the nodes are busy"):
         adapter.apply("x", Inspect())
-    keepers.append(threading.current_thread())
-    adapter.apply("x", Inspect())
+    told: list[Reply] = []
+    keeper = threading.Thread(target=lambda: told.append(adapter.apply("x", Inspect())), name="keeper")
+    keeper.start()
+    keeper.join()
+    assert len(told) == 1
     busy.close()
     adapter.close()
 

@@ -11,7 +11,7 @@ from ...protocols.quorum import Answers, Fan
 from ...protocols.quorum.ops import Batch
 from ..redis.settings import Address
 from .keys import Space
-from .translation import answers, loading_commands, lone_answer, missing_scripts, pack
+from .translation import PACKERS, answers, loading_commands, lone_answer, missing_scripts, pack
 
 __all__ = ["Asking", "Question", "expected", "questions_of"]
 
@@ -38,6 +38,8 @@ class Question:
         "sent_at",
         "space",
         "told",
+        "usual",
+        "usually",
         "wanted",
     )
 
@@ -49,15 +51,18 @@ class Question:
         self.answers = answers
         """Whoever asked looks here. What comes later than it waited for comes here too."""
         self.sent_at = now
-        self.number = 0
-        self.told: tuple[Any, ...] = ()
-        """What it means that this number answers it. Nodes mostly answer the same: then it is made once."""
-        self._packed = packed = pack(space, batch)
-        if len(packed) == 1:
-            self.before, self.after, self.wanted = packed[0]
+        if len(batch) == 1:  # nearly always
+            name, ask = batch[0]
+            packed = PACKERS[ask.__class__](space, name, ask)
+            self._packed = [packed]
+            self.before, self.after, self.wanted, self.number, self.usual, self.usually = packed
+            """``usual``: the reply of most nodes, as it comes, and what it means; None: it is not known."""
         else:
-            self.before, self.after = b"", None
-            self.wanted = sum([each.replies for each in packed])
+            self._packed = pack(space, batch)
+            self.before, self.after, self.number, self.usual, self.usually = b"", None, 0, None, ()
+            self.wanted = sum([each.replies for each in self._packed])
+        self.told = self.usually
+        """What it means that this number answers it. Nodes mostly answer the same: then it is made once."""
 
     def payload(self, run: str) -> bytes:
         """For a server in this life of it."""
@@ -82,6 +87,9 @@ class Asking:
     """One node's part of a question that needs a closer look than a number does."""
 
     __slots__ = ("_again", "_loads", "node", "question", "replies", "wanted")
+
+    usual = None
+    """Nor does it go by the bytes of a reply."""
 
     def __init__(self, question: Question, node: int) -> None:
         self.node = node

@@ -11,7 +11,7 @@ from typing import Final
 from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Fan
 from ..looking import Looks, let_others_run
-from .asking import Question, questions_of
+from .asking import Question
 from .greeting import one_server
 from .keys import Space
 from .lines import NodeLine
@@ -52,27 +52,30 @@ class Bundle:
             now = monotonic()
             if now - self._used_at > IDLE_SECONDS:
                 self._look_up(0.0)
-            ends_at = now + op.seconds
-            lines, enough = self._lines, op.enough
+            asks, enough, seconds, _, _ = op
+            ends_at = now + seconds
             answers: Answers = {}
-            asked = questions_of(self._space, op, answers, now)
-            for node, question in asked:
+            lines, batch = self._lines, None
+            for node, each in asks:
+                if each is not batch:  # mostly all are asked the same, and it is packed once
+                    batch, question = each, Question(self._space, op, each, answers, now)
                 lines[node].ask(question, now)
             look_until = self._looks.until()
-            while not enough(answers) and len(answers) < len(asked):
+            wanted = len(asks)
+            while not enough(answers) and len(answers) < wanted:
                 if now >= ends_at:
                     self._look_up(0.0)  # this thread may not have run since answers came
                     break
-                self._look_up(ends_at - now, look_until)
+                self._look_up(ends_at - now, look_until if now < look_until else 0.0)
                 now = monotonic()
             if now < look_until:
                 self._looks.found()
             self._used_at = now
-            if len(answers) == len(asked):
+            if len(answers) == wanted:
                 return answers
-            for node, question in asked:
-                if lines[node].next is question:
-                    lines[node].leave()
+            for line in lines:
+                if line.next is not None:
+                    line.leave()
             return answers.copy()  # what comes from now on is no answer to this any more
         except BaseException:
             self.close()  # nobody knows what was sent and what is to come
@@ -80,25 +83,29 @@ class Bundle:
 
     def _look_up(self, seconds: float, look_until: float = 0.0) -> None:
         """Wait for news of any connection, and have it seen to."""
+        by_fileno = self._by_fileno
         for fileno, _ in self._news(seconds, look_until):
-            line = self._by_fileno.get(fileno)
-            if line is None or line.fileno != fileno:
-                self._by_fileno = {each.fileno: each for each in self._lines}
-                line = self._by_fileno.get(fileno)
-                if line is None:
+            if fileno not in by_fileno or by_fileno[fileno].fileno != fileno:
+                self._by_fileno = by_fileno = {each.fileno: each for each in self._lines}
+                if fileno not in by_fileno:
                     continue  # given up since the poll told of it
-            is_new = not line.run
-            line.ready()
-            if is_new and line.run:
-                self._refuse_doubles(line)
+            line = by_fileno[fileno]
+            if line.run:
+                line.ready()
+            else:
+                line.ready()
+                if line.run:
+                    self._refuse_doubles(line)
 
     def _news(self, seconds: float, look_until: float) -> list[tuple[int, int]]:
         """At first without sleeping, where enough of them have answered soon: see ``engines/looking.py``."""
-        while monotonic() < look_until:
+        while look_until:
             let_others_run()
             news = self._poll.poll(0)
             if news:
                 return news
+            if monotonic() >= look_until:
+                break
         return self._poll.poll(seconds * 1000)
 
     def _refuse_doubles(self, line: NodeLine) -> None:

@@ -52,6 +52,8 @@ class NodeLine:
 
     __slots__ = (
         "_again_at",
+        "_before",
+        "_beginning",
         "_client",
         "_failures",
         "_feed",
@@ -59,7 +61,9 @@ class NodeLine:
         "_greeting",
         "_heard",
         "_interest",
+        "_is_between",
         "_lookup",
+        "_member",
         "_owed",
         "_places",
         "_poll",
@@ -104,8 +108,14 @@ class NodeLine:
         self._socket: socket.socket | None = None
         self._interest = 0
         self._unsent = b""
+        self._before: bytes | None = None
+        self._member = ""
+        self._beginning = b""
+        """How the question began that was last asked here: up to the mark, and what that must say."""
         self._owed: deque[Question | Asking] = deque()
         """What was sent, in its order, and is not answered."""
+        self._is_between = False
+        """Whether the next byte begins a reply: the reader has nothing of it yet."""
         self.next: Question | None = None
         """What is sent as soon as there is a connection."""
         self._greeting: Coroutine[Any, Any, str] | None = None
@@ -130,7 +140,9 @@ class NodeLine:
             owed.append(question)
             # As ``Question.payload`` and ``_send`` do, written out for the path of every grant.
             if question.after is not None:
-                payload = b"".join((question.before, expected(question.member, run), question.after))
+                if question.before is not self._before or question.member is not self._member:
+                    self._begins(question)
+                payload = self._beginning + question.after
             else:
                 payload = question.before or question.payload(run)
             try:
@@ -146,6 +158,11 @@ class NodeLine:
                 self._keep(payload, sent)
             return
         self._ask_later(question, now)
+
+    def _begins(self, question: Question) -> None:
+        """One lock is mostly taken again and again: then the next question begins like this one."""
+        self._before, self._member = question.before, question.member
+        self._beginning = question.before + expected(question.member, self.run)
 
     def _ask_later(self, question: Question, now: float) -> None:
         """It is not quite ready for it."""
@@ -212,31 +229,52 @@ class NodeLine:
             return
         try:
             data = self._recv(READ_BYTES)
-            if not data:
-                raise ConnectionResetError(errno.ECONNRESET, "the server closed it")
-            self._feed(data)
-            gets, owed = self._gets, self._owed
-            while (reply := gets()) is not False:
-                if reply.__class__ is int and self.run:
-                    question = owed[0]
-                    if type(question) is Question and question.wanted == 1:  # nearly always
-                        owed.popleft()
-                        if reply == question.number and question.told:
-                            question.answers[self.node] = question.told
-                        else:
-                            question.numbered(self.node, reply)
-                        continue
-                if self.run:
-                    self._answered(reply)
-                else:
-                    self._greeted(reply)
-                if self._socket is None:
-                    return
+            owed = self._owed
+            if self._is_between and owed and data == owed[0].usual:  # nearly always
+                question = owed.popleft()
+                question.answers[self.node] = question.usually  # type: ignore[union-attr]  # no Asking has one
+            else:
+                self._read(data)
         except BlockingIOError:
             return
         except (OSError, IndexError, hiredis.ProtocolError) as error:
             told = getattr(error, "strerror", None) or type(error).__name__
             self._break(f"the connection to {self.address} broke: {told}")
+
+    def _read(self, data: bytes) -> None:
+        """What came is not just the reply that was awaited."""
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "the server closed it")
+        if self._is_between:
+            data = self._without_usual(data)
+            if not data:
+                return
+        gets, owed = self._gets, self._owed
+        self._feed(data)
+        while (reply := gets()) is not False:
+            if reply.__class__ is int and self.run:
+                question = owed[0]
+                if type(question) is Question and question.wanted == 1:
+                    owed.popleft()
+                    question.numbered(self.node, reply)
+                    continue
+            if self.run:
+                self._answered(reply)
+            else:
+                self._greeted(reply)
+            if self._socket is None:
+                return
+        # Nothing comes that was not asked for. While anything is owed, some of it may have come.
+        self._is_between = not owed and self.run != ""
+
+    def _without_usual(self, data: bytes) -> bytes:
+        """Take what begins it, as long as that is what was awaited: one that was late has several to tell."""
+        owed = self._owed
+        while owed and owed[0].usual is not None and data.startswith(owed[0].usual):
+            question = owed.popleft()
+            question.answers[self.node] = question.usually  # type: ignore[union-attr]  # as above
+            data = data[len(question.usual) :]  # type: ignore[arg-type]  # it was looked at just now
+        return data
 
     def _is_under_way(self) -> bool:
         """See to what comes before any answer. Whether there may be one."""
@@ -347,6 +385,7 @@ class NodeLine:
             self._let_go()
             self._reach_next(os.strerror(code))
             return
+        self._is_between = False
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
         login = self._settings.login
@@ -443,6 +482,7 @@ class NodeLine:
             self._socket.close()
             self._socket = None
         self.run = ""
+        self._before = None
         self.fileno = -1
         self._unsent = b""
         self._owed.clear()

@@ -46,22 +46,22 @@ REFUSED_SECONDS: Final = 10.0
 class Refusal:
     """Why these can be no nodes of a quorum. It may be put right while clients live: it is not for ever."""
 
-    __slots__ = ("_until", "_why")
+    __slots__ = ("_until", "why")
 
     def __init__(self) -> None:
-        self._why = ""
+        self.why = ""
         self._until = 0.0
 
     def found(self, why: str) -> None:
         self._until = boottime() + REFUSED_SECONDS
-        self._why = why
+        self.why = why
 
     def refuse(self) -> None:
         """Raise it, if it was found lately."""
-        if self._why:
+        if self.why:
             if boottime() < self._until:
-                raise EngineUnavailable(self._why)
-            self._why = ""
+                raise EngineUnavailable(self.why)
+            self.why = ""
 
 
 class Debt(NamedTuple):

@@ -54,6 +54,8 @@ class RedlockThreads:
         self._bundles = _Bundles(settings, space, hooks)
         self._at_once = at_once(hooks)
         self._is_keeper = hooks.is_keeper
+        self._here = threading.local()
+        """Whether this thread is the keeper, once that was asked: it stays what it is."""
 
     @property
     def source(self) -> str:
@@ -73,7 +75,11 @@ class RedlockThreads:
 
     def run(self, script: QuorumScript[T]) -> T:
         """The keeper has connections of its own: what is held does not wait behind those who want it."""
-        return scripts.run(script, self._do_apart if self._is_keeper() else self._do)
+        try:
+            is_keeper = self._here.is_keeper
+        except AttributeError:
+            is_keeper = self._here.is_keeper = self._is_keeper()
+        return scripts.run(script, self._do_apart if is_keeper else self._do)
 
     def _do(self, op: Any) -> Any:
         return self._bundles.fan(op) if op.__class__ is Fan else self._do_here(op)
@@ -131,36 +137,42 @@ class _Bundles:
         self._closed = False
 
     def fan(self, op: Fan) -> Answers:
-        self._refusal.refuse()
+        if self._refusal.why:
+            self._refusal.refuse()
         try:
             bundle = self._idle.get_nowait()
         except queue.Empty:
             bundle = self._take()
-        answers = self._ask(bundle, op)
-        if not self._closed:
+        try:
+            answers = bundle.fan(op)
+        except BaseException as error:
+            self._failed(bundle, error)
+            raise
+        if self._closed:
+            bundle.close()
+        else:
             self._idle.put(bundle)
         return answers
 
     def fan_apart(self, op: Fan) -> Answers:
         self._refusal.refuse()
         bundle = self._apart.pop() if self._apart else self._new()
-        answers = self._ask(bundle, op)
-        if not self._closed:
-            self._apart.append(bundle)
-        return answers
-
-    def _ask(self, bundle: Bundle, op: Fan) -> Answers:
         try:
             answers = bundle.fan(op)
         except BaseException as error:
-            with self._mutex:
-                self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
-            if isinstance(error, EngineUnavailable):
-                self._refusal.found(str(error))
+            self._failed(bundle, error)
             raise
         if self._closed:
             bundle.close()
+        else:
+            self._apart.append(bundle)
         return answers
+
+    def _failed(self, bundle: Bundle, error: BaseException) -> None:
+        with self._mutex:
+            self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
+        if isinstance(error, EngineUnavailable):
+            self._refusal.found(str(error))
 
     def _take(self) -> Bundle:
         ends_at = boottime() + self._seconds

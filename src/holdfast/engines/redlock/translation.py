@@ -24,7 +24,16 @@ from ..redis.settings import Address
 from .keys import MARK_KEY, RECORDS, Space, escaped
 from .loading import load
 
-__all__ = ["Packed", "answers", "loading_commands", "lone_answer", "missing_scripts", "pack", "run_of_info"]
+__all__ = [
+    "PACKERS",
+    "Packed",
+    "answers",
+    "loading_commands",
+    "lone_answer",
+    "missing_scripts",
+    "pack",
+    "run_of_info",
+]
 
 PACKED_AT_MOST: Final = 10_000
 """So many beginnings and ends of commands are kept for one space."""
@@ -35,7 +44,9 @@ PAGE: Final = b"500"
 DURABLE: Final = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 NO_FORMER_MASTER: Final = b"0" * 40
 
-_packed: Final = tuple.__new__
+_new: Final = tuple.__new__
+_KEPT: Final = node.Kept()
+_KEPT_ALONE: Final = (_KEPT,)
 _INFO: Final = packed_command(b"INFO", b"server", b"replication", b"memory")
 _CONFIG: Final = packed_command(b"CONFIG", b"GET", *DURABLE)
 _MARK: Final = packed_command(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest")
@@ -50,16 +61,19 @@ class Packed(NamedTuple):
     after: bytes | None
     """None: nothing comes in between."""
     replies: int
+    number: int = 0
+    """What nearly every node replies to it, where that is known before."""
+    usual: bytes | None = None
+    """This reply as it comes; None: it is not known."""
+    told: tuple[Any, ...] = ()
+    """What it means, if nothing else was asked."""
 
     def bytes_for(self, expected: bytes) -> bytes:
         return self.before if self.after is None else b"".join((self.before, expected, self.after))
 
 
 def pack(space: Space, batch: Batch) -> list[Packed]:
-    if len(batch) == 1:  # nearly always
-        name, question = batch[0]
-        return [_PACKERS[question.__class__](space, name, question)]
-    return [_PACKERS[question.__class__](space, name, question) for name, question in batch]
+    return [PACKERS[question.__class__](space, name, question) for name, question in batch]
 
 
 def loading_commands() -> tuple[bytes, int]:
@@ -97,7 +111,7 @@ def _markless(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> Packed
 
 
 def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
-    owner, hint = _text(ask.owner), _number(ask.hint)
+    owner, hint = ask.owner.encode("utf-8", "surrogatepass"), b"%d" % ask.hint
     fresh = b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(owner), owner, len(hint), hint)
     shape = name, ask[2:]
     kept = space.packed.get(shape)
@@ -118,19 +132,21 @@ def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
         kept = whole.before, cast(bytes, whole.after)[len(fresh) :]
         if not ask.metadata and not ask.instead_of:
             _keep(space, shape, kept)
-    return _packed(Packed, (kept[0], fresh + kept[1], 1))
+    told = (_new(node.Issued, (ask.hint,)),)
+    return _new(Packed, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
 
 
 def _release(space: Space, name: str, ask: node.Release) -> Packed:
-    owner = _bulk(_text(ask.owner))
+    owner = ask.owner.encode("utf-8", "surrogatepass")
     shape = name, ask.linger
     kept = space.packed.get(shape)
     if kept is None:
         linger = _number(ask.linger)
-        whole = _markless("release", (space.key_of(name),), (b"", linger)).before
-        kept = whole[: -len(_bulk(b"") + _bulk(linger))], _bulk(linger)
+        anybody = _markless("release", (space.key_of(name),), (b"", linger)).before
+        kept = anybody[: -len(_bulk(b"") + _bulk(linger))], _bulk(linger)
         _keep(space, shape, kept)
-    return _packed(Packed, (b"".join((kept[0], owner, kept[1])), None, 1))
+    whole = b"%b$%d\r\n%b\r\n%b" % (kept[0], len(owner), owner, kept[1])
+    return _new(Packed, (whole, None, 1, 1, b":1\r\n", _KEPT_ALONE))
 
 
 def _keep(space: Space, shape: object, ends: tuple[bytes, bytes]) -> None:
@@ -156,7 +172,7 @@ def _raise(space: Space, name: str, ask: node.Raise) -> Packed:
     return _markless("raise", keys, [_number(fence) for _, fence in ask.fences])
 
 
-_PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
+PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
     node.Acquire: _acquire,
     node.Stamp: lambda space, name, ask: _script(
         "stamp", space.key_of(name), _text(ask.owner), _number(ask.number)
@@ -246,10 +262,6 @@ def _claim(raw: list[Any] | bytes) -> node.Claim | None:
 def _record(fence: int, claim: list[Any] | bytes, over: list[list[Any]]) -> node.NodeRecord:
     ended = [node.Over(_string(o), r.decode(), _string(n), forget_at) for o, r, n, forget_at in over]
     return node.NodeRecord(fence, _claim(claim), tuple(ended))
-
-
-_KEPT: Final = node.Kept()
-_KEPT_ALONE: Final = (_KEPT,)
 
 
 def lone_answer(question: Any, number: int) -> tuple[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...core.ops import Pause, Refused, Troubled
@@ -19,7 +18,16 @@ from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .membership import described, hear, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance
 from .state import Attempt, Quorum, column
-from .tally import FAILED, Counted, ToStamp, Verdict, after_acquire, after_stamp, is_answered
+from .tally import (
+    FAILED,
+    Counted,
+    ToStamp,
+    Verdict,
+    after_acquire,
+    after_stamp,
+    is_answered,
+    issued_by_all,
+)
 from .views import Seen, holders_of, seen_claims, soonest_end
 
 __all__ = ["Taking", "acquire", "acquire_in_order", "let_go", "take"]
@@ -35,21 +43,41 @@ NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, Refused)
 """Answers to Acquire that say: nothing of this attempt is here."""
 
 
-@dataclass(slots=True, eq=False)
+Terms = tuple[int, int, str, str, str, tuple[str, ...], str]
+"""What is asked for, as ``node.Acquire`` has it behind the owner and the hint: the ttl is the first of it."""
+
+
 class Taking:
     """One name of a round."""
 
-    attempt: Attempt
-    request: node.Acquire
-    ttl: float
-    sent: float = 0.0
-    """Before its first request was sent."""
-    answers: dict[int, Any] = field(default_factory=dict)
-    verdict: Verdict = FAILED
+    __slots__ = ("attempt", "index", "is_plain", "judged", "owner", "sent", "terms", "told", "ttl", "verdict")
+
+    def __init__(self, attempt: Attempt, owner: str, terms: Terms, ttl: float) -> None:
+        self.attempt = attempt
+        self.owner = owner
+        """By which this try is known to nodes."""
+        self.terms = terms
+        self.ttl = ttl
+        self.index = 0
+        """Which of the round it is."""
+        self.sent = 0.0
+        """Before its first request was sent."""
+        self.told: Answers = {}
+        """What the nodes answered to the round."""
+        self.verdict: Verdict = FAILED
+        self.judged = 0
+        """By how many answers."""
+        self.is_plain = False
+        """Whether all of these said the same: it is ours, with this number."""
 
     @property
     def name(self) -> str:
         return self.attempt.name
+
+    @property
+    def answers(self) -> dict[int, Any]:
+        """What the nodes answered to this name."""
+        return column(self.told, self.index)
 
     def seen(self, size: int) -> list[Seen]:
         """Who has it, as far as the answers tell."""
@@ -61,7 +89,10 @@ async def acquire(quorum: Quorum, name: str, ask: Acquire) -> Reply:
     """One name: granted, or, with nothing left behind on the nodes, when to try again."""
     attempt = quorum.attempt(name, ask.nonce)
     for again in range(SPLIT_TRIES + 1):
-        (taking,) = await _take_for(quorum, ((attempt, ask),))
+        taking = _taking(quorum, attempt, ask)
+        await take(quorum, [taking])
+        if taking.verdict.__class__ is not Counted:
+            (taking,) = await _learn(quorum, [taking], ((attempt, ask),))
         if taking.verdict.__class__ is Counted:
             return _granted(quorum, taking, ask)
         seen = taking.seen(quorum.size)
@@ -84,7 +115,9 @@ async def acquire_in_order(
 ) -> list[Reply]:
     """Several names in one round; those behind the first that is not granted are given back."""
     wanted = [(quorum.attempt(name, ask.nonce), ask) for name, ask in asks]
-    takings = await _take_for(quorum, wanted)
+    takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
+    if not all(taking.verdict.__class__ is Counted for taking in takings):
+        takings = await _learn(quorum, takings, wanted)
     replies: list[Reply] = []
     refused = False
     for taking, (attempt, ask) in zip(takings, wanted, strict=True):
@@ -102,21 +135,17 @@ async def acquire_in_order(
 
 
 def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
-    assert isinstance(taking.verdict, Counted)  # noqa: S101 - the callers have looked
     attempt = taking.attempt
-    attempt.token = taking.verdict.token
-    quorum.no_longer_waits(attempt)
-    return Granted(attempt.token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata)
+    attempt.token = token = taking.verdict.token  # type: ignore[union-attr]  # the callers have looked
+    if quorum.waiting:
+        quorum.no_longer_waits(attempt)
+    return _new(Granted, (token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata, 0.0))
 
 
-async def _take_for(quorum: Quorum, wanted: Sequence[tuple[Attempt, Acquire]]) -> list[Taking]:
-    """A round, and another one where the first taught us what was wrong with it."""
-    takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
-    for taking in takings:
-        if taking.verdict.__class__ is not Counted:
-            break
-    else:
-        return takings
+async def _learn(
+    quorum: Quorum, takings: list[Taking], wanted: Sequence[tuple[Attempt, Acquire]]
+) -> list[Taking]:
+    """Not all of a round is ours: another one, where the first taught us what was wrong with it."""
     if await _corrected(quorum, takings):
         takings = await _take_again(quorum, takings, wanted)
     if not all(is_answered(taking.answers, quorum.size) for taking in takings):
@@ -161,17 +190,11 @@ def _taking_part(taking: Taking) -> list[Any]:
 
 def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
     metadata = json.dumps(dict(ask.metadata), separators=(",", ":")) if ask.metadata else ""
-    attempt.ttl = ask.ttl
-    request = node.Acquire(
-        attempt.begin(quorum.next_try()),
-        0,
-        quorum.kept_us(ask.ttl),
-        0 if ask.max_hold is None else quorum.kept_us(ask.max_hold),
-        ask.client,
-        ask.owner,
-        metadata,
-    )
-    return Taking(attempt, request, ask.ttl)
+    attempt.ttl = ttl = ask.ttl
+    owner = attempt.begin(quorum.next_try())
+    max_hold = 0 if ask.max_hold is None else quorum.kept_us(ask.max_hold)
+    terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "")
+    return Taking(attempt, owner, terms, ttl)
 
 
 async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
@@ -182,13 +205,16 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
         await look_after_in_time(quorum)
     sent = quorum.now()
     hint = quorum.hint(quorum.wall_us())
-    batch: Batch = tuple([(taking.attempt.name, _hinted(taking.request, hint)) for taking in takings])
-    answers = await quorum.ask(batch, _enough_to_judge(quorum, takings))
+    asks: list[tuple[str, node.Acquire]] = []
+    for taking in takings:
+        taking.index = len(asks)
+        asks.append((taking.attempt.name, _new(node.Acquire, (taking.owner, hint, *taking.terms))))
+    answers = await quorum.ask(tuple(asks), _enough_to_judge(quorum, takings))
     to_stamp = []
-    for index, taking in enumerate(takings):
-        taking.sent = sent
-        if len(taking.answers) != len(answers) or taking.verdict is FAILED:
-            taking.answers = column(answers, index)
+    for taking in takings:
+        taking.sent, taking.told = sent, answers
+        if taking.judged != len(answers) or taking.verdict is FAILED:
+            taking.is_plain = False
             taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
         _remember(quorum, taking)
         if taking.verdict.__class__ is ToStamp:
@@ -207,11 +233,6 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     return takings
 
 
-def _hinted(request: node.Acquire, hint: int) -> node.Acquire:
-    """The same with the number that it is to have."""
-    return _new(node.Acquire, (request[0], hint, *request[2:]))  # quicker than _replace
-
-
 def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Answers], bool]:
     """What was judged on the way stays with the taking: more often than not no more answers come."""
     size, needed = quorum.size, quorum.majority
@@ -221,14 +242,19 @@ def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Ans
         verdict = after_acquire(answers, size)
         if verdict is None:
             return False
-        taking.answers, taking.verdict = answers, verdict
+        taking.verdict, taking.judged, taking.is_plain = verdict, len(answers), False
         return verdict is not FAILED or is_answered(answers, size) is not None
 
     def enough(answers: Answers) -> bool:
         if len(answers) < needed:
             return False
         if len(takings) == 1:  # nearly always
-            return is_clear(takings[0], column(answers, 0))
+            taking = takings[0]
+            number = issued_by_all(answers)
+            if number is None:
+                return is_clear(taking, column(answers, 0))
+            taking.verdict, taking.judged, taking.is_plain = _new(Counted, (number,)), len(answers), True
+            return True
         return all(is_clear(taking, column(answers, index)) for index, taking in enumerate(takings))
 
     return enough
@@ -236,6 +262,9 @@ def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Ans
 
 def _remember(quorum: Quorum, taking: Taking) -> None:
     """What the answers teach beyond this attempt, and where nothing of it is or can arrive any more."""
+    if taking.is_plain:
+        quorum.saw(taking.verdict.token)  # type: ignore[union-attr]  # one that is plain is counted
+        return
     absent = []
     for each, reply in taking.answers.items():
         kind = reply.__class__
@@ -281,7 +310,7 @@ async def _stamp(quorum: Quorum, takings: list[Taking]) -> None:
     batches: dict[int, Batch] = {}
     for each, indices in asks.items():
         batches[each] = tuple(
-            [(takings[i].name, node.Stamp(takings[i].request.owner, _number(verdicts[i]))) for i in indices]
+            [(takings[i].name, node.Stamp(takings[i].owner, _number(verdicts[i]))) for i in indices]
         )
     answers = await quorum.ask_each(batches, enough)
     for index, taking in enumerate(takings):
@@ -301,7 +330,7 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
         release = quorum.release_of(taking.attempt)
         for each in quorum.may_have(taking.attempt):
             asks.setdefault(each, []).append(release)
-        longest = max(longest, taking.request.ttl / 1e6)
+        longest = max(longest, taking.terms[0] / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
         await quorum.ask_each(batches, lambda answers: True, behind_until=quorum.now() + longest)

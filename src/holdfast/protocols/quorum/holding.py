@@ -27,7 +27,7 @@ from ...rules.requests import (
 from .membership import join, look_after_in_time, too_few
 from .ops import Answers, Batch
 from .state import Attempt, Quorum, column
-from .tally import is_kept, is_over, majority, why_lost
+from .tally import is_kept, is_over, kept_by_all, majority, why_lost
 from .views import holders_of, seen_claims
 
 __all__ = ["adopt", "export", "release", "renew", "tend", "withdraw"]
@@ -126,6 +126,8 @@ async def release(quorum: Quorum, name: str, ask: Release) -> Reply:
     quorum.forget(attempt)
     if quorum.waiting:
         await _wake_next(quorum, name)
+    if told is None:
+        return DONE
     lost = [reply.__class__ for reply in told.values()].count(Lost)
     if quorum.size - lost >= quorum.majority:  # who is silent may have had it
         return DONE
@@ -145,28 +147,41 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
     return Withdrawn(attempt.holders, 0.0)
 
 
-async def _release_everywhere(quorum: Quorum, attempt: Attempt, hears_all: bool = False) -> dict[int, Any]:
+async def _release_everywhere(
+    quorum: Quorum, attempt: Attempt, hears_all: bool = False
+) -> dict[int, Any] | None:
+    """What the nodes said; None: a majority had it, and nobody said anything else."""
     if not quorum.set_id:
         await join(quorum)
     batch: Batch = (quorum.release_of(attempt),)
-    asks = dict.fromkeys(quorum.may_have(attempt), batch)
-    size = quorum.size
-    absent = dict.fromkeys(attempt.absent, ABSENT)
-    least = len(asks) if hears_all else quorum.majority - len(absent)
+    size, needed = quorum.size, quorum.majority
+    behind_until = quorum.now() + max(attempt.ttl, 1.0)
+    absent: dict[int, Any] = {}
+    if attempt.absent:
+        absent = dict.fromkeys(attempt.absent, ABSENT)
+        least = size - len(absent) if hears_all else needed - len(absent)
+    else:
+        least = size if hears_all else needed
 
-    told: dict[int, Any] = {}
+    kept = 0
 
     def enough(answers: Answers) -> bool:
-        nonlocal told
+        nonlocal kept
         if len(answers) < least:
             return False
-        told = _with(absent, answers)
-        return _is_given_back(told, size)
+        if not absent and kept_by_all(answers):  # nearly always, and then they are a majority
+            kept = len(answers)
+            return True
+        return _is_given_back(_with(absent, answers), size)
 
-    behind_until = quorum.now() + max(attempt.ttl, 1.0)
-    answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
-    if len(told) != len(answers) + len(absent):  # more came than was judged on the way
-        told = _with(absent, answers)
+    if absent:
+        asks = dict.fromkeys(quorum.may_have(attempt), batch)
+        answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
+    else:
+        answers = await quorum.ask(batch, enough, behind_until)
+        if kept == len(answers) > 0:  # no more came than was judged on the way
+            return None
+    told = _with(absent, answers)
     if not is_over(told, size):
         # Also where all refused: they are told behind our back, and may have it given back by the next time.
         raise Unknown("too few nodes answered to tell whether it was given back")

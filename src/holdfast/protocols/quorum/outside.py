@@ -108,18 +108,11 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     if not victims:
         return Broken(None, ())
     attempt = Attempt(name, await Nonce())
-    request = node.Acquire(
-        attempt.begin(quorum.next_try()),
-        0,
-        quorum.kept_us(BREAKER_SECONDS),
-        0,
-        quorum.client,
-        "break_lock",
-        "",
-        tuple(victim.owner for victim in victims),
-        ask.reason,
-    )
-    taking = Taking(attempt, request, BREAKER_SECONDS)
+    owner = attempt.begin(quorum.next_try())
+    owners = tuple(victim.owner for victim in victims)
+    kept_us = quorum.kept_us(BREAKER_SECONDS)
+    terms = (kept_us, 0, quorum.client, "break_lock", "", owners, ask.reason)
+    taking = Taking(attempt, owner, terms, BREAKER_SECONDS)
     try:
         await take(quorum, [taking])
     finally:  # whatever came of it, also if we are interrupted: nobody is to wait for the breaker

@@ -55,6 +55,8 @@ def refusal(request: Request) -> str | None:
 
 def apply(quorum: Quorum, name: str, request: Request) -> QuorumScript[Reply]:
     """What ``Apply(name, request)`` means here."""
+    if request.__class__ is Acquire and request.kind == "lock":  # the shortest way, for every grant
+        return acquiring.acquire(quorum, name, request)
     if request.__class__ not in _ALWAYS:
         why_not = refusal(request)
         if why_not is not None:

@@ -18,6 +18,11 @@ from .tally import majority
 
 __all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "column"]
 
+_new: Final = tuple.__new__
+"""For the path of every grant: without the detour through the Python constructor of a named tuple."""
+
+_NOBODY: Final[frozenset[int]] = frozenset()
+
 DECIDE_SECONDS: Final = 5.0
 """An attempt that has no majority by then never gets one: who rejoins waits for longer than this."""
 
@@ -38,7 +43,7 @@ class Attempt:
     tries: int = 0
     owner: str = ""
     """By which it may be known to nodes; empty: nothing of it is left there."""
-    absent: frozenset[int] = frozenset()
+    absent: frozenset[int] = _NOBODY
     """Nodes that have answered that they have nothing of it: they need not be told of its end."""
     token: int = 0
     ttl: float = 0.0
@@ -48,7 +53,7 @@ class Attempt:
     def begin(self, number: int) -> str:
         """Another try, which nobody has ever used as an owner."""
         self.tries += 1
-        self.absent = frozenset()
+        self.absent = _NOBODY
         self.owner = f"{self.nonce}.{number:x}"
         return self.owner
 
@@ -100,22 +105,27 @@ class Quorum:
     majority: int = field(init=False)
     member: str = field(init=False)
     """``set/size``: what the mark of each node begins with."""
+    relied: float = field(init=False)
+    """The part of a ttl for which a claim is relied on, however fast the clocks of nodes may run."""
+    linger_us: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.stretch = max((1.0 - DRIFT) / (1.0 - self.drift), 1.0)
         self.size = len(self.labels)
         self.nodes = range(self.size)
         self.majority = majority(self.size)
+        self.relied = 1.0 - max(self.drift, DRIFT)
+        self.linger_us = round(self.linger * 1e6)
         self.belongs_to(self.set_id)
 
     def belongs_to(self, set_id: str) -> None:
         self.member = f"{set_id}/{self.size}"
         self.set_id = set_id  # last: whoever sees that it is known takes the rest to be known, too
 
-    def ask(self, batch: Batch, enough: Callable[[Answers], bool]) -> Fan:
+    def ask(self, batch: Batch, enough: Callable[[Answers], bool], behind_until: float | None = None) -> Fan:
         """The same questions for all nodes."""
-        asks = tuple([(node, batch) for node in self.nodes])
-        return Fan(asks, enough, self.node_seconds, self.member, None)
+        asks = tuple(zip(self.nodes, itertools.repeat(batch), strict=False))
+        return _new(Fan, (asks, enough, self.node_seconds, self.member, behind_until))
 
     def ask_each(
         self,
@@ -135,7 +145,8 @@ class Quorum:
 
     def forget(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.nonce, None)
-        self.no_longer_waits(attempt)
+        if self.waiting:
+            self.no_longer_waits(attempt)
 
     def is_to_look_after(self) -> bool:
         """Whether it is time to look after nodes that are not ready."""
@@ -178,7 +189,7 @@ class Quorum:
 
     def release_of(self, attempt: Attempt) -> tuple[str, Release]:
         """For all nodes that may have it. One that has not answered may yet be asked, and is to refuse."""
-        return attempt.name, Release(attempt.owner, round(self.linger * 1e6))
+        return attempt.name, _new(Release, (attempt.owner, self.linger_us))
 
     def may_have(self, attempt: Attempt) -> Sequence[int]:
         """The nodes that are to be told of its end."""
@@ -187,7 +198,7 @@ class Quorum:
 
     def valid_until(self, sent: float, ttl: float) -> float:
         """Until when an attempt may be decided, counted from before its first request was sent."""
-        return sent + min(ttl * (1.0 - max(self.drift, DRIFT)) - MARGIN_SECONDS, DECIDE_SECONDS)
+        return sent + min(ttl * self.relied - MARGIN_SECONDS, DECIDE_SECONDS)
 
     def look_in(self, tries: int, soonest: float, chance: float) -> float:
         """Seconds until the next try: ever longer up to a bound, or when what is held runs out."""

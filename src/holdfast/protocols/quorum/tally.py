@@ -23,6 +23,8 @@ __all__ = [
     "is_answered",
     "is_kept",
     "is_over",
+    "issued_by_all",
+    "kept_by_all",
     "majority",
     "why_lost",
 ]
@@ -51,6 +53,33 @@ class Failed(NamedTuple):
 
 Verdict = Counted | ToStamp | Failed
 FAILED: Final = Failed()
+
+
+def issued_by_all(answers: Mapping[int, Any]) -> int | None:
+    """The number that everyone who answered a lone Acquire has issued: nearly always they agree.
+
+    An engine mostly has one and the same answer for all of them, which is looked at once.
+    """
+    known: Any = None
+    for answer in answers.values():
+        if answer is not known:
+            if answer.__class__ is not tuple or answer[0].__class__ is not Issued:
+                return None
+            if known is not None and answer[0].number != known[0].number:
+                return None
+            known = answer
+    return None if known is None else known[0].number
+
+
+def kept_by_all(answers: Mapping[int, Any]) -> bool:
+    """Whether everyone who answered a lone question had our claim: nearly always all did."""
+    known: Any = None
+    for answer in answers.values():
+        if answer is not known:
+            if answer.__class__ is not tuple or answer[0].__class__ is not Kept:
+                return False
+            known = answer
+    return known is not None
 
 
 def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) -> Verdict | None:
