@@ -101,6 +101,7 @@ class _Ear:
     ) -> None:
         self._ears = ears
         self._hooks = hooks
+        self._post = hooks.post
         self._stage = stage
         self._find = find
         self._own_channel = own_channel
@@ -210,7 +211,7 @@ class _Ear:
         kind = message[0] if message.__class__ is list and message else None
         if kind == b"message" or kind == b"smessage":
             nonce, *handed = message[2].decode("utf-8", "surrogatepass").split("\n")
-            self._hooks.post(nonce, _handed(*handed) if handed and self._ears.takes else None)
+            self._post(nonce, _handed(*handed) if handed and self._ears.takes else None)
         elif isinstance(message, ReplyError):
             return self._refused(str(message))
         elif kind in (b"subscribe", b"ssubscribe"):

@@ -47,9 +47,7 @@ class Overhearing(HearsFirst):
 
     def _heard(self, fd: int) -> bool:
         line = self._line
-        if line is None:
-            return False
-        if not self._ears.overhear(line):
+        if line is not None and not self._ears.overhear(line):
             # The thread that listens finds out for itself, and makes it anew; then everyone is told to look.
             self._line = None
             self._leave(fd)

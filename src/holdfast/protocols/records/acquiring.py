@@ -151,6 +151,7 @@ class Attempt:
         "asked",
         "book",
         "ends_at",
+        "expected",
         "failures",
         "is_under_way",
         "listening",
@@ -190,6 +191,8 @@ class Attempt:
         self.failures = 0
         self.request: Acquire | None = None
         """Made when it is needed: mostly it is to ask for a place in the queue, too."""
+        self.expected: LeaseState | None = None
+        """The lease, but for its token and its times: made while there is time, before waiting for it."""
 
     async def go_on(self, sent: float, outcome: Outcome | None) -> LeaseState | NotGranted:
         """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet."""
@@ -291,12 +294,13 @@ class Attempt:
         self.listening = False
         self.book.waiting.pop(self.nonce, None)
         # Its place was asked for before it was there, and is at least as old by our clock, but for the drift.
-        spec, placed = self.spec, self.placed or 0.0
+        placed = self.placed or 0.0
         since = placed + handed.age * (1.0 - DRIFT)
         if not since <= self.book.now():
             since = placed  # a clock was set
-        grant = (handed.token, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
-        state = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), since)
+        state = self.expected
+        assert state is not None  # noqa: S101 - made when it had its place
+        state.begin(handed.token, since, relied_until(since, state.ttl))
         state.uncertain = self.uncertain
         self.book.add(state)
         return state
@@ -311,7 +315,7 @@ class Attempt:
         self.nonce = await Nonce()
         self.queued = self.uncertain = self.traces = False
         self.placed = None
-        self.request = None
+        self.request = self.expected = None
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def client_closed(self) -> None:
@@ -327,6 +331,10 @@ class Attempt:
         self.queued = True
         self.book.keep_place(self.nonce, reply.refresh_in)
         now = self.book.now()
+        if self.expected is None:
+            spec = self.spec
+            grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
+            self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
         until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
         ends_at = self.ends_at
         if ends_at is None:
