@@ -240,4 +240,30 @@ MUTANTS = (
         "#queue > 0 and #ended + #watchers == 0",
         "#queue > 0 and #watchers == 0",
     ),
+    Mutant("one who waits already joins a crowd again", "  if not waits then\n", "  if true then\n"),
+    Mutant(
+        "one who holds it joins the crowd that waits for it",
+        "holders[1][NONCE] ~= ARGV[6] and string.sub",
+        "string.sub",
+    ),
+    Mutant(
+        "who joins a crowd does not look whether the holder's time is over",
+        "#turns == 0 and holders[1][EXPIRES_AT] > now and\n  holders[1][NONCE] ~=",
+        "#turns == 0 and\n  holders[1][NONCE] ~=",
+    ),
+    Mutant("who joins a crowd is asked to wait, not to barge", "ARGV[5] == WAITS_IN_TURN", "ARGV[5] ~= '01'"),
+    Mutant(
+        "a crowd is joined by those who want another kind",
+        "holders[1][NONCE] ~= ARGV[6] and string.sub(raw, 3, 2 + #ARGV[1]) == ARGV[1]",
+        "holders[1][NONCE] ~= ARGV[6]",
+    ),
+    Mutant(
+        "who joins a crowd is forgotten late",
+        "local deadline = now + PATIENCE_SECONDS",
+        "local deadline = now + PATIENCE_SECONDS + 1",
+    ),
+    Mutant("who joins a crowd looks late", "(place - 1) * TURN_SECONDS)", "place * TURN_SECONDS)"),
+    Mutant("who joins a crowd is told of one twice", "before ~= '' and before ~= holder", "before ~= ''"),
+    Mutant("who joins a crowd does not look at deadlines", "math.min(soonest, deadlines[other])", "soonest"),
+    Mutant("the holder is not told to who joins a crowd", "  if holder ~= '' then\n", "  if false then\n"),
 )

@@ -47,6 +47,34 @@ if is_crowd and #ARGV[5] == 2 and #holders == 0 and #turns == 1 and turns[1] + T
   end
 end
 
+-- Others wait for it already: it takes its place behind them, if it has none.
+if is_crowd and ARGV[5] == WAITS_IN_TURN and #holders == 1 and #turns == 0 and holders[1][EXPIRES_AT] > now and
+  holders[1][NONCE] ~= ARGV[6] and string.sub(raw, 3, 2 + #ARGV[1]) == ARGV[1] then
+  local nonce, client, owner, mode = cmsgpack.pack(ARGV[6]), cmsgpack.unpack(ARGV[2])
+  local place, soonest, waits = #queue + 1, holders[1][EXPIRES_AT], false
+  local latest, holder = soonest, holders[1][CLIENT]
+  for other = 1, #queue do
+    waits = waits or string.sub(queue[other], 1, #nonce) == nonce
+    soonest, latest = math.min(soonest, deadlines[other]), math.max(latest, deadlines[other])
+  end
+  if not waits then
+    local deadline = now + PATIENCE_SECONDS
+    local _, _, before = cmsgpack.unpack(queue[place - 1])
+    queue[place], deadlines[place] = nonce .. cmsgpack.pack(mode, client, owner, now, ARGV[2]), deadline
+    soonest, latest = math.min(soonest, deadline), math.max(latest, deadline)
+    local text = cmsgpack.pack(SCHEMA, FULL, kind, limit, declared, last_token, holders, queue, deadlines, {}, {}, {})
+    redis.call('SET', KEYS[1], text, 'PX', math.ceil((latest - now) * 1000) + RETENTION_MS)
+    local answer = { 'queued', place - 1, struct.pack('>d', soonest - now + (place - 1) * TURN_SECONDS) }
+    if holder ~= '' then
+      answer[4] = holder
+    end
+    if before ~= '' and before ~= holder then
+      answer[#answer + 1] = before
+    end
+    return answer
+  end
+end
+
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing

@@ -14,6 +14,9 @@ local BEGINS_IDLE = '\1\0'
 local BEGINS_HELD_BY_ONE = '\1\1'
 local BEGINS_FULL = '\1\2'
 
+-- What one asks for who waits and lets others before it, and wants nothing special.
+local WAITS_IN_TURN = '11'
+
 local TURN_SECONDS = 2.0
 local CAME_SECONDS = 0.1
 local PATIENCE_SECONDS = 5.0
