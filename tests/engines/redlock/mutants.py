@@ -18,6 +18,11 @@ class Mutant(NamedTuple):
         return lambda source: source.replace(self.text, self.instead)
 
 
+IDLE = """if raw and #raw <= IDLE_BYTES then
+  local is_read, schema, fence, over, owner = pcall(cmsgpack.unpack, raw)
+  is_idle, last = is_read and schema == SCHEMA and over == false and owner == false, fence
+"""
+
 MUTANTS = (
     Mutant("any mark will do", "if mark[1] ~= ARGV[1] then", "if false then"),
     Mutant("hints from far ahead", "if hint - now > HINT_SPAN or now", "if now"),
@@ -110,26 +115,69 @@ MUTANTS = (
         "return { 'lost', 'expired', '' }\n  end",
     ),
     Mutant("the short grant's number is the hint alone", "hint > last and hint or last + 1", "hint"),
-    Mutant("the short grant ignores max_hold", "if is_idle and ARGV[5] == '0' and", "if is_idle and"),
+    Mutant("the short grant ignores max_hold", "if is_idle and not ARGV[7] and", "if is_idle and"),
     Mutant(
         "the short grant does not note its ttl",
-        "and (mark[2] == ARGV[4] or ttl <= (tonumber(mark[2]) or 0)) then",
+        "and (mark[2] == ARGV[4] or tonumber(ARGV[4]) <= (tonumber(mark[2]) or 0)) then",
         "then",
     ),
     Mutant(
-        "the short grant is kept for less", "math.ceil(ttl / 1000) + RETENTION_MS", "RETENTION_MS - 30000"
+        "the short grant takes what is held",
+        IDLE,
+        IDLE.replace(" and #raw <= IDLE_BYTES", "").replace(" and owner == false", ""),
     ),
     Mutant(
+        "the short grant forgets what is over",
+        IDLE,
+        IDLE.replace(" and #raw <= IDLE_BYTES", "").replace(" and over == false", ""),
+    ),
+    Mutant("the short grant forgets the fence", "is_idle, last = is_read", "is_idle = is_read"),
+    Mutant("the short grant never runs out", "number, now, now + ARGV[4])", "number, now, MAX_TOKEN)"),
+    Mutant(
+        "the short grant began with its number",
+        "number, now, now + ARGV[4])",
+        "number, number, now + ARGV[4])",
+    ),
+    Mutant(
+        "the short grant does not say who has it",
+        ".. ARGV[6], 'PX'",
+        ".. cmsgpack.pack(tonumber(ARGV[4]), 0, '', '', '', 0), 'PX'",
+    ),
+    Mutant(
+        "the short grant can not be renewed",
+        ".. ARGV[6], 'PX'",
+        ".. cmsgpack.pack(tonumber(ARGV[4]), now + ARGV[4], select(3, cmsgpack.unpack(ARGV[6]))), 'PX'",
+    ),
+    Mutant("the short grant is kept for less", "'PX', ARGV[5])", "'PX', RETENTION_MS - 30000)"),
+    Mutant(
+        "the long grant takes one field for another",
+        "local ttl, _, client, label, metadata = cmsgpack",
+        "local ttl, _, label, client, metadata = cmsgpack",
+    ),
+    Mutant(
+        "the first of many to lose it is overlooked", "for place = 9, #ARGV do", "for place = 10, #ARGV do"
+    ),
+    Mutant("the note is one of those who lose it", "'broken', ARGV[8]", "'broken', ARGV[9]"),
+    Mutant("a claim is read from too far behind", "{ unpack(values, 5) }", "{ unpack(values, 6) }"),
+    Mutant("a claim is read from too far ahead", "{ unpack(values, 5) }", "{ unpack(values, 4) }"),
+    Mutant("what is over is not stored", "#over > 0 and over", "false"),
+    Mutant("a claim is not stored", "unpack(claim or { false })", "false"),
+    Mutant(
         "the short release does not look whose it is",
-        "claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
-        "claim and claim[EXPIRES_AT] > now then\n    redis",
+        "owner == ARGV[1] and expires_at > now then",
+        "owner and expires_at > now then",
     ),
     Mutant(
         "the short release does not look at the time",
-        "claim[OWNER] == owner and claim[EXPIRES_AT] > now then\n    redis",
-        "claim[OWNER] == owner then\n    redis",
+        "owner == ARGV[1] and expires_at > now then",
+        "owner == ARGV[1] then",
     ),
-    Mutant("the short release forgets what is over", "over == false and claim and", "claim and"),
+    Mutant(
+        "the short release takes the number for the time", "owner, _, _, expires_at =", "owner, expires_at ="
+    ),
+    Mutant(
+        "the short release forgets what is over", "over == false and owner == ARGV[1]", "owner == ARGV[1]"
+    ),
     Mutant(
         "the short release forgets the fence",
         "cmsgpack.pack(SCHEMA, fence, false, false)",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ from engines.redlock.twins import (
 )
 from holdfast.engines.redlock.keys import MARK_KEY, Space
 from holdfast.engines.redlock.loading import NAMES, assembled, load
-from holdfast.engines.redlock.translation import pack
+from holdfast.engines.redlock.translation import _end_of_claim, pack
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, moves, random_moves
 from support.servers import shared_redis
@@ -139,6 +141,20 @@ def test_each_broken_script_is_noticed(mutant: Mutant) -> None:
         assert any(differs(broken, deeds_of(random_moves(seed))) for seed in SEEDS), mutant.what
     finally:
         broken.close()
+
+
+WRONG_ENDS: dict[str, Any] = {"ttl": 1, "client": "c", "label": "x", "metadata": ""}
+
+
+@pytest.mark.parametrize("field", WRONG_ENDS)
+def test_a_wrong_end_of_a_claim_is_noticed(field: str, translation: Translation) -> None:
+    """The asker packs it, not the script."""
+
+    def wrong(ask: node.Acquire) -> bytes:
+        return _end_of_claim(ask._replace(**{field: WRONG_ENDS[field]}))
+
+    with mock.patch("holdfast.engines.redlock.translation._end_of_claim", wrong):
+        assert any(differs(translation, deeds_of(random_moves(seed))) for seed in SEEDS)
 
 
 def test_what_is_over_is_remembered_up_to_a_bound(translation: Translation) -> None:

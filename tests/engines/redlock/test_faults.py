@@ -20,8 +20,10 @@ from holdfast.engines.redlock.asyncio import RedlockAsyncio
 from holdfast.engines.redlock.keys import MARK_KEY, Space
 from holdfast.engines.redlock.loading import load
 from holdfast.engines.redlock.threads import RedlockThreads
+from holdfast.engines.redlock.translation import _end_of_claim
 from holdfast.lab.servers import Redis
 from holdfast.protocols import records
+from holdfast.rules.node import Acquire
 from support import renewal_of, wait_until
 
 HURRY = 0.6
@@ -257,10 +259,11 @@ def issue(trio: Nodes, node: int, key: bytes, ahead_us: int) -> int:
     server = trio.servers[node]
     mark = server.command("HGET", MARK_KEY, "ready")
     seconds, micros = server.command("TIME")
-    hint = str(int(seconds) * 1_000_000 + int(micros) + ahead_us)
-    words = (mark, f"stranger.{node}", hint, "1000000", "0", "stranger", "stranger", "", "")
+    hint = int(seconds) * 1_000_000 + int(micros) + ahead_us
+    ask = Acquire(f"stranger.{node}", hint, 1_000_000, 0, "stranger", "stranger", "")
+    words = (mark, ask.owner, hint, ask.ttl, "86401000", _end_of_claim(ask))
     number = server.command("EVAL", load()["acquire"].source, "2", key, MARK_KEY, *words)
-    server.command("EVAL", load()["release"].source, "1", key, f"stranger.{node}", "0")
+    server.command("EVAL", load()["release"].source, "1", key, ask.owner, "0")
     return int(number)
 
 

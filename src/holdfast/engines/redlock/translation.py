@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
 from hiredis import ReplyError
@@ -17,6 +18,7 @@ from hiredis import ReplyError
 from ...core.ops import Refused, Troubled, Unknown
 from ...protocols.quorum.ops import Batch
 from ...rules import node
+from ..redis import message_pack
 from ..redis.faults import failure_of
 from ..redis.greeting import evicting
 from ..redis.lines import packed_command
@@ -45,6 +47,7 @@ DURABLE: Final = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendf
 NO_FORMER_MASTER: Final = b"0" * 40
 
 _new: Final = tuple.__new__
+_RETENTION_MS: Final = node.RETENTION_US // 1000
 _KEPT: Final = node.Kept()
 _KEPT_ALONE: Final = (_KEPT,)
 _INFO: Final = packed_command(b"INFO", b"server", b"replication", b"memory")
@@ -122,18 +125,36 @@ def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
             owner,
             hint,
             _number(ask.ttl),
-            _number(ask.max_hold),
-            _text(ask.client),
-            _text(ask.label),
-            _text(ask.metadata),
-            _text(ask.note),
-            *map(_text, ask.instead_of),
+            _number(ceil(ask.ttl / 1000) + _RETENTION_MS),
+            _end_of_claim(ask),
+            *_rare(ask),
         )
         kept = whole.before, cast(bytes, whole.after)[len(fresh) :]
         if not ask.metadata and not ask.instead_of:
             _keep(space, shape, kept)
     told = (_new(node.Issued, (ask.hint,)),)
     return _new(Packed, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
+
+
+def _end_of_claim(ask: node.Acquire) -> bytes:
+    """What stands behind the time it runs out, as the script writes it (``scripts/rules/record.lua``)."""
+    return b"".join(
+        (
+            message_pack.integer(ask.ttl),
+            message_pack.integer(0),  # until: the script knows the time
+            message_pack.text(_text(ask.client)),
+            message_pack.text(_text(ask.label)),
+            message_pack.text(_text(ask.metadata)),
+            message_pack.integer(0),  # token: nobody knows it yet
+        )
+    )
+
+
+def _rare(ask: node.Acquire) -> tuple[bytes, ...]:
+    """Nothing where a free lock can be given away without a closer look."""
+    if not ask.max_hold and not ask.instead_of:
+        return ()
+    return _number(ask.max_hold), _text(ask.note), *map(_text, ask.instead_of)
 
 
 def _release(space: Space, name: str, ask: node.Release) -> Packed:

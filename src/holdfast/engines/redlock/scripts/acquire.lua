@@ -1,11 +1,12 @@
 #!lua
--- Acquire. KEYS: the record, the mark. ARGV: what the mark must say, owner, hint, ttl, max_hold, client, label,
--- metadata, note, and the owners from whom it is taken away.
+-- Acquire. KEYS: the record, the mark. ARGV: what the mark must say, owner, hint, ttl, how long to keep the record
+-- in milliseconds, what the claim's fields end with (ttl to token, as in the record). Where it is to end or somebody is
+-- to lose it, also: max_hold, note, and the owners from whom it is taken away.
 --@include rules/constants
 --@include rules/ready
 --@include clock
 
-local owner, hint, ttl = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local hint = tonumber(ARGV[3])
 if hint - now > HINT_SPAN or now - hint > HINT_SPAN then
   return { 'skewed', now }
 end
@@ -14,21 +15,21 @@ end
 local raw = redis.call('GET', KEYS[1])
 local is_idle, last = not raw, 0
 if raw and #raw <= IDLE_BYTES then
-  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
-  is_idle, last = is_read and schema == SCHEMA and claim == false and over == false, fence
+  local is_read, schema, fence, over, owner = pcall(cmsgpack.unpack, raw)
+  is_idle, last = is_read and schema == SCHEMA and over == false and owner == false, fence
 end
-if is_idle and ARGV[5] == '0' and (mark[2] == ARGV[4] or ttl <= (tonumber(mark[2]) or 0)) then
+if is_idle and not ARGV[7] and (mark[2] == ARGV[4] or tonumber(ARGV[4]) <= (tonumber(mark[2]) or 0)) then
   local number = hint > last and hint or last + 1
   if number < MAX_TOKEN then
-    local claim = { owner, number, now, now + ttl, ttl, 0, ARGV[6], ARGV[7], ARGV[8], 0 }
-    local lives = string.format('%d', math.ceil(ttl / 1000) + RETENTION_MS)
-    redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, number, claim, false), 'PX', lives)
+    local beginning = cmsgpack.pack(SCHEMA, number, false, ARGV[2], number, now, now + ARGV[4])
+    redis.call('SET', KEYS[1], beginning .. ARGV[6], 'PX', ARGV[5])
     return number
   end
 end
 
 --@include rules/record
 
+local owner, max_hold = ARGV[2], tonumber(ARGV[7] or 0)
 local fence, claim, over = read(KEYS[1], raw)
 claim = settled(claim, now)
 local ended = ended_of(over, owner, now)
@@ -49,22 +50,22 @@ if claim then
     return claim[NUMBER]
   end
   local is_meant = false
-  for place = 10, #ARGV do
+  for place = 9, #ARGV do
     is_meant = is_meant or ARGV[place] == claim[OWNER]
   end
   if not is_meant then
     return { 'taken', now, claim }
   end
   over = remembered(over, now)
-  over[#over + 1] = { claim[OWNER], 'broken', ARGV[9], now + claim[TTL] + BROKEN_KEPT }
+  over[#over + 1] = { claim[OWNER], 'broken', ARGV[8], now + claim[TTL] + BROKEN_KEPT }
 end
 local number = math.max(fence + 1, hint)
 if number >= MAX_TOKEN then
   return { 'spent' }
 end
-local max_hold = tonumber(ARGV[5])
 local until_ = max_hold > 0 and now + max_hold or 0
+local ttl, _, client, label, metadata = cmsgpack.unpack(ARGV[6])
 note_longest(ttl, mark[2])
 store(KEYS[1], now, number,
-  { owner, number, now, capped(now + ttl, until_), ttl, until_, ARGV[6], ARGV[7], ARGV[8], 0 }, over)
+  { owner, number, now, capped(now + ttl, until_), ttl, until_, client, label, metadata, 0 }, over)
 return number

@@ -6,10 +6,10 @@
 
 -- It is the owner's, and there is nothing to remember: it is taken back without a closer look.
 local raw = redis.call('GET', KEYS[1])
-local owner = ARGV[1]
 if raw then
-  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
-  if is_read and schema == SCHEMA and over == false and claim and claim[OWNER] == owner and claim[EXPIRES_AT] > now then
+  local is_read, _, schema, fence, over, owner, _, _, expires_at =
+    pcall(cmsgpack.unpack_limit, raw, BEFORE_CLAIM + EXPIRES_AT)
+  if is_read and schema == SCHEMA and over == false and owner == ARGV[1] and expires_at > now then
     redis.call('SET', KEYS[1], cmsgpack.pack(SCHEMA, fence, false, false), 'PX', RETENTION_MS)
     return 1
   end
@@ -17,6 +17,7 @@ end
 
 --@include rules/record
 
+local owner = ARGV[1]
 local fence, claim, over = read(KEYS[1], raw)
 claim = settled(claim, now)
 if claim and claim[OWNER] == owner then

@@ -15,6 +15,9 @@ local OVER_KEPT = 100
 local RETENTION_MS = '86400000'
 local NOT_EXPORTED = 'it was not exported, or somebody else adopted it'
 
+-- So many values stand before the claim in a record.
+local BEFORE_CLAIM = 3
+
 -- Fields of a claim. The first of an attempt that is over is its owner, too.
 local OWNER = 1
 local NUMBER = 2

@@ -1,14 +1,16 @@
 -- What a node keeps about one name: rules/node/values.py.
 --
--- A record is a string of four MessagePack values: schema, fence, claim (false: none), attempts that are over (false:
--- none). A claim and an attempt that is over are lists; constants.lua has the order. All numbers are whole and below
--- 2^53, so that they are exact.
+-- A record is a string of MessagePack values: schema, fence, attempts that are over (false: none), and the fields of
+-- the claim one by one (a single false: none), so that whoever needs the first of them does not read them all. An
+-- attempt that is over is a list; constants.lua has the order. All numbers are whole and below 2^53, so that they are
+-- exact.
 
 local function read(key, raw)
   if not raw then
     return 0, false, {}
   end
-  local is_read, schema, fence, claim, over = pcall(cmsgpack.unpack, raw)
+  local values = { pcall(cmsgpack.unpack, raw) }
+  local is_read, schema, fence, over = values[1], values[2], values[3], values[4]
   if is_read and type(schema) == 'number' and schema > SCHEMA and schema <= LARGEST_SCHEMA then
     error({ err = 'HOLDFAST holds a record of schema ' .. schema .. ', this version reads up to ' .. SCHEMA ..
       ': upgrade holdfast here' })
@@ -17,7 +19,7 @@ local function read(key, raw)
     error({ err = 'HOLDFAST holds something that is no record of Holdfast under the key ' .. key ..
       ': delete that key' })
   end
-  return fence, claim, over or {}
+  return fence, values[5] and { unpack(values, 5) }, over or {}
 end
 
 -- The fence is kept for a day after the last thing beside it has ended.
@@ -27,7 +29,8 @@ local function store(key, now, fence, claim, over)
     last = math.max(last, ended[FORGET_AT])
   end
   local lives = math.ceil(math.max(last - now, 0) / 1000) + RETENTION_MS
-  redis.call('SET', key, cmsgpack.pack(SCHEMA, fence, claim, #over > 0 and over), 'PX', string.format('%.0f', lives))
+  local text = cmsgpack.pack(SCHEMA, fence, #over > 0 and over, unpack(claim or { false }))
+  redis.call('SET', key, text, 'PX', string.format('%.0f', lives))
 end
 
 -- Nobody writes down that a claim ran out.
