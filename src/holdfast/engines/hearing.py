@@ -157,13 +157,18 @@ class HearsFirst(OneHears):
             self._awake = False
         return False
 
+    def give_back(self) -> None:
+        if self._hearer.get(None) == threading.get_ident():
+            if self._is_behind:
+                self._let_go()
+            del self._hearer[None]
+
     def _let_go(self) -> None:
         """What came while we waited, nobody else was told of."""
-        if self._is_behind:
-            with contextlib.suppress(ValueError):
-                while self._is_behind and self._epoll.poll(0, 1):
-                    self._is_behind = self._heard(self._listens_to)
-            self._is_behind = False
+        with contextlib.suppress(ValueError):
+            while self._is_behind and self._epoll.poll(0, 1):
+                self._is_behind = self._heard(self._listens_to)
+        self._is_behind = False
 
     def close(self) -> None:
         super().close()

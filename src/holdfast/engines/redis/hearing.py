@@ -210,8 +210,8 @@ class _Ear:
         """A channel that is heard elsewhere now, if that is what the message says."""
         kind = message[0] if message.__class__ is list and message else None
         if kind == b"message" or kind == b"smessage":
-            nonce, *handed = message[2].decode("utf-8", "surrogatepass").split("\n")
-            self._post(nonce, _handed(*handed) if handed and self._ears.takes else None)
+            nonce, *brought = message[2].decode("utf-8", "surrogatepass").split("\n")
+            self._post(nonce, _handed(brought) if brought and self._ears.takes else None)
         elif isinstance(message, ReplyError):
             return self._refused(str(message))
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -429,9 +429,9 @@ class Ears:
             ear.close()
 
 
-def _handed(token: str, age: str = "", *_: str) -> Handed | None:
+def _handed(brought: list[str]) -> Handed | None:
     """What a message brings; None: nothing that we understand."""
     try:
-        return Handed(int(token), float(age))
-    except ValueError:
+        return tuple.__new__(Handed, (int(brought[0]), float(brought[1])))
+    except (ValueError, IndexError):
         return None

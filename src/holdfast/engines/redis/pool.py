@@ -37,7 +37,7 @@ class Pool(SocketPool[SocketLine]):
         self._age = 0
         """A connection of another age is not used again."""
 
-    def call(self, payload: bytes) -> Any:
+    def call(self, payload: bytes, is_urgent: bool = True) -> Any:
         """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here."""
         now = monotonic()
         try:
@@ -49,7 +49,7 @@ class Pool(SocketPool[SocketLine]):
             line = self._checked(line)
             now = monotonic()
         try:
-            reply = line.call(payload, now)
+            reply = line.call(payload, now, is_urgent)
         except BaseException:
             self._lose(line)
             raise

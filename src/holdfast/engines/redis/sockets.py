@@ -65,8 +65,11 @@ class SocketLine(sockets.SocketLine):
             poll = self._poll
             self._look = lambda: looks.look(poll) and b""
 
-    def call(self, payload: bytes, started: float) -> Any:
-        """One request, one reply. Whatever is raised, the connection is of no use afterwards."""
+    def call(self, payload: bytes, started: float, is_urgent: bool = True) -> Any:
+        """One request, one reply. Whatever is raised, the connection is of no use afterwards.
+
+        ``is_urgent``: the reply is looked for first; else it is waited for asleep.
+        """
         self.used_at = started
         try:
             sent = self._send(payload)
@@ -75,7 +78,7 @@ class SocketLine(sockets.SocketLine):
         try:
             if sent != len(payload):
                 self._send_rest(payload, sent, started)
-            data = self._look() or self._recv(READ_BYTES)
+            data = (is_urgent and self._look()) or self._recv(READ_BYTES)
             self._feed(data)
             reply = self._gets()
             while reply is False:

@@ -14,7 +14,7 @@ from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
-from ...rules.requests import Reply, Request, Snapshot
+from ...rules.requests import Acquire, Reply, Request, Snapshot
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .lines import at_once
@@ -65,8 +65,10 @@ class RedisThreads:
         if home is None:
             return at_once(self._apply(name, request))
         payload = packed(self._space, name, request)
+        # One who asks for a place in the queue is about to sleep anyway.
+        is_urgent = request.__class__ is not Acquire or not request.wait
         try:
-            raw = home.call(payload)
+            raw = home.call(payload, is_urgent)
         except Troubled:
             self._troubled(home)
             raise
