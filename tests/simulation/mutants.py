@@ -92,7 +92,7 @@ def get_then_del() -> Patch:
     def delete(record: Record, ask: Delete, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.turns(record._replace(holders=()), now, admits), Done()
 
-    async def release(book: Book, state: LeaseState, patience: float) -> None:
+    async def release(book: Book, state: LeaseState, patience: float, outcome: object = None) -> None:
         seen = await Apply(state.name, Inspect())
         if isinstance(seen, Snapshot) and any(h.nonce == state.nonce for h in seen.record.holders):
             await Apply(state.name, Delete(state.nonce))  # type: ignore[arg-type]  # a request of the mutant's own
