@@ -15,8 +15,15 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     """SIGALRM as Ctrl-C, after so long. In the main thread only."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        give_back()
         raise KeyboardInterrupt
 
+    def give_back() -> None:
+        """To whoever had the timer: a test that hangs from here on is ended by its time limit."""
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *left)
+
+    left = signal.setitimer(signal.ITIMER_REAL, 0)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -24,4 +31,4 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         # The handler stays until the timer is off: a signal that comes now must not kill the test.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        give_back()
