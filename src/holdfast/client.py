@@ -221,12 +221,9 @@ _callers: Final = threading.local()
 
 def _caller() -> tuple[weakref.ref[threading.Thread], threading.Thread]:
     """Who calls: numbers of threads are used again, so it is known by the thread itself. Found out once."""
-    try:
-        return _callers.this  # type: ignore[no-any-return]  # a pair, as below
-    except AttributeError:
-        thread = threading.current_thread()
-        _callers.this = weakref.ref(thread), thread
-        return _caller()
+    thread = threading.current_thread()
+    this = _callers.this = weakref.ref(thread), thread
+    return this
 
 
 class Lease(BaseLease):
@@ -311,30 +308,29 @@ class Lock:
         seconds = core.spec.timeout
         if timeout is not UNSET or not blocking:
             seconds = arguments.chosen_timeout(blocking, timeout, seconds)
-        who, thread = _caller()
-        driver = self._driver()
+        driver, who, thread = self._ready()
         return driver.acquire(core, who, driver.owner_prefix + thread.name, seconds)
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
-        self._driver().release(self._core, _caller()[0])
+        driver, who, _ = self._ready()
+        driver.release(self._core, who)
 
     def locked(self) -> bool:
         """Whether anyone holds it."""
         return self._client.inspect(self.name).locked
 
     def __enter__(self) -> Lease:
-        who, thread = _caller()
-        driver = self._driver()
+        driver, who, thread = self._ready()
         return driver.enter(self._core, who, driver.owner_prefix + thread.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        driver = self._driver()
+        driver, who, _ = self._ready()
         if error is not None and driver.closed:
             return  # closing gave it back, and the body's own error is what the caller must see
-        driver.leave(self._core, _caller()[0], error)
+        driver.leave(self._core, who, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate: each call runs inside the lock."""
@@ -347,14 +343,18 @@ class Lock:
 
         return locked
 
-    def _driver(self) -> ThreadsDriver:
-        """The driver as it is now: after a fork it is another book that knows what this process holds."""
+    def _ready(self) -> tuple[ThreadsDriver, weakref.ref[threading.Thread], threading.Thread]:
+        """The driver as it is now, and who calls: after a fork another book knows what this process holds."""
         driver = self._client._driver
         if driver.running_loop() is not None:
             driver.warned()
             warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
         self._core.book = driver.book
-        return driver
+        try:
+            who, thread = _callers.this
+        except AttributeError:
+            who, thread = _caller()
+        return driver, who, thread
 
 
 class RLock(Lock):
@@ -371,12 +371,13 @@ class Semaphore(Lock):
     def release(self, n: int = 1) -> None:
         """Give back permits taken through this object, this thread's own first."""
         arguments.check_limit(n, "n")
-        self._driver().run(locking.release_many(self._core, _caller()[0], n))
+        driver, who, _ = self._ready()
+        driver.run(locking.release_many(self._core, who, n))
 
     def resize(self, n: int) -> None:
         """Change the current limit. Below what is held: no new grants, nobody is revoked."""
         arguments.check_limit(n)
-        driver = self._driver()
+        driver, _, _ = self._ready()
         driver.run(records.resize(driver.book, self._core.spec, n))
 
     def locked(self) -> bool:

@@ -78,7 +78,7 @@ class _ThreadsSpy:
 
     def __init__(self, spy: Spy, inner: ThreadsAdapter) -> None:
         self._spy, self._inner = spy, inner
-        self.watch_clients, self.unwatch_clients = inner.watch_clients, inner.unwatch_clients
+        self.watch_clients = inner.watch_clients
         self.listen, self.unlisten = inner.listen, inner.unlisten
         self.close, self.forked = inner.close, inner.forked
 
@@ -111,7 +111,7 @@ class _ThreadsSpy:
 class _AsyncioSpy:
     def __init__(self, spy: Spy, inner: AsyncioAdapter) -> None:
         self._spy, self._inner = spy, inner
-        self.watch_clients, self.unwatch_clients = inner.watch_clients, inner.unwatch_clients
+        self.watch_clients = inner.watch_clients
         self.listen, self.unlisten = inner.listen, inner.unlisten
         self.close, self.forked = inner.close, inner.forked
 

@@ -223,9 +223,7 @@ class AsyncioDriver:
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
         box = self._boxes.pop(op.nonce, None)
-        self.adapter.unwatch_clients(op.nonce)
-        if box is not None and box.name is not None:
-            self.adapter.unlisten(box.name)
+        self.adapter.unlisten(op.nonce, None if box is None else box.name)
 
     async def _wait(self, op: Wait) -> Handed | bool:
         box = self._boxes[op.nonce]

@@ -227,26 +227,26 @@ class ThreadsDriver:
         self, core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
     ) -> L | None:
         """``run(locking.acquire(…))``."""
-        if self.closed or not locking.asks_at_once(core, timeout):
+        if self.closed or core.reentrant:
             return self.run(locking.acquire(core, who, owner, timeout, entered))
         book, spec = core.book, core.spec
         nonce = book.new_nonce()
         attempt: records.Attempt | None = None
         try:
-            request = records.asking(book, spec, owner, nonce)
             sent = boottime()
-            outcome: records.Outcome
-            try:
-                outcome = self.adapter.apply(spec.name, request)
-            except Troubled as trouble:
-                outcome = trouble
-            if outcome.__class__ is Granted:
-                outcome = state = records.granted(book, spec, nonce, owner, outcome, sent)
-                if records.is_in_time(book, state):
-                    lease = core.wrap(state)
-                    core.enter(who, lease, entered)
-                    # As in the script, nothing is called from here to the caller's next instruction.
-                    return lease
+            outcome: records.Outcome | None = None
+            if records.asks_at_once(book, spec, timeout):
+                try:
+                    outcome = self.adapter.apply(spec.name, records.asking(book, spec, owner, nonce))
+                except Troubled as trouble:
+                    outcome = trouble
+                if outcome.__class__ is Granted:
+                    outcome = state = records.granted(book, spec, nonce, owner, outcome, sent)
+                    if records.is_in_time(book, state):
+                        lease = core.wrap(state)
+                        core.enter(who, lease, entered)
+                        # As in the script, nothing is called from here to the caller's next instruction.
+                        return lease
             attempt = records.Attempt(book, spec, owner, nonce)
             begun = locking.Begun(attempt, sent, outcome)
             return self.run(locking.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
@@ -264,57 +264,50 @@ class ThreadsDriver:
     def release(self, core: LockCore[L], who: Who) -> None:
         """``run(locking.release(…))``."""
         if self.closed:
-            return self.run(locking.release(core, who))
-        mine: list[Entry[L]] = []
-        try:
-            entry = core.claim(who, mine)
-            if core.leave(entry):
-                leaving = self._give_back(core, entry, mine)
-                if leaving is not None:
-                    self.run(locking.release(core, who, leaving), even_if_closed=True)
-        except BaseException:
-            if mine:
-                self.run(locking.finish_leaving(core, mine), even_if_closed=True)
-            raise
-        finally:
-            mine.clear()
+            self.run(locking.release(core, who))
+        else:
+            self._give_back(core, who, False, None)
 
     def leave(self, core: LockCore[L], who: Who, error: BaseException | None) -> None:
         """``run(locking.leave(…))``."""
         if self.closed or core.reentrant:
-            return self.run(locking.leave(core, who, error))
+            self.run(locking.leave(core, who, error))
+        else:
+            self._give_back(core, who, True, error)
+
+    def _give_back(self, core: LockCore[L], who: Who, entered: bool, error: BaseException | None) -> None:
+        """With one request. Where that is not all there is to it, the script takes over."""
         mine: list[Entry[L]] = []
         try:
-            entry = core.claim(who, mine, entered=True)
-            core.leave(entry)
-            leaving = self._give_back(core, entry, mine)
-            if leaving is not None:
+            leaving: locking.Leaving[L] | None = None
+            try:
+                entry = core.claim(who, mine, entered)
+            except NotHeld:
+                pass  # what to say of that, the script knows
+            else:
+                if not core.leave(entry):
+                    return
+                state = entry.lease._state
+                outcome: Reply | Exception | None = None
+                if state.ended is None and state.loss(boottime()) is None:
+                    try:
+                        outcome = self.adapter.apply(state.name, records.releasing(core.book, state))
+                        if outcome.__class__ is Done:
+                            records.released(core.book, state)
+                            return
+                    except (Troubled, HoldfastError) as trouble:
+                        outcome = trouble
+                leaving = locking.Leaving(mine, entry, outcome)
+            if entered:
                 self.run(locking.leave(core, who, error, leaving), even_if_closed=True)
-        except NotHeld:
-            if error is None:
-                raise
+            else:
+                self.run(locking.release(core, who, leaving), even_if_closed=True)
         except BaseException:
             if mine:
                 self.run(locking.finish_leaving(core, mine), even_if_closed=True)
             raise
         finally:
             mine.clear()
-
-    def _give_back(
-        self, core: LockCore[L], entry: Entry[L], mine: list[Entry[L]]
-    ) -> locking.Leaving[L] | None:
-        """With one request. What is left to do, if that is not all."""
-        state = entry.lease._state
-        outcome: Reply | Exception | None = None
-        if state.ended is None and state.loss(boottime()) is None:
-            try:
-                outcome = self.adapter.apply(state.name, records.releasing(core.book, state))
-                if outcome.__class__ is Done:
-                    records.released(core.book, state)
-                    return None
-            except (Troubled, HoldfastError) as trouble:
-                outcome = trouble
-        return locking.Leaving(mine, entry, outcome)
 
     # --- what a script awaits ---------------------------------------------------------------------
 
@@ -326,9 +319,7 @@ class ThreadsDriver:
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
         box = self._boxes.pop(op.nonce, None)
-        self.adapter.unwatch_clients(op.nonce)
-        if box is not None and box.name is not None:
-            self.adapter.unlisten(box.name)
+        self.adapter.unlisten(op.nonce, None if box is None else box.name)
 
     def _wait(self, op: Wait) -> Handed | bool:
         box = self._boxes[op.nonce]

@@ -158,17 +158,16 @@ class HearsFirst(OneHears):
         return False
 
     def give_back(self) -> None:
-        if self._hearer.get(None) == threading.get_ident():
-            if self._is_behind:
-                self._let_go()
-            del self._hearer[None]
-
-    def _let_go(self) -> None:
-        """What came while we waited, nobody else was told of."""
-        with contextlib.suppress(ValueError):
+        if self._hearer.get(None) != threading.get_ident():
+            return
+        try:
+            # What came while we waited, nobody else was told of.
             while self._is_behind and self._epoll.poll(0, 1):
                 self._is_behind = self._heard(self._listens_to)
+        except ValueError:
+            pass  # it was closed
         self._is_behind = False
+        del self._hearer[None]
 
     def close(self) -> None:
         super().close()

@@ -59,7 +59,7 @@ class Store(Protocol):
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
 
-    def unwatch_clients(self, nonce: str) -> None: ...
+    def unlisten(self, nonce: str, name: str | None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -69,21 +69,18 @@ class Store(Protocol):
 class Local:
     """What both adapters share."""
 
-    __slots__ = ("_hooks", "_store", "forked", "unwatch_clients", "watch_clients")
+    __slots__ = ("_hooks", "_store", "forked", "unlisten", "watch_clients")
 
     def __init__(self, store: Store, hooks: Hooks) -> None:
         self._store = store
         self._hooks = hooks
         self.watch_clients = store.watch_clients
-        self.unwatch_clients = store.unwatch_clients
+        self.unlisten = store.unlisten
         self.forked = store.forked
 
     @property
     def source(self) -> str:
         return self._store.source
-
-    def unlisten(self, name: str) -> None:
-        """A client has one inbox, whatever it waits for."""
 
     def _pauses(self) -> _Pauses:
         return _Pauses(boottime() + min(self._hooks.io_timeout, BUSY_SECONDS))

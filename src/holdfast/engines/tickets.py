@@ -45,14 +45,13 @@ class ThreadsStore(Protocol):
 class TicketsThreads:
     """The threads driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "unwatch_clients")
+    __slots__ = ("_desk", "_perform", "_store", "close", "forked")
     hearing = None
 
     def __init__(self, desk: Desk, store: ThreadsStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Any] = store.perform
-        self.unwatch_clients = store.disarm
         self.close = store.close
         self.forked = store.forked
 
@@ -75,8 +74,9 @@ class TicketsThreads:
     def listen(self, name: str | None) -> None:
         self._store.listen()
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """A client has one watch stream, whatever it waits for."""
+        self._store.disarm(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""

@@ -39,13 +39,12 @@ class AsyncioStore(Protocol):
 class TicketsAsyncio:
     """The asyncio driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked", "unwatch_clients")
+    __slots__ = ("_desk", "_perform", "_store", "close", "forked")
 
     def __init__(self, desk: Desk, store: AsyncioStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Awaitable[Any]] = store.perform
-        self.unwatch_clients = store.disarm
         self.close = store.close
         self.forked = store.forked
 
@@ -68,8 +67,9 @@ class TicketsAsyncio:
     async def listen(self, name: str | None) -> None:
         await self._store.listen()
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """A client has one watch stream, whatever it waits for."""
+        self._store.disarm(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""

@@ -122,11 +122,11 @@ class LeaseState:
         self.onlookers: list[Callable[[], None]] = []
         """To be told of the loss or of the end, at once: must not block."""
 
-    def begin(self, token: int, sent: float, deadline: float) -> None:
-        """It was expected, and is granted now."""
+    def begin(self, token: int, later: float) -> None:
+        """It was expected, and is granted now; so much later than was reckoned with."""
         self.token = token
-        self.renew_at = sent + self.ttl * RENEW_AFTER
-        self.deadline = deadline
+        self.renew_at += later
+        self.deadline += later
 
     def __repr__(self) -> str:
         return f"<LeaseState {self.name!r} token={self.token} ended={self.ended} reason={self.reason}>"

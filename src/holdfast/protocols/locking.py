@@ -28,7 +28,6 @@ __all__ = [
     "LockCore",
     "ReentrantCore",
     "acquire",
-    "asks_at_once",
     "check",
     "check_extension",
     "downgrade",
@@ -81,11 +80,12 @@ class Entry(Generic[L]):
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """An acquire of which a driver has made the first request itself."""
+    """An acquire that a driver has begun itself."""
 
     attempt: records.Attempt
     sent: float
-    outcome: records.Outcome
+    outcome: records.Outcome | None = None
+    """What came of the first request; None: it was not made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -251,11 +251,6 @@ class ReentrantCore(LockCore[L]):
         self._hold(entry.who, entry.lease)
 
 
-def asks_at_once(core: LockCore[L], timeout: float | None) -> bool:
-    """Whether the first thing to do is to ask for it."""
-    return not core.reentrant and (core.spec.name not in core.book.crowded or timeout == 0)
-
-
 async def acquire(
     core: LockCore[L],
     who: Who,
@@ -274,7 +269,7 @@ async def acquire(
         if begun is None:
             state = await records.acquire(core.book, core.spec, owner, timeout)
         else:
-            state = await records.go_on(begun.attempt, begun.sent, timeout, begun.outcome)
+            state = await begun.attempt.go_on(begun.sent, timeout, begun.outcome)
         if isinstance(state, records.NotGranted):
             if entered:
                 raise _timed_out(core, state)

@@ -48,28 +48,29 @@ class Joined(NamedTuple):
 
 def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver | None:
     """The holder gives it back, and the first in line has it: it came just now."""
-    lines = _lines(text)
-    if lines is None or not lines[1].startswith(f"[{quoted(nonce)},"):
+    if not text.startswith(_LOCK) or not text.endswith(QUEUE_ENDING):
         return None
     try:
-        if _scan(lines[1], 0)[0][6] <= now:
+        before, held, _, first, others = text.split("\n", 4)
+        if not held.startswith(f"[{quoted(nonce)},") or _scan(held, 0)[0][6] <= now:
             return None
-        heir, client, owner, mode, since, expires_at, turn_at, wants = _scan(lines[3], 0)[0]
+        heir, client, owner, mode, since, expires_at, turn_at, wants = _scan(first, 0)[0]
         if wants is None or turn_at is not None or now - since > CAME_SECONDS or expires_at <= now:
             return None
-        token = max(int(lines[0][len(_LOCK) : -2]) + 1, wall_us)
+        token = int(before[len(_LOCK) : -2]) + 1
+        if token < wall_us:
+            token = wall_us
         ttl, renews, metadata = wants
     except _UNREADABLE:
         return None
     if token >= MAX_TOKEN:
         return None
-    holder = Holder(heir, client, owner, mode, token, now, now + ttl, ttl, renews, None, metadata)
-    held = encode_holder(holder)
-    if len(lines) == 5:
+    holder = (heir, client, owner, mode, token, now, now + ttl, ttl, renews, None, metadata)
+    held = encode_holder(_new(Holder, holder))
+    if others == ENDING:
         after = f"{_LOCK}{token},[{held}],[{ENDING}"
     else:
-        waiting = "\n".join(lines[5:])
-        after = f"{_LOCK}{token},[\n{held}\n],[\n{lines[4][1:]}\n{waiting}"
+        after = f"{_LOCK}{token},[\n{held}\n],[\n{others[1:]}"
     handed = _new(Handed, (token, now - since))
     return _new(HandedOver, (after, _new(Wake, (client, heir, handed))))
 

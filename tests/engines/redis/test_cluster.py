@@ -166,7 +166,7 @@ def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pyt
         asker.ask(asker.adapter.listen, name)
     assert channels() == 5
     for name in "abcde":
-        asker.ask(asker.adapter.unlisten, name)
+        asker.ask(asker.adapter.unlisten, "n", name)
     wait_until(lambda: channels() == 2)
     asker.ask(asker.adapter.listen, "a")
     assert channels() == 3

@@ -171,7 +171,7 @@ def test_nothing_is_handed_to_one_who_left(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.waiter.apply("x", Withdraw("n2", 0.0))
-    pair.waiter.ask(pair.waiter.adapter.unwatch_clients, "n2")
+    pair.waiter.ask(pair.waiter.adapter.unlisten, "n2", "x")
     pair.holder.release("x", "n1")
     assert isinstance(pair.holder.acquire("x", "n3"), Granted)
     assert pair.waiter.posted == []

@@ -60,7 +60,7 @@ def test_one_connection_listens_however_many_wait(driver: Driver, server: Redis)
         for number in range(50):
             asker.ask(asker.adapter.listen, f"x{number}")
         assert listeners(server) == 1
-        asker.ask(asker.adapter.unlisten, "x0")
+        asker.ask(asker.adapter.unlisten, "n", "x0")
         assert listeners(server) == 1
 
 

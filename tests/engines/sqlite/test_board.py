@@ -19,12 +19,14 @@ from holdfast.engines.sqlite import board as boards
 from holdfast.engines.sqlite.board import HEAD, LONGEST, NAME, SLOT_BYTES, SLOTS, Board
 from holdfast.engines.sqlite.place import Place, Side
 from holdfast.engines.sqlite.table import Table
+from holdfast.engines.sqlite.wakeups import Inbox, Sent
 from holdfast.rules import handing
 from holdfast.rules.codec import decode, encode
 from holdfast.rules.record import EMPTY
 from holdfast.rules.requests import (
     Acquire,
     Break,
+    Broken,
     Busy,
     Done,
     Gone,
@@ -40,6 +42,7 @@ from holdfast.rules.requests import (
     Snapshot,
     Stop,
     Unwatch,
+    Wake,
     Watch,
     Withdraw,
 )
@@ -374,6 +377,57 @@ def test_what_only_one_wants_is_not_put_up(client: Callable[[], One]) -> None:
     one.release("x", attempt)
     one.hold("x")
     assert notice_of(one) is None
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_heir_is_told_before_it_is_put_up(
+    client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    for module in ("handing", "shortcuts"):
+        monkeypatch.setattr(f"holdfast.rules.{module}.CAME_SECONDS", 60.0)
+    holder, heir = client(), client()
+    held, _ = holder.hold("x")
+    waiting = heir.attempt(wait=True)
+    for attempt in [waiting, *[heir.attempt(wait=True) for _ in range(others)]]:
+        assert isinstance(heir.ask("x", attempt), Queued)
+    before, seen = notice_of(heir), list[object]()
+    assert before == stored(path)
+    membership = holder.store._presence.membership
+    assert membership is not None
+    send = membership.inbox.send
+
+    def noting(_: Inbox, wake: Wake) -> Sent:
+        seen.append((wake.nonce, notice_of(heir)))
+        return send(wake)
+
+    monkeypatch.setattr(Inbox, "send", noting)
+    holder.release("x", held)
+    assert seen == [(waiting.nonce, before)]
+    assert notice_of(heir) == stored(path) != before
+    assert not holder.store._table.unshown
+
+
+@pytest.mark.usefixtures("strangers")
+def test_what_was_handed_over_and_changed_meanwhile_is_put_up_as_it_is(
+    client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread of the client, or by the same: its heir turns out to be dead."""
+    for module in ("handing", "shortcuts"):
+        monkeypatch.setattr(f"holdfast.rules.{module}.CAME_SECONDS", 60.0)
+    holder, heir = client(), client()
+    held, _ = holder.hold("x")
+    assert isinstance(heir.ask("x", heir.attempt(wait=True)), Queued)
+
+    def changing(_: Inbox, wake: Wake) -> Sent:
+        monkeypatch.undo()
+        assert isinstance(holder.ask("x", Break(None, "because")), Broken)
+        return Sent.DELIVERED
+
+    monkeypatch.setattr(Inbox, "send", changing)
+    holder.release("x", held)
+    assert notice_of(heir) in (None, stored(path))
+    assert isinstance(heir.ask("x", heir.attempt()), Granted)
 
 
 CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.drivers.clock import boottime
 from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
+from holdfast.engines.sqlite.membership import HERE, _dropped
 from holdfast.engines.sqlite.table import Table
 from holdfast.rules import handing
 from holdfast.rules.codec import decode
@@ -464,7 +466,8 @@ def test_no_more_processes_are_watched_than_descriptors_allow(client: Callable[[
     descriptors = [watch.fd for watch in listener._watches.values() if watch.fd >= 0]
     assert len(descriptors) == MOST_DESCRIPTORS
     for number in range(200):
-        other.store.unwatch_clients(f"n-{number}")
+        other.store.unlisten(f"n-{number}", "x")
+    listener._probe_all()
     kept = list(listener._watches)
     assert len(kept) == MOST_DESCRIPTORS  # for the next time
     other.store.watch_clients("n-again", (kept[0],))
@@ -486,7 +489,7 @@ def test_watching_the_dead_again_and_again_does_not_spin(client: Callable[[], On
         waiter.store.watch_clients("n-1", (holder.id,))
         wait_until(lambda: waiter.posted)
     assert time.monotonic() - began > 0.4  # told at once, and then again a quarter of a second later
-    waiter.store.unwatch_clients("n-1")
+    waiter.store.unlisten("n-1", "x")
     waiter.posted.clear()
     stays_true(lambda: not waiter.posted, 0.5)
 
@@ -588,3 +591,16 @@ def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str)
         began = time.monotonic()
         assert lock.acquire(timeout=10) is not None
         assert time.monotonic() - began < SOON
+
+
+def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Callable[[], One]) -> None:
+    one = client()
+    one.hold("x")
+    membership = one.store._presence.membership
+    assert membership is not None
+    here = HERE[one.id]
+    assert here() is membership
+    _dropped(one.id, weakref.ref(membership, lambda _: None))  # an earlier one of the same client
+    assert HERE[one.id] is here
+    _dropped(one.id, here)
+    assert one.id not in HERE

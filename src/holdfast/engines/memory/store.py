@@ -122,8 +122,8 @@ class MemoryStore:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Clients of this process do not die without it."""
 
-    def unwatch_clients(self, nonce: str) -> None:
-        """Nothing was watched."""
+    def unlisten(self, nonce: str, name: str | None) -> None:
+        """Nothing was begun."""
 
     def close(self) -> None:
         self._space.posts.pop(self._client, None)

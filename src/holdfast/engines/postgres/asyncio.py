@@ -78,14 +78,12 @@ class PostgresAsyncio:
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="holdfast-postgres")
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """What is heard for one name is heard for all."""
+        self._ears.forget(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody here knows who is alive: leases run out."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        self._ears.forget(nonce)
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -66,8 +66,9 @@ class PostgresThreads:
         """All names alike: wake-ups are sent to clients."""
         self._listener.start()
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """What is heard for one name is heard for all."""
+        self._ears.forget(nonce)
 
     @property
     def hearing(self) -> None:
@@ -75,9 +76,6 @@ class PostgresThreads:
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody here knows who is alive: leases run out."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        self._ears.forget(nonce)
 
     def close(self) -> None:
         self._listener.close()

@@ -112,14 +112,12 @@ class RedisAsyncio:
         await self.find_out()
         await self._ears.listen(name)
 
-    def unlisten(self, name: str) -> None:
-        self._ears.unlisten(name)
+    def unlisten(self, nonce: str, name: str | None) -> None:
+        if name is not None and self._space.sharded:
+            self._ears.unlisten(name)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched."""
 
     # --- what the ears need ---------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ IDLE_CHANNELS: Final = 1000
 """So many sharded channels are kept though nobody waits there: who comes back need not subscribe again."""
 
 PING: Final = packed_command(b"PING")
+_new = tuple.__new__
 
 
 class OverheardLine(Protocol):
@@ -211,7 +212,14 @@ class _Ear:
         kind = message[0] if message.__class__ is list and message else None
         if kind == b"message" or kind == b"smessage":
             nonce, *brought = message[2].decode("utf-8", "surrogatepass").split("\n")
-            self._post(nonce, _handed(brought) if brought and self._ears.takes else None)
+            handed: Handed | None = None
+            if brought and self._ears.takes:
+                try:
+                    token, age = brought
+                    handed = _new(Handed, (int(token), float(age)))
+                except ValueError:
+                    handed = None  # nothing that we understand: it only wakes
+            self._post(nonce, handed)
         elif isinstance(message, ReplyError):
             return self._refused(str(message))
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -320,10 +328,10 @@ class Ears:
         raise trouble or Refused("the cluster does not confirm that it will send wake-ups")
 
     def unlisten(self, name: str) -> None:
-        if self._space.sharded:
-            channel = self._channels.get(channel_of(self._space, self._hooks.client, name))
-            if channel is not None:
-                self._leave(channel)
+        """In a Cluster: one less waits at the channel of this name."""
+        channel = self._channels.get(channel_of(self._space, self._hooks.client, name))
+        if channel is not None:
+            self._leave(channel)
 
     def _leave(self, channel: _Channel) -> None:
         with self.mutex:
@@ -427,11 +435,3 @@ class Ears:
             ears = list(self._ears.values())
         for ear in ears:
             ear.close()
-
-
-def _handed(brought: list[str]) -> Handed | None:
-    """What a message brings; None: nothing that we understand."""
-    try:
-        return tuple.__new__(Handed, (int(brought[0]), float(brought[1])))
-    except (ValueError, IndexError):
-        return None

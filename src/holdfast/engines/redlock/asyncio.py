@@ -140,14 +140,11 @@ class RedlockAsyncio:
     async def listen(self, name: str | None) -> None:
         """Who waits in this client is woken by it; others look now and then."""
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """Nothing was begun."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched."""
 
     # --- the end ----------------------------------------------------------------------------------
 

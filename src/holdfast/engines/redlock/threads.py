@@ -98,14 +98,11 @@ class RedlockThreads:
     def listen(self, name: str | None) -> None:
         """Who waits in this client is woken by it; others look now and then."""
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """Nothing was begun."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        """Nobody was watched."""
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -143,36 +140,27 @@ class _Bundles:
             bundle = self._idle.get_nowait()
         except queue.Empty:
             bundle = self._take()
-        try:
-            answers = bundle.fan(op)
-        except BaseException as error:
-            self._failed(bundle, error)
-            raise
-        if self._closed:
-            bundle.close()
-        else:
-            self._idle.put(bundle)
-        return answers
+        return self._fan(bundle, op, self._idle.put)
 
     def fan_apart(self, op: Fan) -> Answers:
         self._refusal.refuse()
         bundle = self._apart.pop() if self._apart else self._new()
+        return self._fan(bundle, op, self._apart.append)
+
+    def _fan(self, bundle: Bundle, op: Fan, give_back: Callable[[Bundle], None]) -> Answers:
         try:
             answers = bundle.fan(op)
         except BaseException as error:
-            self._failed(bundle, error)
+            with self._mutex:
+                self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
+            if isinstance(error, EngineUnavailable):
+                self._refusal.found(str(error))
             raise
         if self._closed:
             bundle.close()
         else:
-            self._apart.append(bundle)
+            give_back(bundle)
         return answers
-
-    def _failed(self, bundle: Bundle, error: BaseException) -> None:
-        with self._mutex:
-            self._taken.discard(bundle)  # it was closed; who keeps the error may keep it for long
-        if isinstance(error, EngineUnavailable):
-            self._refusal.found(str(error))
 
     def _take(self) -> Bundle:
         ends_at = boottime() + self._seconds

@@ -47,8 +47,8 @@ class Board:
 
     def __init__(self, side: Side | None, namespace: str) -> None:
         self._namespace = namespace.encode()
-        self._slots: dict[bytes, tuple[int, bytes]] = {}
-        """Where a name's notice is, and by what it is known."""
+        self._slots: dict[bytes, tuple[int, bytes, int]] = {}
+        """Where a name's notice is, by what it is known, and where its check sum begins."""
         self._map: mmap.mmap | None = None
         if side is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -59,13 +59,13 @@ class Board:
         shared = self._map
         if shared is None:
             return None
-        at, tag = self._slots.get(key) or self._slot(key)
+        at, tag, seed = self._slots.get(key) or self._slot(key)
         whose, version, length, check = _head(shared, at)
         if whose != tag or version in known or length > LONGEST:
             return None
         begin = at + HEAD.size
         body = shared[begin : begin + length]
-        if _check(tag, version, body) != check:
+        if crc32(body, (seed ^ version) & MASK) != check:
             return None
         try:
             boot, _, text = body.decode("utf-8", "surrogatepass").partition("\n")
@@ -77,38 +77,35 @@ class Board:
         shared = self._map
         if shared is None:
             return
-        at, tag = self._slots.get(key) or self._slot(key)
+        at, tag, seed = self._slots.get(key) or self._slot(key)
         body = f"{boot}\n{text}".encode("utf-8", "surrogatepass")
         length, begin = len(body), at + HEAD.size
         if length > LONGEST:
             self.take_down(key)
             return
         shared[begin : begin + length] = body
-        HEAD.pack_into(shared, at, tag, version, length, _check(tag, version, body))
+        HEAD.pack_into(shared, at, tag, version, length, crc32(body, (seed ^ version) & MASK))
 
     def take_down(self, key: bytes) -> None:
         """From now on the database is asked."""
         shared = self._map
         if shared is not None:
-            at, tag = self._slots.get(key) or self._slot(key)
+            at, tag, _ = self._slots.get(key) or self._slot(key)
             if shared[at : at + len(tag)] == tag:
                 shared[at : at + HEAD.size] = NOBODY
 
-    def _slot(self, key: bytes) -> tuple[int, bytes]:
+    def _slot(self, key: bytes) -> tuple[int, bytes, int]:
         if len(self._slots) >= KEPT_AT_MOST:
             self._slots.clear()
         tag = blake2b(self._namespace + b"\0" + key, digest_size=8).digest()
-        slot = self._slots[key] = (int.from_bytes(tag, "little") % SLOTS * SLOT_BYTES, tag)
+        number = int.from_bytes(tag, "little")
+        slot = self._slots[key] = (number % SLOTS * SLOT_BYTES, tag, number)
         return slot
 
     def close(self) -> None:
         shared, self._map = self._map, None
         if shared is not None:
             shared.close()
-
-
-def _check(tag: bytes, version: int, body: bytes) -> int:
-    return crc32(body, (int.from_bytes(tag, "little") ^ version) & MASK)
 
 
 def _shared(side: Side) -> mmap.mmap:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -61,6 +62,8 @@ class Listener:
         self._mutex = threading.Lock()
         self._watches: dict[str, _Watch] = {}
         self._watching: dict[str, frozenset[str]] = {}
+        self._over: deque[str] = deque()
+        """Nonces that nobody waits with any more, and whom they watch is yet to be let go."""
         self._clients: dict[int, str] = {}
         """Whose process a descriptor is of."""
         self._thread: threading.Thread | None = None
@@ -77,6 +80,7 @@ class Listener:
         """Post to the nonce when one of these dies; those watched for it before are let go."""
         wanted = frozenset(clients)
         with self._mutex:
+            self._let_go_of_all_that_is_over()
             if self._closing or self._watching.get(nonce) == wanted:
                 return
             for client in self._watching.get(nonce, frozenset()) - wanted:
@@ -93,7 +97,12 @@ class Listener:
             self._post(nonce)
 
     def unwatch(self, nonce: str) -> None:
-        with self._mutex:
+        """Seen to when somebody is watched or probed next: whoever was just woken has no time for it."""
+        self._over.append(nonce)
+
+    def _let_go_of_all_that_is_over(self) -> None:
+        while self._over:
+            nonce = self._over.popleft()
             for client in self._watching.pop(nonce, frozenset()):
                 self._let_go(client, nonce)
 
@@ -179,6 +188,7 @@ class Listener:
     def _probe_all(self) -> bool:
         """Look after those who have no descriptor; tells whether there are any."""
         with self._mutex:
+            self._let_go_of_all_that_is_over()
             probed = [(client, watch.them) for client, watch in self._watches.items() if watch.fd < 0]
         for client, them in probed:
             if self._probe(client, them) is Status.DEAD:

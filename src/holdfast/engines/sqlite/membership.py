@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ...drivers.adapter import Post
@@ -24,12 +25,19 @@ INSERT: Final = "INSERT OR REPLACE INTO clients VALUES (?, ?, ?, 0, ?, ?, ?, ?, 
 RENEW: Final = "UPDATE clients SET renewed_at = ? WHERE id = ? AND dead = 0"
 DELETE: Final = "DELETE FROM clients WHERE id = ?"
 
-HERE: weakref.WeakValueDictionary[str, Membership] = weakref.WeakValueDictionary()
+HERE: dict[str, weakref.ref[Membership]] = {}
 """The clients of this process: alive without a look, and woken without a message."""
 
 
+def _dropped(client: str, here: weakref.ref[Membership]) -> None:
+    """Nobody has it any more, and nobody closed it."""
+    if HERE.get(client) is here:
+        del HERE[client]
+
+
 def _renewed_here(client: str) -> float | None:
-    membership = HERE.get(client)
+    here = HERE.get(client)
+    membership = None if here is None else here()
     return None if membership is None else membership.renewed_at
 
 
@@ -60,7 +68,7 @@ class Membership:
             undo.pop_all()
         self.census = Census(side, self.us, _renewed_here)
         self.listener = Listener(self.inbox, self.us, post, self.census.probe)
-        HERE[client] = self
+        HERE[client] = weakref.ref(self, partial(_dropped, client))
 
     def _register(self, execute: Execute) -> None:
         boot, *process = self.us

@@ -123,6 +123,9 @@ class SqliteStore:
             raise explain(self._place, error) from error
         if wakes:
             self._wake(key, wakes)
+            if self._table.unshown:
+                with presence.database.mutex:
+                    self._table.show()
         return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
@@ -415,8 +418,9 @@ class SqliteStore:
         membership, due = self._presence.membership, [*wakes]
         for wake in due:
             here = HERE.get(wake.client)
-            if here is not None:
-                here.tell(wake.nonce, wake.handed)
+            peer = None if here is None else here()
+            if peer is not None:
+                peer.tell(wake.nonce, wake.handed)
             elif membership is not None and membership.inbox.send(wake) is Sent.REFUSED:
                 # Nothing is lost if that fails: the next waiter looks by itself before long.
                 with contextlib.suppress(Busy, EngineUnavailable, sqlite3.Error):
@@ -480,7 +484,8 @@ class SqliteStore:
                     others[client] = None if row is None else row.identity
         membership.listener.watch(nonce, others)
 
-    def unwatch_clients(self, nonce: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
+        """A client has one inbox, whatever it waits for."""
         if self._presence.membership is not None:
             self._presence.membership.listener.unwatch(nonce)
 

@@ -46,6 +46,8 @@ OVERWRITE: Final = (
     "WHERE namespace = ? AND name = ? AND version = ?"
 )
 UPDATE: Final = OVERWRITE + STILL_ALIVE
+HAND_OVER: Final = UPDATE + STILL_ALIVE
+"""Also the heir must be alive."""
 
 NAMES_AT_ONCE: Final = 500
 KEPT_AT_MOST: Final = 20_000
@@ -102,6 +104,8 @@ class Table:
         """What is up on the board and was found not to be so any more."""
         self.board = Board(None, namespace)
         """What others wrote of what several want."""
+        self.unshown: dict[bytes, None] = {}
+        """What was handed over, and is not on the board yet."""
         self.is_tentative = False
         """What is written may yet be taken back: nobody is to rely on it."""
 
@@ -203,7 +207,10 @@ class Table:
         heir: str | None = None,
         after: Record | None = None,
     ) -> bool:
-        """``store`` of a record that is a text already. ``after``: the record, where it is known."""
+        """``store`` of a record that is a text already. ``after``: the record, where it is known.
+
+        What was handed over is not put up yet: first the heir is to be told.
+        """
         values: tuple[Any, ...]
         if loaded.version < 0:
             # Versions never repeat, not even where a forgotten name begins anew.
@@ -218,7 +225,7 @@ class Table:
                 statement += NOT_RENEWED * len(expired)
                 values = (*values, *[value for guard in expired for value in guard])
             if heir is not None:
-                statement += STILL_ALIVE
+                statement = HAND_OVER if statement is UPDATE else statement + STILL_ALIVE
                 values = (*values, heir)
             written = execute(statement, values)
         if written.rowcount != 1:
@@ -229,11 +236,24 @@ class Table:
         if len(self._written) >= KEPT_AT_MOST:
             self.forget()
         self._written[key] = Loaded(version, self.boot, text, decode, after)
-        if (heir is not None or "\n" in text) and not self.is_tentative:
+        if heir is not None:
+            self.unshown[key] = None
+            return True
+        if self.unshown:
+            self.unshown.pop(key, None)
+        if "\n" in text and not self.is_tentative:
             self.board.put_up(key, version, self.boot, text)
         else:
             self.board.take_down(key)
         return True
+
+    def show(self) -> None:
+        """Put up what was handed over: the heirs were told."""
+        while self.unshown:
+            key, _ = self.unshown.popitem()
+            written = self._written.get(key)
+            if written is not None:
+                self.board.put_up(key, written.version, written.boot, written.text)
 
     def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
         """Write within a transaction, by one who is not a client at this moment."""

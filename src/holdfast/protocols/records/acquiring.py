@@ -51,7 +51,7 @@ __all__ = [
     "acquire",
     "acquire_in_order",
     "asking",
-    "go_on",
+    "asks_at_once",
     "granted",
     "is_in_time",
     "lease_of",
@@ -82,7 +82,7 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
     outcome: Outcome | None = None
     sent = book.now()
     try:
-        if spec.name not in book.crowded or timeout == 0:
+        if asks_at_once(book, spec, timeout):
             # Mostly this is all there is to it, so nothing is made ready for more.
             try:
                 outcome = await Apply(spec.name, asking(book, spec, owner, nonce))
@@ -93,12 +93,16 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
                 if is_in_time(book, state):
                     return state
         attempt = Attempt(book, spec, owner, nonce)
-        attempt.ends_at = None if timeout is None else sent + timeout
-        return await attempt.go_on(sent, outcome)
+        return await attempt.go_on(sent, timeout, outcome)
     except BaseException:
-        # Also when it came after the grant, or while we stopped listening.
-        await (attempt or Attempt(book, spec, owner, nonce)).interrupted()
+        if attempt is None or not attempt.is_under_way:
+            await Attempt(book, spec, owner, nonce).interrupted()
         raise
+
+
+def asks_at_once(book: Book, spec: Spec, timeout: float | None) -> bool:
+    """Whether the first thing to do is to ask for it; else to make ready for waiting."""
+    return spec.name not in book.crowded or timeout == 0
 
 
 def granted(book: Book, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
@@ -111,19 +115,6 @@ def granted(book: Book, spec: Spec, nonce: str, owner: str, reply: Granted, sent
 def is_in_time(book: Book, state: LeaseState) -> bool:
     """Whether what was granted is of any use."""
     return book.now() < state.deadline and not book.closed
-
-
-async def go_on(
-    attempt: Attempt, sent: float, timeout: float | None, outcome: Outcome
-) -> LeaseState | NotGranted:
-    """``acquire`` for one who has made the first request itself, at ``sent``; with this outcome."""
-    try:
-        attempt.is_under_way = True
-        attempt.ends_at = None if timeout is None else sent + timeout
-        return await attempt.go_on(sent, outcome)
-    except BaseException:
-        await attempt.interrupted()
-        raise
 
 
 def asking(book: Book, spec: Spec, owner: str, nonce: str, wait: bool = False) -> Acquire:
@@ -152,6 +143,7 @@ class Attempt:
         "book",
         "ends_at",
         "expected",
+        "expected_from",
         "failures",
         "is_under_way",
         "listening",
@@ -192,38 +184,52 @@ class Attempt:
         self.request: Acquire | None = None
         """Made when it is needed: mostly it is to ask for a place in the queue, too."""
         self.expected: LeaseState | None = None
-        """The lease, but for its token and its times: made while there is time, before waiting for it."""
+        """The lease, but for its token: made while there is time, before waiting for it."""
+        self.expected_from = 0.0
+        """As if granted at this moment."""
 
-    async def go_on(self, sent: float, outcome: Outcome | None) -> LeaseState | NotGranted:
-        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet."""
+    async def go_on(
+        self, sent: float, timeout: float | None, outcome: Outcome | None
+    ) -> LeaseState | NotGranted:
+        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet.
+
+        Whatever ends it, nothing of it stays behind.
+        """
         try:
-            if outcome is None:
-                self.traces = False
-                await self.listen(sent)
-                outcome = await self.ask()
-            else:
-                self.sent = self.asked = sent
-            while True:
-                if outcome.__class__ is Queued:
-                    until = self.in_line(outcome)
-                    if until is None:
-                        return await self._too_late()
-                    woken = await Wait(self.nonce, until, outcome.blockers)
-                    outcome = self.handed(woken) if woken.__class__ is Handed else None
-                    if outcome is not None and is_in_time(self.book, outcome):
-                        return outcome
-                if isinstance(outcome, Troubled):
-                    await self.outlast(outcome)
+            self.is_under_way = True
+            self.ends_at = None if timeout is None else sent + timeout
+            try:
+                if outcome is None:
+                    self.traces = False
+                    await self.listen(sent)
+                    outcome = await self.ask()
                 else:
-                    done = await self.weigh(outcome)
-                    if done is not None:
-                        return done
-                outcome = await self.ask()
-        finally:
-            if self.listening:
-                await self.stop_listening()
-            elif self.book.closed:
-                await Post(CLOSING)
+                    self.sent = self.asked = sent
+                while True:
+                    if outcome.__class__ is Queued:
+                        until = self.in_line(outcome)
+                        if until is None:
+                            return await self._too_late()
+                        woken = await Wait(self.nonce, until, outcome.blockers)
+                        outcome = self.handed(woken) if woken.__class__ is Handed else None
+                        if outcome is not None and is_in_time(self.book, outcome):
+                            return outcome
+                    if isinstance(outcome, Troubled):
+                        await self.outlast(outcome)
+                    else:
+                        done = await self.weigh(outcome)
+                        if done is not None:
+                            return done
+                    outcome = await self.ask()
+            finally:
+                if self.listening:
+                    await self.stop_listening()
+                elif self.book.closed:
+                    await Post(CLOSING)
+        except BaseException:
+            # Also when it came after the grant, or while we stopped listening.
+            await self.interrupted()
+            raise
 
     async def ask(self) -> Reply | Troubled:
         self.asked = self.book.now()
@@ -300,7 +306,7 @@ class Attempt:
             since = placed  # a clock was set
         state = self.expected
         assert state is not None  # noqa: S101 - made when it had its place
-        state.begin(handed.token, since, relied_until(since, state.ttl))
+        state.begin(handed.token, since - self.expected_from)
         state.uncertain = self.uncertain
         self.book.add(state)
         return state
@@ -335,6 +341,7 @@ class Attempt:
             spec = self.spec
             grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
             self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
+            self.expected_from = now
         until = now + min(reply.look_in, LOOK_AGAIN_SECONDS)
         ends_at = self.ends_at
         if ends_at is None:

@@ -279,7 +279,7 @@ class Names(NamedTuple):
 class Arm(NamedTuple):
     """From now on wake this nonce when one of these tickets goes (``turns``: or changes; ``limit``: or the
     limit does; ``EVERYTHING``: at any change of the name), until another ``Arm`` or the driver's
-    ``unwatch_clients``. Done when the engine has confirmed it: what happens after this is not missed. Should
+    ``unlisten``. Done when the engine has confirmed it: what happens after this is not missed. Should
     the engine lose sight of it, it arms it again and then wakes the nonce once."""
 
     nonce: str

@@ -110,14 +110,12 @@ class AdvisoryAsyncio:
     async def listen(self, name: str | None) -> None:
         """The loop hears all sessions anyway."""
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """The loop hears all sessions anyway."""
+        self._desk.watching.discard(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its session, and the server its lock."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        self._desk.watching.discard(nonce)
 
     async def close(self) -> None:
         if self._ticker is not None:

@@ -95,14 +95,12 @@ class AdvisoryThreads:
         """Of any name: what is heard are the sessions."""
         self._listener.start()
 
-    def unlisten(self, name: str) -> None:
+    def unlisten(self, nonce: str, name: str | None) -> None:
         """A session is heard as long as somebody waits or holds there."""
+        self._desk.watching.discard(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its session, and the server its lock."""
-
-    def unwatch_clients(self, nonce: str) -> None:
-        self._desk.watching.discard(nonce)
 
     def close(self) -> None:
         self._listener.close()
