@@ -74,7 +74,8 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "stopped": Measure(stopped.measure, 8, able("quorum")),
     "handoff": Measure(handoff.measure, 6, able("processes")),
     "waiting": Measure(waiting.measure, 15, able("processes"), at_once=True),
-    "contention": Measure(contention.measure, 12, able("processes")),
+    # Pollers have good and bad slices, by a tenth: three rounds of them would say little.
+    "contention": Measure(contention.measure, 36, able("processes")),
     "neighbour": Measure(neighbour.measure, 3, has_neighbours),
     "held": Measure(held.measure, 7, able("many")),
     "waiters": Measure(waiters.measure, 10, does_not_poll),

@@ -14,6 +14,7 @@ import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
+from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Break, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from support import wait_until
@@ -187,3 +188,34 @@ def test_a_message_that_makes_no_sense_only_wakes(pair: Pair) -> None:
     wait_until(lambda: pair.waiter.posted == ["n2"] * len(nonsense))
     assert pair.waiter.handed == {"n2": None}
     assert isinstance(pair.waiter.acquire("x", "n2", wait=True), Queued)
+
+
+def test_answers_are_looked_for_only_where_nobody_else_would_run_meanwhile(
+    server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by one who is about to sleep anyway, nor by one who gives back what others wait for."""
+    looked: list[bool] = []
+    call = Pool.call
+
+    def noting(pool: Pool, payload: bytes, is_urgent: bool = True) -> object:
+        looked.append(is_urgent)
+        return call(pool, payload, is_urgent)
+
+    with Asker("threads", server.url) as one, Asker("threads", server.url, namespace=one.namespace) as other:
+        one.acquire("x", "n0")
+        one.release("x", "n0")
+        other.acquire("y", "n1")
+        monkeypatch.setattr(Pool, "call", noting)
+        one.acquire("x", "n2")
+        other.acquire("x", "n3", wait=True)
+        one.release("x", "n2")
+        assert looked == [True, False, True]
+        looked.clear()
+        other.acquire("x", "n3", wait=True)
+        other.release("y", "n1")
+        other.release("x", "n3")
+        assert looked == [False, True, False]
+        looked.clear()
+        other.acquire("x", "n4")
+        other.release("x", "n4")
+        assert looked == [True, True]

@@ -19,6 +19,7 @@ import holdfast
 import holdfast.aio
 from engines.sqlite.stores import HOLDER, One, query, record_of, update
 from holdfast.drivers.clock import boottime
+from holdfast.engines.sqlite import store as stores
 from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
@@ -604,3 +605,22 @@ def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Calla
     assert HERE[one.id] is here
     _dropped(one.id, here)
     assert one.id not in HERE
+
+
+@pytest.mark.usefixtures("strangers", "awake")
+@pytest.mark.parametrize("in_threads", [True, False])
+def test_the_heir_runs_first_where_no_event_loop_would_wait_for_it(
+    client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, in_threads: bool
+) -> None:
+    told: list[bool] = []
+    holder, attempt, waiter, waiting = _held_and_wanted(client)
+    waiter.store.listen_in_thread()
+    if in_threads:
+        holder.store.listen_in_thread()
+    monkeypatch.setattr(stores, "let_others_run", lambda: told.append(bool(holder.store._table.unshown)))
+    holder.release("x", attempt)
+    wait_until(lambda: waiter.handed.get(waiting.nonce))
+    assert told == ([True] if in_threads else [])
+    waiter.release("x", waiting)
+    waiter.release("x", waiter.hold("x")[0])
+    assert len(told) == in_threads, "nobody had waited for it"

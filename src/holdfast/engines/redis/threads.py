@@ -48,6 +48,8 @@ class RedisThreads:
         self._direct = settings.shape != "cluster" and not settings.wait_replicas
         self._home: Pool | None = None
         """Where every request goes; None: the router has to be asked."""
+        self._crowded: str | None = None
+        """What was last waited for."""
         self._finding = threading.RLock()
         self._found = 0
         """How often it was tried to find out who serves what."""
@@ -65,8 +67,12 @@ class RedisThreads:
         if home is None:
             return at_once(self._apply(name, request))
         payload = packed(self._space, name, request)
-        # One who asks for a place in the queue is about to sleep anyway.
-        is_urgent = request.__class__ is not Acquire or not request.wait
+        # One who asks for a place in the queue is about to sleep anyway, and one who gives back what others
+        # wait for gets out of their way.
+        is_urgent = name != self._crowded
+        if request.__class__ is Acquire:
+            is_urgent = not request.wait
+            self._crowded = name if request.wait else None
         try:
             raw = home.call(payload, is_urgent)
         except Troubled:

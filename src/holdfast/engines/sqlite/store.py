@@ -45,6 +45,7 @@ from ...rules.requests import (
 )
 from ...rules.transitions import Step, apply_in_order
 from ..local import Busy
+from ..looking import let_others_run
 from .census import View
 from .claims import (
     Standing,
@@ -101,6 +102,8 @@ class SqliteStore:
         self._client = hooks.client
         self._shortest_ttl = inf
         """No lease of ours has a shorter one."""
+        self._lets_others_run = False
+        """It is a thread that calls, and no event loop waits for it."""
         self.close = self._presence.close
         self.forked = self._presence.forked
 
@@ -124,6 +127,8 @@ class SqliteStore:
         if wakes:
             self._wake(key, wakes)
             if self._table.unshown:
+                if self._lets_others_run:
+                    let_others_run()  # the heir first, where one processor has both
                 with presence.database.mutex:
                     self._table.show()
         return reply
@@ -452,6 +457,7 @@ class SqliteStore:
     # --- hearing from others --------------------------------------------------------------------
 
     def listen_in_thread(self) -> None:
+        self._lets_others_run = True
         if not self._presence.is_heard:
             self._listen(None)
 
