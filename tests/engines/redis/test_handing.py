@@ -16,7 +16,7 @@ from engines.redis.test_many import calls
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
-from holdfast.rules.requests import Acquire, Break, Gone, Granted, Inspect, Queued, Watch, Withdraw
+from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from support import wait_until
 
 CAME = "local CAME_SECONDS = 0.1\n"
@@ -197,9 +197,9 @@ def test_answers_are_looked_for_only_where_nobody_else_would_run_meanwhile(
     looked: list[bool] = []
     call = Pool.call
 
-    def noting(pool: Pool, payload: bytes, is_urgent: bool = True) -> object:
+    def noting(pool: Pool, payload: bytes, is_urgent: bool = True, before: int = 0) -> object:
         looked.append(is_urgent)
-        return call(pool, payload, is_urgent)
+        return call(pool, payload, is_urgent, before)
 
     with Asker("threads", server.url) as one, Asker("threads", server.url, namespace=one.namespace) as other:
         one.acquire("x", "n0")
@@ -219,3 +219,21 @@ def test_answers_are_looked_for_only_where_nobody_else_would_run_meanwhile(
         other.acquire("x", "n4")
         other.release("x", "n4")
         assert looked == [True, True]
+
+
+@pytest.mark.parametrize("rules", ["+@all", "+@all -ping"])
+def test_a_release_that_hands_over_whatever_becomes_of_what_goes_before_it(server: Redis, rules: str) -> None:
+    server.command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", *rules.split())
+    url = server.url.replace("redis://", "redis://app:secret@")
+    with Asker("threads", url) as one, Asker("threads", url, namespace=one.namespace) as other:
+        for number in range(3):
+            holder, waiter = f"h{number}", f"w{number}"
+            assert isinstance(one.acquire("x", holder, wait=True), Granted)
+            assert isinstance(other.acquire("x", waiter, wait=True), Queued)
+            if number:
+                server.command("SCRIPT", "FLUSH")
+            assert one.release("x", holder) == Done()
+            assert isinstance(other.acquire("x", waiter, wait=True), Granted)
+            assert other.release("x", waiter) == Done()
+            assert other.release("x", waiter) != Done()
+    server.command("ACL", "DELUSER", "app")

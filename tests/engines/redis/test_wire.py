@@ -6,9 +6,11 @@ Nobody ever gets a reply that was meant for another.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from math import ceil
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import pytest
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from holdfast.core.ops import Refused, Unknown
+from holdfast.engines.redis.settings import Address
+from holdfast.engines.redis.sockets import SocketLine
 from holdfast.engines.redis.streams import SENT_AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.rules.requests import Busy, Done, Granted, Inspect, SetValue, Snapshot
@@ -272,3 +276,19 @@ def test_threads_get_their_own_replies(proxy: Proxy) -> None:
         assert not any(thread.is_alive() for thread in threads)
         assert wrong == []
         assert proxy.open_connections <= 4
+
+
+@pytest.mark.parametrize("first", [b"+PONG\r\n", b"-NOPERM this user has no permissions to run it\r\n"])
+def test_replies_before_the_one_that_is_wanted_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    """However they come in pieces."""
+    stream = first + b":7\r\n"
+    for cut in range(1, len(stream)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.send(b"!")  # something is always there, as far as the kernel knows
+            line, pieces = SocketLine(ours, Address("here", 1), 5.0), iter([stream[:cut], stream[cut:]])
+            monkeypatch.setattr(line, "_recv", lambda size, pieces=pieces: next(pieces))
+            assert line.call(b"", monotonic(), False, 1) == 7
+            assert not list(pieces)

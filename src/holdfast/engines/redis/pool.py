@@ -37,8 +37,11 @@ class Pool(SocketPool[SocketLine]):
         self._age = 0
         """A connection of another age is not used again."""
 
-    def call(self, payload: bytes, is_urgent: bool = True) -> Any:
-        """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here."""
+    def call(self, payload: bytes, is_urgent: bool = True, before: int = 0) -> Any:
+        """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here.
+
+        See ``SocketLine.call``.
+        """
         now = monotonic()
         try:
             line = self._idle.pop()
@@ -49,7 +52,7 @@ class Pool(SocketPool[SocketLine]):
             line = self._checked(line)
             now = monotonic()
         try:
-            reply = line.call(payload, now, is_urgent)
+            reply = line.call(payload, now, is_urgent, before)
         except BaseException:
             self._lose(line)
             raise

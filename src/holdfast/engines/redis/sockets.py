@@ -65,10 +65,11 @@ class SocketLine(sockets.SocketLine):
             poll = self._poll
             self._look = lambda: looks.look(poll) and b""
 
-    def call(self, payload: bytes, started: float, is_urgent: bool = True) -> Any:
+    def call(self, payload: bytes, started: float, is_urgent: bool = True, before: int = 0) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards.
 
         ``is_urgent``: the reply is looked for first; else it is waited for asleep.
+        ``before``: so many replies come before it, and are of no interest.
         """
         self.used_at = started
         try:
@@ -81,9 +82,12 @@ class SocketLine(sockets.SocketLine):
             data = (is_urgent and self._look()) or self._recv(READ_BYTES)
             self._feed(data)
             reply = self._gets()
-            while reply is False:
-                data = self._more(data, started)
-                self._feed(data)
+            while reply is False or before:
+                if reply is False:
+                    data = self._more(data, started)
+                    self._feed(data)
+                else:
+                    before -= 1
                 reply = self._gets()
         except (OSError, hiredis.ProtocolError) as error:
             raise self._unknown(error) from None
