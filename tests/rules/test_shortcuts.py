@@ -23,13 +23,15 @@ SEEDS = 60
 
 MUTANTS = {
     "whoever gives it back, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
-    "one who holds it no longer hands it on": ("if _scan(lines[1], 0)[0][6] <= now:", "if False:"),
+    "one who holds it no longer hands it on": (" or _scan(held, 0)[0][6] <= now:", ":"),
     "the heir is told another's number": ("(token, now - since)", "(token - 1, now - since)"),
     "the heir is not told since when it waits": ("(token, now - since)", "(token, 0.0)"),
     "one who came long ago is handed it": ("now - since > CAME_SECONDS", "False"),
     "the number is that of the last grant": (") + 1, wall_us)", "), wall_us)"),
-    "the clock is no floor for the number": ("max(int(lines[0][len(_LOCK) : -2]) + 1, wall_us)", "7"),
-    "the second in line gets lost": ("lines[4][1:]", "lines[-2][1:]"),
+    "the clock is no floor for the number": ("max(int(before[len(_LOCK) : -2]) + 1, wall_us)", "7"),
+    "the second in line gets lost": ("others[1:]", "others[others.index(']]') + 4 :]"),
+    "the last in line gets lost": ("if others == ENDING:", "if True:"),
+    "nobody in line is some": ("if others == ENDING:", "if False:"),
     "one who asks again joins twice": ('or f"[{quoted(ask.nonce)}," in text', ""),
     "one who only tries joins": ("or not ask.wait", ""),
     "one joins those whose time is over": ("if next_at <= now or", "if"),

@@ -57,9 +57,7 @@ def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver |
         heir, client, owner, mode, since, expires_at, turn_at, wants = _scan(first, 0)[0]
         if wants is None or turn_at is not None or now - since > CAME_SECONDS or expires_at <= now:
             return None
-        token = int(before[len(_LOCK) : -2]) + 1
-        if token < wall_us:
-            token = wall_us
+        token = max(int(before[len(_LOCK) : -2]) + 1, wall_us)
         ttl, renews, metadata = wants
     except _UNREADABLE:
         return None
