@@ -35,8 +35,9 @@ class RedisService(Service):
     """One server. It counts commands of its clients, and not what scripts call inside.
 
     The server's own count of a command includes calls by scripts, except of those that scripts cannot call:
-    all that Holdfast sends is of these, scripts above all. What others send one at a time is one read each.
-    So both are counted from one look to the next, and the larger number is what was sent.
+    all that Holdfast sends is of these, scripts above all, or a ``PING``, which nobody's scripts call. What
+    others send one at a time is one read each. So both are counted from one look to the next, and the larger
+    number is what was sent.
     """
 
     def __init__(self, server: Redis, watching: socket.socket) -> None:

@@ -31,7 +31,7 @@ from .settings import Address
 from .topology import masters_of
 from .translation import Space, channel_of
 
-__all__ = ["Ears", "Stage"]
+__all__ = ["PING", "Ears", "Stage"]
 
 QUIET_SECONDS: Final = 5.0
 """After this long without a word the server is asked for one; after as long again it is taken for dead."""
@@ -218,7 +218,7 @@ class _Ear:
                     token, age = brought
                     handed = _new(Handed, (int(token), float(age)))
                 except ValueError:
-                    handed = None  # nothing that we understand: it only wakes
+                    pass  # nothing that we understand: it only wakes
             self._post(nonce, handed)
         elif isinstance(message, ReplyError):
             return self._refused(str(message))

@@ -16,8 +16,8 @@ from ...drivers.ending import wait_for_end
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
 from .greeting import ask_once, greet
-from .hearing import Ears
-from .lines import at_once, packed_command
+from .hearing import PING, Ears
+from .lines import at_once
 from .overhearing import Overhearing
 from .pool import Pool
 from .routing import Router
@@ -33,7 +33,7 @@ log = logging.getLogger("holdfast")
 
 STOP_SECONDS: Final = 2.0
 
-HEIR_FIRST: Final = packed_command(b"PING")
+HEIR_FIRST: Final = PING
 """Goes before a release that hands over, and costs the server next to nothing. A server writes first to those
 who last got something to be written: with this answer before the script's message, to the heir before us."""
 
