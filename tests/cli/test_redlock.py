@@ -95,11 +95,16 @@ def test_one_who_knows_better_says_that_nothing_was_lost(at_nodes: CommandLine, 
     assert "rejoined: 0 fences were copied" in said
 
 
+def is_held(three: Nodes) -> bool:
+    """A node that is still being connected to when the others have granted it is not asked any more."""
+    return len([owner for owner in three.claims() if owner]) > three.size // 2
+
+
 def test_sigterm_while_a_command_runs(at_nodes: CommandLine, three: Nodes) -> None:
     redlock.initialise(at_nodes.url)
     wrapper = at_nodes.start("run", "x", "--ttl", LONG_TTL, "--", sys.executable, "-c", SLEEPING)
     wrapper.expect("runs")
-    wait_until(lambda: "" not in three.claims())
+    wait_until(lambda: is_held(three))
     wrapper.terminate()
     assert wrapper.wait() == 128 + signal.SIGTERM
     assert three.claims() == [""] * 3
@@ -109,7 +114,7 @@ def test_sigterm_while_a_command_runs(at_nodes: CommandLine, three: Nodes) -> No
 def test_sigterm_while_it_waits(at_nodes: CommandLine, three: Nodes) -> None:
     redlock.initialise(at_nodes.url)
     with holdfast.connect(at_nodes.url) as client, client.lock("x", ttl=float(LONG_TTL)) as lease:
-        wait_until(lambda: "" not in three.claims())
+        wait_until(lambda: is_held(three))
         owners, asked = three.claims(), three.evaluated(0)
         waiter = at_nodes.start("run", "x", "--ttl", LONG_TTL, "--", "echo", "ran")
         wait_until(lambda: three.evaluated(0) > asked + 2)  # it has asked, and asks again
