@@ -67,6 +67,8 @@ class Bounds(NamedTuple):
     """How many requests the network may deliver twice."""
     forgets: int = 0
     """How often a node may forget."""
+    spreads: int = 0
+    """How often one who was granted it may have one more node give it to it, under a hint of its own."""
 
 
 class Rows(NamedTuple):
@@ -74,6 +76,7 @@ class Rows(NamedTuple):
 
     forgets: int
     copies: int
+    spreads: int
     attempts: tuple[Row, ...]
 
 
@@ -129,7 +132,7 @@ class Explorer:
     _column_ids: dict[Column, int] = field(default_factory=dict)
     _rows: list[Rows] = field(default_factory=list)
     _row_ids: dict[Rows, int] = field(default_factory=dict)
-    _asked: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
+    _asked: dict[tuple[int, ...], int] = field(default_factory=dict)
     _judged: dict[tuple[int, ...], tuple[Verdict, ...]] = field(default_factory=dict)
 
     def explore(self) -> Found:
@@ -155,7 +158,8 @@ class Explorer:
     def _first(self) -> int:
         count = self.bounds.attempts
         empty = Column(0, -1, 0, True, (0,) * count, (0,) * count, (False,) * count)
-        rows = Rows(self.bounds.forgets, self.bounds.copies, (Row(IDLE, 0, 0, 0),) * count)
+        bounds = self.bounds
+        rows = Rows(bounds.forgets, bounds.copies, bounds.spreads, (Row(IDLE, 0, 0, 0),) * count)
         return self._state([self._column(empty)] * NODES, self._row(rows))
 
     def _column(self, column: Column) -> int:
@@ -195,6 +199,8 @@ class Explorer:
                 after += self._arrived(columns, rows_id, who, STAMP, row.number)
                 if row.phase == STAMPING:
                     after += self._judged_stamps(columns, rows, who, found)
+            if row.phase == DECIDED and row.number and rows.spreads:
+                after += self._spread(columns, rows, who)
         after += self._expired(columns, rows_id)
         if self.bounds.forgets:
             after += self._forgotten(columns, rows)
@@ -213,10 +219,7 @@ class Explorer:
         for place, column in enumerate(columns):
             if place and column == columns[place - 1]:
                 continue  # the same node, as far as anybody can tell
-            key = (column, who, what, argument)
-            changed = self._asked.get(key)
-            if changed is None:
-                changed = self._asked[key] = self._ask(*key)
+            changed = self._changed(column, who, what, argument)
             if changed == column:
                 continue
             if what == ACQUIRE and self._columns[column].arrived[who]:
@@ -227,6 +230,24 @@ class Explorer:
             else:
                 after.append(self._state(_with_at(columns, place, changed), rows_id))
         return after
+
+    def _spread(self, columns: list[int], rows: Rows, who: int) -> list[int]:
+        """What is held goes to one more node, late or not, whether a majority still has it or not."""
+        fewer = self._row(rows._replace(spreads=rows.spreads - 1))
+        after = []
+        for place, column in enumerate(columns):
+            for hint in self.bounds.hints:
+                changed = self._changed(column, who, ACQUIRE, hint)
+                if changed != column:
+                    after.append(self._state(_with_at(columns, place, changed), fewer))
+        return after
+
+    def _changed(self, *asked: int) -> int:
+        """The node after that: column, attempt, what it asks for, and with which hint or number."""
+        changed = self._asked.get(asked)
+        if changed is None:
+            changed = self._asked[asked] = self._ask(*asked)
+        return changed
 
     def _ask(self, column_id: int, who: int, what: int, argument: int) -> int:
         column = self._columns[column_id]

@@ -17,11 +17,14 @@ from model.explorer import Bounds, ClientRule, Explorer, NodeRule, RejoinRule
 TWO = Bounds(attempts=2, copies=1)
 TWO_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1)
 TWO_AND_ALL_OF_IT = Bounds(attempts=2, hints=(1,), copies=1, forgets=1)
+TWO_THAT_SPREAD = Bounds(attempts=2, copies=1, spreads=1)
+TWO_THAT_SPREAD_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1, spreads=1)
+THREE_THAT_SPREAD = Bounds(attempts=3, hints=(1,), spreads=1)
 THREE = Bounds(attempts=3, hints=(1,))
 """The bounds keep each of them well within a minute; a busy machine may take longer."""
 
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
-"""An ordinary run leaves out the space that takes longest for its size."""
+"""An ordinary run leaves out the spaces that take longest for their size."""
 
 
 @pytest.mark.slow
@@ -30,8 +33,11 @@ WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
     [
         pytest.param(TWO, 70_000, id="two attempts"),
         pytest.param(TWO_AND_A_NODE_THAT_FORGETS, 80_000, id="a node forgets"),
+        pytest.param(TWO_THAT_SPREAD, 300_000, id="what is held is spread"),
+        pytest.param(TWO_THAT_SPREAD_AND_A_NODE_THAT_FORGETS, 400_000, id="it is spread, and a node forgets"),
         pytest.param(THREE, 400_000, id="three attempts"),
         *([pytest.param(TWO_AND_ALL_OF_IT, 300_000, id="a node forgets, and copies")] if WHOLE else []),
+        *([pytest.param(THREE_THAT_SPREAD, 3_000_000, id="three attempts that spread")] if WHOLE else []),
     ],
 )
 def test_tokens_are_unique_and_grow_and_succeed_each_other(bounds: Bounds, states: int) -> None:

@@ -50,6 +50,8 @@ class World:
         self.nodes = [RuleNode(self, index) for index in range(3)]
         self.rounds: list[list[str]] = []
         """What was asked, round for round."""
+        self.waited_in_vain = 0
+        """How often somebody waited for a node until the time was up."""
         self.before_round: Callable[[list[str]], None] = lambda kinds: None
         self.pauses: list[float] = []
         self.while_pausing: Callable[[], None] = lambda: None
@@ -81,11 +83,15 @@ class World:
         kinds = [type(request).__name__ for _, request in op.asks[0][1]]
         self.before_round(kinds)
         self.rounds.append(kinds)
-        return {
+        answers = {
             each: self.nodes[each].trouble
             or tuple(self.nodes[each].answer(name, request, op.member) for name, request in batch)
             for each, batch in op.asks
+            if not self.nodes[each].hangs
         }
+        if len(answers) < len(op.asks) and not op.enough(answers):
+            self.waited_in_vain += 1
+        return answers
 
     def owners(self, name: str) -> list[str]:
         """On each node whose claim stands; empty: nobody's."""
@@ -104,6 +110,7 @@ class RuleNode:
         self.records: dict[str, node.NodeRecord] = {}
         self.durable = True
         self.trouble: Troubled | None = None
+        self.hangs = False
 
     def answer(self, name: str, request: Any, member: str) -> Any:
         if isinstance(request, node.Hello):

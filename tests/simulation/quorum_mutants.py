@@ -12,8 +12,10 @@ from typing import Any, Final
 from unittest import mock
 
 from holdfast.drivers.simulation import Fault
-from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, membership, views
+from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, holding, membership, spreading, views
 from holdfast.protocols.quorum.acquiring import Taking
+from holdfast.protocols.quorum.ops import Batch
+from holdfast.protocols.quorum.state import Attempt
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
 from holdfast.rules import node
 from holdfast.rules.node import transitions
@@ -207,6 +209,34 @@ def release_to_the_granting() -> Patch:
     )
 
 
+def renewal_that_recreates() -> Patch:
+    """A node that lacks a claim is given it by the renewal itself, whether others have it or not."""
+    shipped = transitions._HANDLERS[node.Renew]
+
+    def renew(record: node.NodeRecord, ask: node.Renew, now: int) -> tuple[node.NodeRecord, node.NodeReply]:
+        if record.claim is not None:
+            return shipped(record, ask, now)
+        claim = node.Claim(ask.owner, record.fence, now, now + ask.ttl, ask.ttl, 0, "", "", "")
+        return record._replace(claim=claim), node.Kept()
+
+    return handler(node.Renew, renew)
+
+
+def what_is_over_is_spread() -> Patch:
+    """Nodes that lack a claim are given it, though it is being given back, and they are not told of that."""
+    shipped = spreading._claim_of
+
+    def claims(quorum: Quorum, lacking: dict[int, list[Attempt]]) -> Any:
+        hint, now = quorum.hint(quorum.wall_us()), quorum.now()
+        asks: dict[int, Batch] = {
+            each: tuple([(attempt.name, shipped(quorum, attempt, hint, now)) for attempt in attempts])
+            for each, attempts in lacking.items()
+        }
+        return quorum.ask_each(asks, lambda answers: True)
+
+    return mock.patch.object(holding, "spread", claims)
+
+
 def granted_names_asked_for_again() -> Patch:
     """After a round that was of no use all names are tried once more, also those that were granted."""
 
@@ -299,6 +329,19 @@ QUORUM_MUTANTS: Final = (
         ("nothing left on nodes",),
         kinds=("crash",),
         intensity=3.0,
+    ),
+    QuorumMutant(
+        "renewal that re-creates",
+        renewal_that_recreates,
+        ("released everywhere",),
+        ("quorum lock",),
+        first=2,
+    ),
+    QuorumMutant(
+        "what is being given back is given to more nodes",
+        what_is_over_is_spread,
+        ("released everywhere",),
+        ("quorum handling",),
     ),
     QuorumMutant("release only to nodes that granted", release_to_the_granting, ("released everywhere",)),
     QuorumMutant(

@@ -45,9 +45,18 @@ MUTANTS = (
     Mutant("nobody is broken", "is_meant = is_meant or ARGV[place] == claim[OWNER]", "is_meant = false"),
     Mutant(
         "the broken are forgotten",
-        "over[#over + 1] = { claim[OWNER], 'broken'",
-        "local _ = { claim[OWNER], 'broken'",
+        "over[#over + 1] = { ARGV[place], 'broken'",
+        "local _ = { ARGV[place], 'broken'",
     ),
+    Mutant(
+        "only those who have it are broken",
+        "if not ended_of(over, ARGV[place], now) then",
+        "if claim and claim[OWNER] == ARGV[place] then",
+    ),
+    Mutant(
+        "a token that is known is not kept", "label, metadata, token }, over)", "label, metadata, 0 }, over)"
+    ),
+    Mutant("all broken are kept for the breaker's ttl", "and claim[TTL] or ttl", "and ttl or ttl"),
     Mutant("a claim outlives max_hold", "capped(now + ttl, until_)", "now + ttl"),
     Mutant("a claim never runs out", "claim and claim[EXPIRES_AT] > now and claim", "claim"),
     Mutant(
@@ -151,8 +160,8 @@ MUTANTS = (
     Mutant("the short grant is kept for less", "'PX', ARGV[5])", "'PX', RETENTION_MS - 30000)"),
     Mutant(
         "the long grant takes one field for another",
-        "local ttl, _, client, label, metadata = cmsgpack",
-        "local ttl, _, label, client, metadata = cmsgpack",
+        "local ttl, _, client, label, metadata, token = cmsgpack",
+        "local ttl, _, label, client, metadata, token = cmsgpack",
     ),
     Mutant(
         "the first of many to lose it is overlooked", "for place = 9, #ARGV do", "for place = 10, #ARGV do"

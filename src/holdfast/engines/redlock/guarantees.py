@@ -32,6 +32,9 @@ GUARANTEES: Final = Guarantees(
         "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
         "waiter is killed": "kept: it held nothing and stood in nobody's way",
         "a minority of nodes is down, slow, stopped or cut off": "kept: nobody waits for them",
+        "nodes are down one after another, each for longer than the ttl": (
+            "kept: each is given what is held at the next renewal after it is back"
+        ),
         "a majority of nodes is down, slow, stopped or cut off": (
             "refused; loss of what is held signalled at its deadline"
         ),

@@ -130,7 +130,7 @@ def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
             *_rare(ask),
         )
         kept = whole.before, cast(bytes, whole.after)[len(fresh) :]
-        if not ask.metadata and not ask.instead_of:
+        if not ask.metadata and not ask.instead_of and not ask.token:
             _keep(space, shape, kept)
     told = (_new(node.Issued, (ask.hint,)),)
     return _new(Packed, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
@@ -145,7 +145,7 @@ def _end_of_claim(ask: node.Acquire) -> bytes:
             message_pack.text(_text(ask.client)),
             message_pack.text(_text(ask.label)),
             message_pack.text(_text(ask.metadata)),
-            message_pack.integer(0),  # token: nobody knows it yet
+            message_pack.integer(ask.token),
         )
     )
 

@@ -17,7 +17,7 @@ from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .membership import described, hear, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance
-from .state import Attempt, Quorum, column
+from .state import Attempt, Quorum, Terms, column
 from .tally import (
     FAILED,
     Counted,
@@ -41,10 +41,6 @@ _new: Final = tuple.__new__
 
 NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, Refused)
 """Answers to Acquire that say: nothing of this attempt is here."""
-
-
-Terms = tuple[int, int, str, str, str, tuple[str, ...], str]
-"""What is asked for, as ``node.Acquire`` has it behind the owner and the hint: the ttl is the first of it."""
 
 
 class Taking:
@@ -137,6 +133,8 @@ async def acquire_in_order(
 def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
     attempt = taking.attempt
     attempt.token = token = taking.verdict.token  # type: ignore[union-attr]  # the callers have looked
+    if ask.max_hold is not None:
+        attempt.held_until = taking.sent + ask.max_hold
     if quorum.waiting:
         quorum.no_longer_waits(attempt)
     return _new(Granted, (token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata, 0.0))
@@ -193,7 +191,7 @@ def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
     attempt.ttl = ttl = ask.ttl
     owner = attempt.begin(quorum.next_try())
     max_hold = 0 if ask.max_hold is None else quorum.kept_us(ask.max_hold)
-    terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "")
+    attempt.terms = terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "", 0)
     return Taking(attempt, owner, terms, ttl)
 
 

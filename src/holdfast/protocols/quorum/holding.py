@@ -26,6 +26,7 @@ from ...rules.requests import (
 )
 from .membership import join, look_after_in_time, too_few
 from .ops import Answers, Batch
+from .spreading import ask_all, spread, who_may_lack
 from .state import Attempt, Quorum, column
 from .tally import is_kept, is_over, kept_by_all, majority, why_lost
 from .views import holders_of, seen_claims
@@ -45,14 +46,16 @@ ABSENT: Final = Lost("expired")
 
 
 async def renew(quorum: Quorum, name: str, ask: Renew) -> Reply:
-    (reply,) = await tend(quorum, ((name, ask),))
+    (reply,) = await tend(quorum, ((name, ask),), hears_all=False)
     if isinstance(reply, Absent):
         raise Unknown("too few nodes answered to tell whether it was renewed")
     return reply
 
 
-async def tend(quorum: Quorum, steps: Sequence[tuple[str, Request]]) -> list[Reply]:
+async def tend(quorum: Quorum, steps: Sequence[tuple[str, Request]], hears_all: bool = True) -> list[Reply]:
     """Renew on all nodes at once, in rounds. Absent: nobody could tell, ask again.
+
+    ``hears_all``: nodes that lack what a majority has are given it (``spreading.py``).
 
     Who waits is stored nowhere, so there is nothing to refresh: it will look by itself. Who watches is told
     to look.
@@ -70,7 +73,8 @@ async def tend(quorum: Quorum, steps: Sequence[tuple[str, Request]]) -> list[Rep
                 renewals.append((index, attempt, ask))
     heard = not renewals
     for start in range(0, len(renewals), TEND_AT_ONCE):
-        heard = await _renew_some(quorum, renewals[start : start + TEND_AT_ONCE], replies) or heard
+        some = renewals[start : start + TEND_AT_ONCE]
+        heard = await _renew_some(quorum, some, replies, hears_all) or heard
     if not heard:
         raise Unknown("too few nodes answered to renew anything")
     return replies
@@ -83,7 +87,7 @@ def refresh(quorum: Quorum, ask: Refresh) -> Reply:
 
 
 async def _renew_some(
-    quorum: Quorum, renewals: list[tuple[int, Attempt, Renew]], replies: list[Reply]
+    quorum: Quorum, renewals: list[tuple[int, Attempt, Renew]], replies: list[Reply], hears_all: bool
 ) -> bool:
     """Whether a majority answered at all."""
     await join(quorum)
@@ -92,21 +96,29 @@ async def _renew_some(
         [(attempt.name, node.Renew(attempt.owner, quorum.kept_us(ask.ttl))) for _, attempt, ask in renewals]
     )
 
-    def enough(answers: Answers) -> bool:
+    def is_clear(answers: Answers) -> bool:
         return len(answers) >= quorum.majority and all(
             is_kept(column(answers, i), quorum.size) is not None for i in range(len(renewals))
         )
 
-    answers = await quorum.ask(batch, enough)
+    if hears_all:
+        answers = await ask_all(quorum, batch, is_clear, min([ask.ttl for _, _, ask in renewals]))
+    else:
+        answers = await quorum.ask(batch, is_clear)
     quorum.unready.update(each for each, answer in answers.items() if _is_unready(answer))
+    lacking: dict[int, list[Attempt]] = {}
     for i, (index, attempt, ask) in enumerate(renewals):
         told = column(answers, i)
         kept = is_kept(told, quorum.size)
         if kept:
             attempt.ttl = ask.ttl
             replies[index] = Done()
+            for each in who_may_lack(told, quorum.nodes) if hears_all else ():
+                lacking.setdefault(each, []).append(attempt)
         elif kept is False:
             replies[index] = Gone(*why_lost(told.values()))
+    if lacking:
+        await spread(quorum, lacking)
     return sum(1 for answer in answers.values() if not isinstance(answer, Troubled)) >= quorum.majority
 
 
@@ -151,6 +163,7 @@ async def _release_everywhere(
     quorum: Quorum, attempt: Attempt, hears_all: bool = False
 ) -> dict[int, Any] | None:
     """What the nodes said; None: a majority had it, and nobody said anything else."""
+    attempt.is_over = True  # before it is looked at who has nothing of it
     if not quorum.set_id:
         await join(quorum)
     batch: Batch = (quorum.release_of(attempt),)
@@ -224,6 +237,7 @@ async def export(quorum: Quorum, name: str, ask: Export) -> Reply:
 async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     """Find the claim that was exported under this nonce, take it over on a majority, and renew it there:
     nodes that missed a change of its ttl would keep it for another time than we rely on."""
+    looked_at = quorum.now()
     views = await _ask_holder(quorum, name, node.Look())
     heard = [reply for reply in views.values() if isinstance(reply, View)]
     if len(heard) < quorum.majority:
@@ -246,7 +260,10 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
             return Gone(*why_lost(told.values()))
     attempt = quorum.attempt(name, ask.nonce)
     attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, holder.ttl
+    attempt.terms = (0, 0, ask.client, ask.owner, found.claim.metadata, (), "", 0)
     lasts = None if holder.until is None else max(holder.until, 0.0)
+    if lasts is not None:
+        attempt.held_until = looked_at + lasts
     return Granted(found.token, (), "lock", "exclusive", holder.ttl, lasts, holder.metadata)
 
 

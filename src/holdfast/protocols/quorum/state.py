@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from ...core.deadlines import DRIFT, MARGIN_SECONDS
@@ -16,12 +17,13 @@ from ...rules.record import Holder
 from .ops import Answers, Batch, Fan
 from .tally import majority
 
-__all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "column"]
+__all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "Terms", "column"]
 
 _new: Final = tuple.__new__
 """For the path of every grant: without the detour through the Python constructor of a named tuple."""
 
 _NOBODY: Final[frozenset[int]] = frozenset()
+_NO_TERMS: Final = (0, 0, "", "", "", (), "", 0)
 
 DECIDE_SECONDS: Final = 5.0
 """An attempt that has no majority by then never gets one: who rejoins waits for longer than this."""
@@ -32,6 +34,10 @@ HINT_AHEAD_US: Final = 30_000_000
 BACK_OFF: Final = 1.5
 BACK_OFF_MAX: Final = 5.0
 """How often ``retry_seconds`` the pause between two attempts grows to at most."""
+
+
+Terms = tuple[int, int, str, str, str, tuple[str, ...], str, int]
+"""What is asked for, as ``node.Acquire`` has it behind the owner and the hint: the ttl is the first of it."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,12 @@ class Attempt:
     ttl: float = 0.0
     holders: tuple[Holder, ...] = ()
     """Who had it when we last looked."""
+    terms: Terms = _NO_TERMS
+    """What was asked for."""
+    held_until: float = inf
+    """By the local clock: no renewal extends it beyond this."""
+    is_over: bool = False
+    """It is being given back: it must not be given to any more nodes."""
 
     def begin(self, number: int) -> str:
         """Another try, which nobody has ever used as an owner."""
@@ -97,6 +109,8 @@ class Quorum:
     waiting: dict[str, dict[str, None]] = field(default_factory=dict)
     """Name → those of this client who wait for it, in their order."""
     watching: set[str] = field(default_factory=set)
+    silent: dict[int, float] = field(default_factory=dict)
+    """Node → until when no renewal waits for it: it kept one waiting, in vain."""
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     stretch: float = field(init=False)
     """How many times longer than it is relied on, less the drift that all leases allow for, nodes keep it."""

@@ -88,21 +88,32 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
     ended = _ended(record, ask.owner, now)
     if ended is not None:
         return _without(record, ended), Lost(ended.reason, ended.note)
-    claim, over = record.claim, record.over
+    claim = record.claim
     if claim is not None:
         if claim.owner == ask.owner:
             return record, Issued(claim.number)
         if claim.owner not in ask.instead_of:
             return record, Taken(claim, now)
-        broken = Over(claim.owner, "broken", ask.note, now + claim.ttl + BROKEN_KEPT_US)
-        over = (*_remembered(over, now), broken)[-OVER_KEPT:]
+    over = _breaking(record, ask, now) if ask.instead_of else record.over
     number = max(record.fence + 1, ask.hint)
     if number >= MAX_TOKEN:
         return record, Spent()
     until = now + ask.max_hold if ask.max_hold else 0
     expires_at = _capped(now + ask.ttl, until)
-    claim = Claim(ask.owner, number, now, expires_at, ask.ttl, until, ask.client, ask.label, ask.metadata)
+    lives = (expires_at, ask.ttl, until)
+    claim = Claim(ask.owner, number, now, *lives, ask.client, ask.label, ask.metadata, ask.token)
     return NodeRecord(number, claim, over), Issued(number)
+
+
+def _breaking(record: NodeRecord, ask: Acquire, now: int) -> tuple[Over, ...]:
+    """All of them are over, also those who have nothing here: they may be about to be given it."""
+    over = _remembered(record.over, now)[1 - OVER_KEPT :]
+    claim = record.claim
+    for owner in ask.instead_of:
+        if all(each.owner != owner for each in over):
+            ttl = claim.ttl if claim is not None and claim.owner == owner else ask.ttl
+            over.append(Over(owner, "broken", ask.note, now + ttl + BROKEN_KEPT_US))
+    return tuple(over[-OVER_KEPT:])
 
 
 def _without(record: NodeRecord, ended: Over) -> NodeRecord:

@@ -68,7 +68,8 @@ class Claim(NamedTuple):
     """Who that is, for people."""
     metadata: str
     token: int = 0
-    """What the majority issued, written down when the claim is handed over; 0: it was not."""
+    """What the majority issued, written down when the claim is handed over, or given to this node when others
+    had it already; 0: neither."""
 
 
 class Over(NamedTuple):
@@ -130,6 +131,8 @@ class Acquire(NamedTuple):
     """Attempts from which it is taken away (``break_lock``)."""
     note: str = ""
     """Why."""
+    token: int = 0
+    """What a majority issued to it already, where it holds the name and is given to one more node."""
 
 
 class Stamp(NamedTuple):

@@ -56,16 +56,26 @@ if claim then
   if not is_meant then
     return { 'taken', now, claim }
   end
-  over = remembered(over, now)
-  over[#over + 1] = { claim[OWNER], 'broken', ARGV[8], now + claim[TTL] + BROKEN_KEPT }
 end
 local number = math.max(fence + 1, hint)
 if number >= MAX_TOKEN then
   return { 'spent' }
 end
+local ttl, _, client, label, metadata, token = cmsgpack.unpack(ARGV[6])
+if ARGV[9] then
+  over = remembered(over, now)
+  for place = 9, #ARGV do
+    if not ended_of(over, ARGV[place], now) then
+      local lasts = claim and claim[OWNER] == ARGV[place] and claim[TTL] or ttl
+      over[#over + 1] = { ARGV[place], 'broken', ARGV[8], now + lasts + BROKEN_KEPT }
+    end
+  end
+  while #over > OVER_KEPT do
+    table.remove(over, 1)
+  end
+end
 local until_ = max_hold > 0 and now + max_hold or 0
-local ttl, _, client, label, metadata = cmsgpack.unpack(ARGV[6])
 note_longest(ttl, mark[2])
 store(KEYS[1], now, number,
-  { owner, number, now, capped(now + ttl, until_), ttl, until_, client, label, metadata, 0 }, over)
+  { owner, number, now, capped(now + ttl, until_), ttl, until_, client, label, metadata, token }, over)
 return number
