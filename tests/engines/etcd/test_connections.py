@@ -98,7 +98,7 @@ def test_the_same_for_asyncio(guarded_url: str, namespace: str) -> None:
 def test_whom_it_does_not_know(
     guarded_url: str, connect: Connect, change: tuple[str, str], told: str
 ) -> None:
-    client = connect(guarded_url.replace(*change))
+    client = connect(guarded_url.replace(*change), io_timeout=2)
     with pytest.raises(EngineUnavailable, match=told) as refusal:
         client.lock("x").acquire()
     assert "wrong" not in str(refusal.value)
@@ -106,7 +106,7 @@ def test_whom_it_does_not_know(
 
 
 def test_a_certificate_of_an_unknown_authority(guarded: Etcd, connect: Connect) -> None:
-    client = connect(f"etcd://ann:x@{guarded.address}?tls=true")
+    client = connect(f"etcd://ann:x@{guarded.address}?tls=true", io_timeout=1)
     with pytest.raises(EngineUnavailable, match="is not trusted"):
         client.lock("x").acquire()
 
