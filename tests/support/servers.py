@@ -94,10 +94,19 @@ def shared_etcd_cluster() -> EtcdCluster:
     return EtcdCluster().start()
 
 
+class _Untidied(ZooKeeper):
+    """Leaves names that nobody uses where they are. Once a minute it would take them away, perhaps in the
+    middle of a test that counts what is sent: whoever uses such a name next makes it anew."""
+
+    def command_line(self) -> list[str]:
+        java, *rest = super().command_line()
+        return [java, "-Dznode.container.checkIntervalMs=86400000", *rest]
+
+
 @functools.cache
 def shared_zookeeper() -> ZooKeeper:
     """It gives sessions of any length, so that tests may ask for any ttl."""
-    return ZooKeeper(settings={"maxSessionTimeout": "86400000"}).start()
+    return _Untidied(settings={"maxSessionTimeout": "86400000"}).start()
 
 
 @functools.cache

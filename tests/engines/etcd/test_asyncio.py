@@ -29,10 +29,12 @@ LOOPS = 12
 
 
 @contextlib.asynccontextmanager
-async def clients(url: str, namespace: str, count: int = 2) -> AsyncIterator[list[AsyncClient]]:
+async def clients(
+    url: str, namespace: str, count: int = 2, **options: float
+) -> AsyncIterator[list[AsyncClient]]:
     async with contextlib.AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(holdfast.aio.connect(url, namespace=namespace, io_timeout=1))
+            await stack.enter_async_context(holdfast.aio.connect(url, namespace=namespace, **options))
             for _ in range(count)
         ]
 
@@ -123,7 +125,7 @@ def test_a_cut_connection_costs_nothing(namespace: str, proxy: Proxy, url: str) 
 
 def test_a_silent_connection_is_told_at_the_deadline(namespace: str, proxy: Proxy) -> None:
     async def run() -> None:
-        async with clients(f"etcd://{proxy.address}", namespace, 1) as (client,):
+        async with clients(f"etcd://{proxy.address}", namespace, 1, io_timeout=1) as (client,):
             lease = await client.lock("x", ttl=2).acquire()
             assert lease is not None
             proxy.hold()

@@ -166,6 +166,7 @@ def loss_is_final(lease: Lease) -> bool:
 def test_a_cluster_that_is_up_in_part_when_we_first_come(cluster: EtcdCluster, namespace: str) -> None:
     dead = cluster.members[0]
     dead.kill()
+    leader_of(_without(cluster, dead))
     began = time.monotonic()
     with holdfast.connect(first(dead, cluster), namespace=namespace) as client, client.lock("x") as lease:
         lease.check()

@@ -100,12 +100,12 @@ def test_waiting_costs_next_to_nothing(connect: Connect, hold: Hold, spy: Spy) -
     """A session that is young needs no sign of life, though the keeper asks every second."""
     client, other = connect(), connect()
     hold(client.lock("x"))
-    waiting = threading.Thread(target=lambda: other.lock("x").acquire(timeout=3.2))
-    waiting.start()
-    until_waiting(client, 1)
-    spy.until_settled(listening=2, waiting=1)
-    waiting.join(20)
-    assert spy.methods() == ["Txn", "DeleteRange", "Txn"], "it looks, leaves, and looks who has it"
+    hold(other.lock("y"))
+    spy.until_settled(listening=2)
+    assert other.lock("x").acquire(timeout=3.2) is None
+    enters, leaves = ["Txn", "Txn", "Txn"], ["Txn", "DeleteRange", "Txn"]
+    assert spy.methods() == enters + leaves, "when its time is over it looks, leaves, and looks who has it"
+    assert len(spy.looks) == 2, "when it has armed, and when its time is over"
 
 
 def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(

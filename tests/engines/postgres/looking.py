@@ -1,12 +1,15 @@
-"""A look inside a client, where nothing outside tells."""
+"""A look inside a client, where nothing outside tells; and the first lock of one that gives up soon."""
 
 from __future__ import annotations
 
-from holdfast import Client
+import contextlib
+
+from contract.harness import Actor
+from holdfast import Client, EngineUnavailable, Lease, Lock
 from holdfast.engines.postgres.asyncio import PostgresAsyncio
 from holdfast.engines.postgres.threads import PostgresThreads
 
-__all__ = ["hears"]
+__all__ = ["granted", "hears"]
 
 
 def hears(client: Client) -> bool:
@@ -14,3 +17,14 @@ def hears(client: Client) -> bool:
     adapter: object = client._driver.adapter
     assert isinstance(adapter, PostgresThreads | PostgresAsyncio)
     return adapter._ears.hears
+
+
+async def granted(actor: Actor, lock: Lock) -> Lease:
+    """As soon as the server answers in time: on a busy machine that may take several tries at first, where a
+    client does not wait for long."""
+    for _ in range(40):
+        with contextlib.suppress(EngineUnavailable):
+            lease = await actor(lock.acquire, timeout=20)
+            assert lease is not None
+            return lease
+    raise AssertionError("the server never answered in time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,8 +132,8 @@ def test_what_is_held_shares_a_connection(locks: Client, schema: str) -> None:
 
 def test_another_ttl_is_another_connection(locks: Client, schema: str) -> None:
     """The server ends a session that is silent for its ttl: a short one must not end a long one."""
-    long, short = taken(locks, "long", ttl=30), taken(locks, "short", ttl=1.0)
-    wait_until(lambda: locks.inspect("short").holders[0].age > 1.5)
+    long, short = taken(locks, "long", ttl=30), taken(locks, "short", ttl=3.0)
+    wait_until(lambda: short.lost or locks.inspect("short").holders[0].age > 3.5)
     long.check()
     short.check()
     long.release()
@@ -152,7 +153,7 @@ async def _on_the_session(ann: Actor, client: Client, expression: str) -> str:
 IDLE = "current_setting('idle_session_timeout')"
 
 
-@pytest.mark.parametrize(("ttl", "idle"), [(0.5, "501ms"), (30.0, "30001ms"), (30 * 86400.0, "0")])
+@pytest.mark.parametrize(("ttl", "idle"), [(2.5, "2501ms"), (30.0, "30001ms"), (30 * 86400.0, "0")])
 async def test_the_server_ends_a_session_that_is_silent_for_its_ttl(
     world: World, ttl: float, idle: str
 ) -> None:
@@ -348,8 +349,9 @@ async def test_a_time_out_in_the_moment_after_the_grant_is_looked_at(
     """The server has given the lock and is about to mint: a lock that nobody knows of must not stay."""
     ann, bob = world.actor(), world.actor()
     mine, theirs = world.client().lock("x"), world.client().lock("x")
+    await bob(held(await bob(theirs.acquire)).release)  # connected
     lease = held(await ann(mine.acquire))
-    waiting = bob(theirs.acquire, timeout=1.0)
+    waiting = bob(theirs.acquire, timeout=3.0)
     await world.until_waiting("x", 1)
     with connection.transaction():
         connection.execute(f"SELECT FROM {schema}.session_names FOR UPDATE".encode())
@@ -377,10 +379,12 @@ async def test_an_error_after_the_grant_leaves_no_lock(
 async def test_no_connection_is_kept_with_a_lock_on_it(world: World, schema: str) -> None:
     ann, client = world.actor(), world.client()
     for ttl in (0.3, 5.0, 30.0):
-        await ann(held(await ann(client.lock("x", ttl=ttl).acquire)).release)
+        with contextlib.suppress(LockLost):  # where the time of the shortest is over before
+            await ann(held(await ann(client.lock("x", ttl=ttl).acquire)).release)
         write = client.rwlock("rw", ttl=ttl).write()
-        read = await ann(held(await ann(write.acquire)).downgrade)
-        await ann(read.release)
+        with contextlib.suppress(LockLost):
+            read = await ann(held(await ann(write.acquire)).downgrade)
+            await ann(read.release)
         held(await ann(write.acquire))
         await ann(client.break_lock, "rw", reason="test")
     await world.until(lambda: advisory_locks(schema) == 0)
@@ -437,8 +441,15 @@ def test_who_waited_on_a_connection_that_ended_is_forgotten(
     locks: Client, url: str, schema: str, connection: psycopg.Connection
 ) -> None:
     lease = taken(locks)
+    told = f"SELECT count(*) FROM {schema}.session_waiters"
     with holdfast.connect(url) as gone:
-        assert gone.lock("x").acquire(timeout=0.1) is None
+
+        def has_waited() -> bool:
+            """Its time may be over before it is connected."""
+            assert gone.lock("x").acquire(timeout=0.1) is None
+            return shared_postgresql().sql(told) == "1"
+
+        wait_until(has_waited)
     ended = (
         f"SELECT count(*) FROM {schema}.session_waiters w"
         " WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = w.backend)"
@@ -498,12 +509,11 @@ async def test_one_that_is_denied_is_noticed_all_the_same(world: World, schema: 
     with PgBouncer(shared_postgresql(), settings={"default_pool_size": "2"}) as bouncer:
         world.url = _url(bouncer.url, schema, pooler="no")
         ann, client = world.actor(), world.client()
-        crowd = [world.actor() for _ in range(6)]
-        results = [actor(client.lock(f"name {i}").acquire, timeout=5) for i, actor in enumerate(crowd)]
-        done = await asyncio.gather(*results, return_exceptions=True)
-        refused = [each for each in done if isinstance(each, EngineUnavailable)]
-        assert refused, done
-        assert all("connection" in str(each) or "one of their own" in str(each) for each in refused)
+        held(await ann(client.lock("x").acquire, timeout=5))
+        with psycopg.connect(bouncer.url) as borrower:
+            borrower.execute("SELECT")  # in a transaction, so the connection with the lock on it is lent out
+            with pytest.raises(EngineUnavailable, match=r"connection|one of their own"):
+                await ann(client.lock("y").acquire, timeout=5)
         await ann(client.close)
 
 

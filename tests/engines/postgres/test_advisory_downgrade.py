@@ -14,6 +14,7 @@ import holdfast
 import holdfast.aio
 from api.test_interrupts import Interrupter, interrupted_by
 from contract.harness import World, held
+from engines.postgres.looking import granted
 from holdfast import Client, EngineUnavailable, Lease, Lock, LockLost, NotHeld, provision
 from holdfast.aio import AsyncLease
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
@@ -172,7 +173,7 @@ async def test_an_answer_that_does_not_come_in_time(
     world.url = url.replace(shared_postgresql().url.partition("@")[2].partition("/")[0], proxy.address)
     client = world.client(io_timeout=0.5)
     write = client.rwlock("x", ttl=60, renew=False).write()
-    await ann((await ann(held(await ann(write.acquire)).downgrade)).release)  # all statements are prepared
+    await ann((await ann((await granted(ann, write)).downgrade)).release)  # all statements are prepared
     lease = held(await ann(write.acquire))
     proxy.hold("to_client")
     with pytest.raises(EngineUnavailable):

@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from contract.harness import World, held
+from engines.postgres.looking import granted
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
@@ -184,7 +185,7 @@ async def test_a_silent_connection_is_lost_at_the_deadline_and_free_after_the_tt
 ) -> None:
     ann, bob, other = world.actor(), world.actor(), world.client()
     client = client_at(world, through(proxy, schema), io_timeout=0.5)
-    lease = held(await ann(client.lock("x", ttl=2.0).acquire))
+    lease = await granted(ann, client.lock("x", ttl=2.0))
     began = time.monotonic()
     proxy.hold()
     assert await bob(other.lock("x").acquire, timeout=0) is None
@@ -229,7 +230,7 @@ async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Pr
 async def test_a_loss_is_told_once(world: World, schema: str, proxy: Proxy) -> None:
     """The connection is silent, so renewals fail; then it is cut; then the server ends what is left of it."""
     ann, client = world.actor(), client_at(world, through(proxy, schema), io_timeout=0.3)
-    lease = held(await ann(client.lock("x", ttl=1.5).acquire))
+    lease = await granted(ann, client.lock("x", ttl=1.5))
     told: list[bool] = []
     lease.on_lost(lambda lost: told.append(lost.lost))
     proxy.hold()
@@ -389,7 +390,7 @@ async def test_a_server_that_shuts_down_is_not_busy(world: World, schema: str, s
     world.url = at(server, schema)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     lock = client.lock("x")
-    await ann(held(await ann(lock.acquire)).release)
+    await ann((await granted(ann, lock)).release)
     server.stop()
     try:
         with pytest.raises(EngineUnavailable):
@@ -408,7 +409,7 @@ async def test_a_server_that_stands_still_is_a_loss_at_the_deadline(
     world.url = at(server, schema)
     ann, client = world.actor(), world.client(io_timeout=1.0)
     short, long = client.lock("short", ttl=2.0), client.lock("long", ttl=60)
-    lost, kept = held(await ann(short.acquire)), held(await ann(long.acquire))
+    kept, lost = await granted(ann, long), await granted(ann, short)
     server.pause()
     try:
         began = time.monotonic()
@@ -430,8 +431,8 @@ async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
 ) -> None:
     world.url = at(server, schema)
     ann, client = world.actor(), world.client(io_timeout=1.0)
-    kept = held(await ann(client.lock("kept", ttl=6.0).acquire))
-    lease = held(await ann(client.lock("x", ttl=6.0).acquire))
+    kept = await granted(ann, client.lock("kept", ttl=6.0))
+    lease = await granted(ann, client.lock("x", ttl=6.0))
     server.pause()
     try:
         with pytest.raises(EngineUnavailable):

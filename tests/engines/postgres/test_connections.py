@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from contract.harness import World, held
-from engines.postgres.looking import hears
+from engines.postgres.looking import granted, hears
 from holdfast import EngineUnavailable, LockLost, LockTimeout, provision
 from holdfast.aio import AsyncClient
 from holdfast.lab.proxy import Proxy
@@ -146,11 +146,11 @@ async def test_a_release_whose_answer_was_lost(world: World, proxy: Proxy, arriv
 
 
 async def test_a_lost_renewal_is_repeated(world: World, proxy: Proxy) -> None:
-    ann, lock = world.actor(), world.client(io_timeout=0.5).lock("x", ttl=1.5)
-    lease = held(await ann(lock.acquire))
-    await world.until(lambda: world.look("x").holders[0].age > 1.0)
+    ann, lock = world.actor(), world.client(io_timeout=1.0).lock("x", ttl=6.0)
+    lease = await granted(ann, lock)
     lost = proxy.lose_request(b"holdfast_tend_1", ending="silence")
-    await world.until(lambda: lost.is_set() and world.look("x").holders[0].age > 3.0)
+    await world.until(lost.is_set)
+    await world.until(renewal_of(lease), "it was not repeated")
     lease.check()
     await ann(lock.release)
 
@@ -160,7 +160,7 @@ async def test_a_lost_renewal_is_repeated(world: World, proxy: Proxy) -> None:
 
 async def test_silence_is_outlasted_for_io_timeout_and_no_longer(world: World, proxy: Proxy) -> None:
     ann, lock = world.actor(), world.client(io_timeout=0.5).lock("x")
-    held(await ann(lock.acquire))
+    await granted(ann, lock)
     await ann(lock.release)
     proxy.hold()
     began = time.monotonic()
@@ -179,7 +179,7 @@ async def test_renewals_that_get_no_answer_are_a_loss_told_once_and_in_time(
     """At the deadline, however long the connection stays silent; the other one who holds is not concerned."""
     ann, bob = world.actor(), world.actor()
     client = world.client(io_timeout=0.5)
-    lease, long = [held(await ann(client.lock(f"x{ttl}", ttl=ttl).acquire)) for ttl in (2, 60)]
+    lease, long = [await granted(ann, client.lock(f"x{ttl}", ttl=ttl)) for ttl in (2, 60)]
     told: list[bool] = []
     lease.on_lost(lambda lost: told.append(lost.lost))
     await world.until(renewal_of(lease), "it was not renewed before")
@@ -260,7 +260,7 @@ async def test_the_first_of_two_hosts_is_silent(world: World, proxy: Proxy, sche
 async def test_a_late_server_holds_nobody_who_gave_up(world: World, proxy: Proxy) -> None:
     """What was asked arrives after its asker has gone: it is withdrawn, and stays so."""
     ann, lock = world.actor(), world.client(io_timeout=0.5).lock("x", ttl=600)
-    held(await ann(lock.acquire))
+    await granted(ann, lock)
     await ann(lock.release)
     proxy.hold("to_server")
     with pytest.raises((EngineUnavailable, LockTimeout)):

@@ -13,7 +13,7 @@ from support import wait_until
 from support.servers import shared_postgresql
 
 THREADS = """
-lock = locks.lock("x", ttl=1.5)
+lock = locks.lock("x", ttl=4.5)
 lease = lock.acquire()
 deadline = time.monotonic() + 10
 while not locks._driver.adapter._ears.hears and time.monotonic() < deadline:
@@ -28,6 +28,8 @@ def sockets():
             pass
     return found
 
+print("connected", flush=True)
+sys.stdin.readline()
 inherited = sockets()
 assert inherited
 pid = os.fork()
@@ -76,10 +78,12 @@ import holdfast.aio
 
 async def main():
     locks = holdfast.aio.connect(sys.argv[1])
-    lock = locks.lock("x", ttl=1.5)
+    lock = locks.lock("x", ttl=4.5)
     lease = await lock.acquire()
     while not locks._driver.adapter._ears.hears:
         await asyncio.sleep(0.01)
+    print("connected", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
     pid = os.fork()
     if pid == 0:
         import gc
@@ -112,9 +116,11 @@ def test_the_parent_goes_on_undisturbed(url: str, schema: str, locks: Client, co
     named = f"{url}&application_name={schema}"
     backends = f"SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE application_name = '{schema}'"
     with acting(named, code) as process:
+        process.expect("connected", timeout=30)
+        before = shared_postgresql().sql(backends)  # now: a child has connections of its own for a while
+        process.send()
         token = int(process.expect("joined", timeout=30))
-        before = shared_postgresql().sql(backends)
-        wait_until(lambda: locks.inspect("x").holders[0].age > 2.0)  # well beyond its ttl
+        wait_until(lambda: locks.inspect("x").holders[0].age > 5.0)  # beyond its ttl
         assert [holder.token for holder in locks.inspect("x").holders] == [token]
         assert set(before.split(",")) <= set(shared_postgresql().sql(backends).split(","))
         process.send()

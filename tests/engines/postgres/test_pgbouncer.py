@@ -16,7 +16,7 @@ from contract.harness import World, held
 from engines.postgres.looking import hears
 from holdfast import EngineUnavailable
 from holdfast.lab.servers import PgBouncer, PostgreSQL
-from support import run_python, wait_until
+from support import renewal_of, run_python, wait_until
 from support.servers import shared_pgbouncer, shared_postgresql
 
 CONTENDER = """
@@ -153,13 +153,13 @@ def test_nothing_is_left_in_borrowed_connections(pooled: PgBouncer, schema: str)
     """No prepared statement, no setting, no subscription: the next borrower is somebody else."""
     url = f"{pooled.url}?schema={schema}"
     with holdfast.connect(url) as client:
-        lock = client.lock("x", ttl=1)
+        lock = client.lock("x", ttl=6)
         lease = lock.acquire()
         assert lease is not None
         waiter = threading.Thread(target=lambda: client.lock("x").acquire(timeout=0.5))
         waiter.start()
         waiter.join()
-        wait_until(lambda: client.inspect("x").holders[0].age > 1.5)
+        wait_until(renewal_of(lease))
         lock.release()
         for setting in ("lock_timeout", "statement_timeout", "enable_seqscan", "plan_cache_mode", "jit"):
             default = pooled.server.sql(f"SHOW {setting}")

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from contract.harness import World, held
+from engines.postgres.looking import granted
 from faults.children import holding
 from holdfast import EngineUnavailable, LockLost
 from holdfast.drivers.clock import wall_seconds
@@ -50,7 +51,7 @@ async def test_a_restart_loses_nothing(world: World, server: PostgreSQL, kill: b
 async def test_without_its_server_a_lease_is_lost_at_its_deadline(world: World, server: PostgreSQL) -> None:
     ann = world.actor()
     lock = world.client(io_timeout=1.0).lock("x", ttl=3.0)
-    lease = held(await ann(lock.acquire))
+    lease = await granted(ann, lock)
     server.stop()
     try:
         began = time.monotonic()
@@ -72,7 +73,7 @@ async def test_a_server_that_stands_still_is_given_up(world: World, server: Post
     ann = world.actor()
     client = world.client(io_timeout=0.5)
     lock = client.lock("x", ttl=600)
-    held(await ann(lock.acquire))
+    await granted(ann, lock)
     await ann(lock.release)
     server.pause()
     try:
@@ -93,7 +94,7 @@ async def test_a_server_that_stands_still_is_given_up(world: World, server: Post
 async def test_one_who_waits_outlasts_a_server_that_stands_still(world: World, server: PostgreSQL) -> None:
     ann, bob = world.actor(), world.actor()
     lock, other = world.client(io_timeout=0.5).lock("x", ttl=60), world.client(io_timeout=0.5).lock("x")
-    await ann(lock.acquire)
+    await granted(ann, lock)
     waiting = bob(other.acquire, timeout=60)
     await world.until_waiting("x", 1)
     server.pause()
@@ -118,7 +119,7 @@ async def test_a_server_that_forgets_everything_is_noticed(world: World, server:
 async def test_closing_beside_a_dead_server_does_not_hang(world: World, server: PostgreSQL) -> None:
     ann = world.actor()
     client = world.client(io_timeout=0.5)
-    lease = held(await ann(client.lock("x", ttl=60).acquire))
+    lease = await granted(ann, client.lock("x", ttl=60))
     server.pause()
     try:
         began = time.monotonic()

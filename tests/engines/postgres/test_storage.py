@@ -290,17 +290,18 @@ def test_an_open_transaction_does_not_make_a_lock_slower_with_every_grant(
     table = {"postgresql": "locks", "postgresql+advisory": "session_names"}[engine]
     index = f"'{schema}.{table}_pkey'::regclass"
     visited = f"SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelid = {index}"
-    sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    sessions = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reads {schema}'"
+    theirs = f"{url.replace('postgresql:', f'{engine}:')}&application_name=reads%20{schema}"
 
     def entries_read_by(pairs: int) -> int:
         """A session tells what it has counted before it is gone."""
-        before, here = one(visited), one(sessions)
-        with holdfast.connect(url.replace("postgresql:", f"{engine}:")) as client:
+        before = one(visited)
+        with holdfast.connect(theirs) as client:
             lock = client.lock("x") if mode == "exclusive" else client.rwlock("x").read()
             for _ in range(pairs):
                 with lock:
                     pass
-        wait_until(lambda: one(sessions) <= here)
+        wait_until(lambda: one(sessions) == 0)
         return one(visited) - before
 
     def one(question: str) -> int:
