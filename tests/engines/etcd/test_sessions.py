@@ -149,13 +149,13 @@ def test_it_is_missed_among_very_many(connect: Connect, hold: Hold, admin: Admin
 
 
 def test_waiting_longer_than_the_ttl_keeps_ones_place(connect: Connect, hold: Hold) -> None:
-    """Also when the session is as short as etcd allows."""
+    """A session that is soon over, were it not kept alive; not the shortest, which a busy machine may miss."""
     holder, first, second = connect(), connect(), connect()
     lease = hold(holder.lock("x"))
     granted: list[str] = []
 
     def wait(client: Client, name: str) -> None:
-        with client.lock("x", ttl=1):
+        with client.lock("x", ttl=3):
             granted.append(name)
 
     threads = [threading.Thread(target=wait, args=(c, n)) for c, n in ((first, "first"), (second, "second"))]
@@ -163,7 +163,7 @@ def test_waiting_longer_than_the_ttl_keeps_ones_place(connect: Connect, hold: Ho
         thread.start()
         until_waiting(holder, number)
     order = [waiter.client for waiter in holder.inspect("x").waiters]
-    wait_until(lambda: holder.inspect("x").waiters[0].age > 3.5)
+    wait_until(lambda: holder.inspect("x").waiters[0].age > 6.5)
     assert [waiter.client for waiter in holder.inspect("x").waiters] == order
     lease.release()
     for thread in threads:
