@@ -149,7 +149,7 @@ def test_it_is_missed_among_very_many(connect: Connect, hold: Hold, admin: Admin
 
 
 def test_waiting_longer_than_the_ttl_keeps_ones_place(connect: Connect, hold: Hold) -> None:
-    """A session that is soon over, were it not kept alive; not the shortest, which a busy machine may miss."""
+    """In a session that would soon be over. Not the shortest: a busy machine may be too late for that."""
     holder, first, second = connect(), connect(), connect()
     lease = hold(holder.lock("x"))
     granted: list[str] = []
