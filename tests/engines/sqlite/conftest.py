@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engines.sqlite.patience import LONG_SECONDS, TIMES
 from engines.sqlite.stores import Clock, One
 
 
@@ -49,3 +50,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in ("janitor", "membership", "presence", "store"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.boottime", clock)
     return clock
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits in this process gets nothing unless it is woken."""
+    for each in TIMES:
+        monkeypatch.setattr(each, LONG_SECONDS)

@@ -19,7 +19,7 @@ from holdfast.engines.sqlite.store import SqliteStore
 from holdfast.rules.record import Record
 from holdfast.rules.requests import Acquire, Granted, Handed, Inspect, Release, Reply, Request, Snapshot
 
-__all__ = ["HOLDER", "Clock", "One", "query", "record_of", "side_files", "update"]
+__all__ = ["HOLDER", "PATIENT", "Clock", "One", "query", "record_of", "side_files", "update"]
 
 HOLDER = """
     import sys, holdfast
@@ -36,6 +36,14 @@ HOLDER = """
             print("done")
 """
 """A process that holds a lock: HOLDER, url, name, ttl. Other lines than ``release`` are run as code."""
+
+PATIENT = f"""
+    from engines.sqlite.patience import be_patient
+
+    be_patient()
+{HOLDER}
+"""
+"""The same; while it waits it gets nothing unless it is woken."""
 
 
 class Clock:
