@@ -123,7 +123,7 @@ def test_a_hot_neighbour_starves_nobody(url: str) -> None:
     with run_python(HAMMER, url) as neighbour, holdfast.connect(url) as locks:
         neighbour.expect("ready")
         lock = locks.lock("calm")
-        taken = []
+        taken: list[float] = []
         with locks.lock("kept", ttl=6.0) as kept:
             is_renewed = renewal_of(kept)
             while not is_renewed() or len(taken) < ENOUGH:
