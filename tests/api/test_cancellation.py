@@ -166,8 +166,9 @@ def test_cancelled_while_adopting() -> None:
         text = await lease.export()
 
         async def act(client: AsyncClient) -> None:
-            adopted = await client.adopt(text)
-            await adopted.release()
+            with contextlib.suppress(NotHeld):  # this machine stood still, and nobody waits for longer
+                adopted = await client.adopt(text)
+                await adopted.release()
 
         return act
 

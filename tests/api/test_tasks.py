@@ -75,14 +75,16 @@ def test_release_concerns_the_own_lease_first(take: Take) -> None:
     """Two tasks share a lock object; the first one's lease is lost; its release leaves the second's alone."""
 
     async def test(client: AsyncClient) -> None:
-        lock = client.lock("x", ttl=0.6, renew=False)
+        lock = client.lock("x")
         lost = await take(lock.acquire)
+        assert lost is not None
+        await client.break_lock("x", reason="to lose it")
+        assert await lost.wait_lost(timeout=20)
 
         async def second() -> AsyncLease | None:
             return await lock.acquire(timeout=20)
 
         kept = await asyncio.create_task(second())
-        assert lost is not None
         assert kept is not None
         with pytest.raises(LockLost):
             await lock.release()

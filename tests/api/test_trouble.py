@@ -15,6 +15,10 @@ from contract.harness import held
 from holdfast import EngineUnavailable, Lease, LockLost, NotHeld
 from holdfast.core.ops import Refused, Unknown
 from holdfast.engines.memory.store import space
+from support import renewal_of
+
+TTL = 4.0
+"""Seconds: a renewal is due after a third of it, tried again every tenth of it; a thread may come late."""
 
 
 def failing(kind: type[Exception], *asked: str, times: int | None = None) -> Callable[[Call], None]:
@@ -159,7 +163,7 @@ async def test_once_queued_it_gives_up_at_its_timeout(world: SpyWorld) -> None:
     client = world.client(io_timeout=0.1)
     await ann(client.lock("x", ttl=20).acquire)
     waiting = bob(client.lock("x").acquire, timeout=1.0)
-    await world.until_waiting("x", 1)
+    await world.until_waiting("x", 1, unless=waiting)
     world.spy.before = failing(Refused, "Acquire", "Withdraw", "Refresh")
     (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
     assert outcome is None or isinstance(outcome, EngineUnavailable)
@@ -231,18 +235,19 @@ async def test_with_leaves_a_release_that_failed_to_the_keeper(
 
 @pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
 async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[Exception]) -> None:
-    ann, lock = world.actor(), world.client().lock("x", ttl=1.0)
+    ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
+    is_renewed = renewal_of(lease)
     world.spy.before = failing(kind, "Renew", times=3)
     await world.until(lambda: world.spy.asked("Renew") >= 4)
-    await world.until(lambda: world.look("x").holders[0].age > 1.2)
+    await world.until(is_renewed)
     lease.check()
 
 
 @pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
 async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: type[Exception]) -> None:
     """Told at the local deadline, once; then the object can be used again."""
-    ann, lock = world.actor(), world.client().lock("x", ttl=1.0)
+    ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
     told: list[Lease] = []
     lease.on_lost(told.append)
@@ -264,7 +269,7 @@ async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: typ
 
 async def test_a_renewal_that_hangs_for_ever(world: SpyWorld) -> None:
     """The loss is told at the deadline all the same; by one who is not the renewer."""
-    ann, lock = world.actor(), world.client().lock("x", ttl=0.5)
+    ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
     told: list[Lease] = []
     lease.on_lost(told.append)
@@ -279,7 +284,7 @@ async def test_a_renewal_that_hangs_for_ever(world: SpyWorld) -> None:
 
 
 async def test_a_renewal_that_comes_after_the_loss_does_not_bring_it_back(world: SpyWorld) -> None:
-    ann, lock = world.actor(), world.client().lock("x", ttl=0.5)
+    ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
     gate = Gate(world, "Renew")
     world.spy.after = gate
@@ -339,14 +344,15 @@ async def test_one_that_somebody_else_got_meanwhile(world: SpyWorld) -> None:
 
 async def test_renewals_of_everything_held_go_together(world: SpyWorld) -> None:
     ann, client = world.actor(), world.client()
-    leases = [held(await ann(client.lock(f"x{number}", ttl=1.0).acquire)) for number in range(50)]
+    leases = [held(await ann(client.lock(f"x{number}", ttl=6.0).acquire)) for number in range(50)]
+    renewals = [renewal_of(lease) for lease in leases]
     world.spy.calls.clear()
-    await world.until(lambda: world.look("x0").holders[0].age > 1.5)
+    await world.until(lambda: all(is_renewed() for is_renewed in renewals))
     for lease in leases:
         lease.check()
     tending = [call for call in world.spy.calls if call.method == "tend"]
-    assert len(tending) < 25
-    assert max(len(call.asked) for call in tending) == 50
+    assert len(tending) < 5
+    assert sum(len(call.asked) for call in tending) >= 50
 
 
 # --- everything else ----------------------------------------------------------------------------

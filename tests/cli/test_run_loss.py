@@ -29,6 +29,8 @@ signal.signal(signal.SIGTERM, tidy_up)
 print("pid", os.getpid(), flush=True)
 time.sleep(1000)
 """
+IN_TIME = ("--ttl", LONG_TTL, "--max-hold", "6", "--grace", "3")
+"""For a command that has to have begun before it is asked to end, and to answer before it is ended."""
 
 
 def test_a_stopped_wrapper_does_not_let_its_command_outlive_the_lease(
@@ -75,16 +77,14 @@ def test_what_a_shell_ran_may_tidy_up_although_the_shell_is_gone(
     """A shell dies of SIGTERM at once; the work is done by what it ran."""
     worker = tmp_path / "worker.py"
     worker.write_text(TIDY)
-    options = ("--ttl", LONG_TTL, "--max-hold", "6", "--grace", "3")
-    wrapper = command_line.start("run", "x", *options, "--", "sh", "-c", f"{sys.executable} {worker} & wait")
+    wrapper = command_line.start("run", "x", *IN_TIME, "--", "sh", "-c", f"{sys.executable} {worker} & wait")
     wrapper.expect("tidied up")
     assert wrapper.wait() == 76
 
 
 def test_what_left_the_group_is_not_asked_but_ends_at_the_deadline(command_line: CommandLine) -> None:
     script = 'setsid sleep 1000 & echo "pid $!"; wait'
-    options = ("--ttl", LONG_TTL, "--max-hold", "2", "--grace", "1")
-    wrapper = command_line.start("run", "x", *options, "--", "sh", "-c", script)
+    wrapper = command_line.start("run", "x", *IN_TIME, "--", "sh", "-c", script)
     pid = int(wrapper.expect("pid"))
     assert wrapper.wait() == 76
     assert not is_alive(pid)
@@ -101,8 +101,7 @@ def test_a_stopped_command_is_ended_too(command_line: CommandLine) -> None:
 
 
 def test_grace_lets_the_command_tidy_up(command_line: CommandLine, locks: holdfast.Client) -> None:
-    options = ("--ttl", LONG_TTL, "--max-hold", "6", "--grace", "3")
-    wrapper = command_line.start("run", "x", *options, "--", sys.executable, "-c", TIDY)
+    wrapper = command_line.start("run", "x", *IN_TIME, "--", sys.executable, "-c", TIDY)
     wrapper.expect("tidied up")
     assert wrapper.wait() == 76
     assert "max_hold" in wrapper.stderr or "not renewed" in wrapper.stderr
@@ -110,8 +109,7 @@ def test_grace_lets_the_command_tidy_up(command_line: CommandLine, locks: holdfa
 
 
 def test_the_deadline_is_the_end_whatever_the_command_says(command_line: CommandLine) -> None:
-    options = ("--ttl", LONG_TTL, "--max-hold", "2", "--grace", "1")
-    wrapper = command_line.start("run", "x", *options, "--", sys.executable, "-c", STUBBORN)
+    wrapper = command_line.start("run", "x", *IN_TIME, "--", sys.executable, "-c", STUBBORN)
     pid = int(wrapper.expect("pid"))
     wrapper.expect("asked to end")
     assert wrapper.wait() == 76
@@ -134,7 +132,7 @@ def test_a_command_that_ended_well_after_the_loss_is_still_76(
 
 @pytest.mark.slow
 def test_renewal_keeps_a_long_run_alive(command_line: CommandLine, locks: holdfast.Client) -> None:
-    wrapper = command_line.start("run", "x", "--ttl", "0.5", "--", sys.executable, "-c", "input()")
+    wrapper = command_line.start("run", "x", "--ttl", "2.5", "--", sys.executable, "-c", "input()")
     wait_until(lambda: locks.inspect("x").locked)
     token = locks.inspect("x").token
     wait_until(lambda: locks.inspect("x").holders[0].age > 3)

@@ -31,11 +31,11 @@ import pytest
 import holdfast
 import holdfast.aio
 from contract.engines import Driver, fresh_namespace, lacks
-from holdfast import Client, Lease, Lock, LockInfo
+from holdfast import Client, Lease, Lock, LockInfo, LockLost
 from holdfast.aio import AsyncLease
-from support import async_wait_until
+from support import Seen, async_wait_until
 
-__all__ = ["Actor", "World", "held", "run_in_its_world"]
+__all__ = ["Actor", "World", "given_back_in_time", "held", "run_in_its_world"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +45,19 @@ def held(lease: Lease | None) -> Lease:
     """What ``acquire`` returned, which must be a lease."""
     assert lease is not None, "it was not granted"
     return lease
+
+
+async def given_back_in_time(actor: Actor, lock: Lock) -> tuple[Lease, list[Lease]]:
+    """A short lease that was released before it ran out, and what its callback was told."""
+    while True:
+        told: list[Lease] = []
+        lease = held(await actor(lock.acquire))
+        lease.on_lost(told.append)
+        try:
+            await actor(lock.release)
+        except LockLost:
+            continue  # this machine stood still
+        return lease, told
 
 
 class Actor(Protocol):
@@ -241,9 +254,12 @@ class World:
     async def until(self, predicate: Callable[[], T], message: str = "", timeout: float = 20.0) -> T:
         return await async_wait_until(predicate, timeout=timeout, message=message)
 
-    async def until_waiting(self, name: str, count: int) -> None:
-        """Until so many wait for the name."""
-        await self.until(lambda: self._waiting(name) == count, f"never {count} waiting for {name!r}")
+    async def until_waiting(self, name: str, count: int, unless: asyncio.Future[Any] | None = None) -> None:
+        """Until so many wait for the name; or one of them, who waits for a while only, does so no more."""
+        await self.until(
+            lambda: self._waiting(name) == count or (unless is not None and unless.done()),
+            f"never {count} waiting for {name!r}",
+        )
 
     def _waiting(self, name: str) -> int:
         """As the engine shows; where it has no queue to show, as the clients of this world know."""
@@ -251,6 +267,10 @@ class World:
             return len(self.look(name).waiters)
         books = [client._driver.book for client in self._clients]
         return sum(1 for book in books for each in list(book.waiting.values()) if each.name == name)
+
+    def seen(self, name: str) -> Seen:
+        """The lease of its first holder, as somebody else sees it."""
+        return Seen(lambda: self.look(name).holders[0].remaining)
 
     async def until_free(self, name: str) -> None:
         """Until nobody holds the name or waits for it."""

@@ -41,10 +41,11 @@ async def test_one_who_gives_up_leaves_nothing_and_holds_up_nobody(world: World)
     lock = client.lock("x")
     await ann(lock.acquire)
     gives_up = bob(client.lock("x").acquire, timeout=1.0)
-    await world.until_waiting("x", 1)
+    await world.until_waiting("x", 1, unless=gives_up)
     stays = cid(client.lock("x").acquire)
-    await world.until_waiting("x", 2)
+    await world.until_waiting("x", 2, unless=gives_up)
     assert await gives_up is None
+    await world.until_waiting("x", 1)
     assert [waiter.thread for waiter in world.look("x").waiters] == ["cid"]
     await ann(lock.release)
     assert held(await stays).token == world.look("x").holders[0].token

@@ -90,10 +90,11 @@ async def test_waiters_get_it_after_the_last_release(world: World) -> None:
 
 async def test_a_lost_lease_is_not_entered_again(world: World) -> None:
     """And every entry that was taken has to be left, after which the lock can be used again."""
-    ann = world.actor()
-    lock = world.client().rlock("x", ttl=0.3, renew=False)
+    ann, client = world.actor(), world.client()
+    lock = client.rlock("x", ttl=3)
     lease = held(await ann(lock.acquire))
     assert await ann(lock.acquire) is lease
+    await ann(client.break_lock, "x", reason="to lose it")
     await world.until(lambda: lease.lost)
     with pytest.raises(LockLost):
         await ann(lock.acquire)

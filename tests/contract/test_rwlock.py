@@ -10,6 +10,7 @@ import pytest
 from contract.engines import needs
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld, Unsupported
+from support import renewal_of
 
 pytestmark = needs("rwlock")
 
@@ -120,11 +121,11 @@ async def test_with_keeps_what_it_was_downgraded_to(world: World) -> None:
     """The body need not hold on to the read lease: it goes on reading under it."""
     world.keeps_leases = False
     ann = world.actor()
-    rwlock = world.client().rwlock("x", ttl=1.0)
+    rwlock = world.client().rwlock("x", ttl=3.0)
     async with ann.inside(rwlock.write()) as written:
         await ann(written.downgrade)
         gc.collect()
-        await world.until(lambda: world.look("x").holders[0].age > 1.3)
+        await world.until(renewal_of(world.seen("x")))
         assert world.look("x").holders[0].mode == "read"
     assert not world.look("x").locked
 
@@ -144,9 +145,9 @@ async def test_only_a_write_lease_in_force_is_downgraded(world: World) -> None:
 
 
 async def test_a_downgraded_lease_is_kept_on(world: World) -> None:
-    ann, rwlock = world.actor(), world.client().rwlock("x", ttl=1.0)
+    ann, rwlock = world.actor(), world.client().rwlock("x", ttl=3.0)
     read = await ann(held(await ann(rwlock.write().acquire)).downgrade)
-    await world.until(lambda: world.look("x").holders[0].age > 1.3)
+    await world.until(renewal_of(read))
     read.check()
 
 

@@ -152,6 +152,8 @@ def test_half_open(proxy: Proxy, caller: Caller, server: EchoServer, direction: 
     assert caller.ask(b"before") == b"before"
     proxy.drop("to_server" if direction == "to_server" else "to_client")
     caller.send(b"x")
+    if direction == "to_client":
+        wait_until(lambda: b"x\n" in server.lines)
     assert caller.hears_nothing()
     assert (b"x\n" in server.lines) == (direction == "to_client")
     proxy.pass_on()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from .interrupts import interrupted_after
 from .processes import Process, ProcessEnded, python_environment, run_python
-from .renewing import renewal_of
+from .renewing import Seen, renewal_of
 from .waiting import TimedOut, async_wait_until, stays_true, wait_until
 
 __all__ = [
     "Process",
     "ProcessEnded",
+    "Seen",
     "TimedOut",
     "async_wait_until",
     "interrupted_after",

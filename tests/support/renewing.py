@@ -19,6 +19,17 @@ class Remaining(Protocol):
     def remaining(self) -> float: ...
 
 
+class Seen:
+    """What somebody else sees of a lease: ``look`` tells for how long it lasts yet."""
+
+    def __init__(self, look: Callable[[], float]) -> None:
+        self._look = look
+
+    @property
+    def remaining(self) -> float:
+        return self._look()
+
+
 def renewal_of(lease: Remaining) -> Callable[[], bool]:
     """What tells whether the lease was renewed since this call.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.sqlite.stores import One
+from engines.sqlite.patience import LONG_SECONDS, TIMES
+from engines.sqlite.stores import Clock, One
 
 
 @pytest.fixture
@@ -40,3 +41,19 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clients of this test see one another as those of other processes do: by their rows and files."""
     for module in ("membership", "store"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.HERE", Nowhere())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clients of this test tell the time by it, so that none passes but what the test says."""
+    clock = Clock()
+    for module in ("janitor", "membership", "presence", "store"):
+        monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.boottime", clock)
+    return clock
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits in this process gets nothing unless it is woken."""
+    for each in TIMES:
+        monkeypatch.setattr(each, LONG_SECONDS)

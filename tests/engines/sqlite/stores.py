@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.drivers.adapter import Hooks
+from holdfast.drivers.clock import boottime
 from holdfast.engines.local import Busy
 from holdfast.engines.sqlite.place import Place
 from holdfast.engines.sqlite.store import SqliteStore
 from holdfast.rules.record import Record
 from holdfast.rules.requests import Acquire, Granted, Handed, Inspect, Release, Reply, Request, Snapshot
 
-__all__ = ["HOLDER", "One", "query", "record_of", "side_files", "update"]
+__all__ = ["HOLDER", "PATIENT", "Clock", "One", "query", "record_of", "side_files", "update"]
 
 HOLDER = """
     import sys, holdfast
@@ -35,6 +36,28 @@ HOLDER = """
             print("done")
 """
 """A process that holds a lock: HOLDER, url, name, ttl. Other lines than ``release`` are run as code."""
+
+PATIENT = f"""
+    from engines.sqlite.patience import be_patient
+
+    be_patient()
+{HOLDER}
+"""
+"""The same; while it waits it gets nothing unless it is woken."""
+
+
+class Clock:
+    """A clock that goes when it is told to; but no two readings of it are the same."""
+
+    def __init__(self) -> None:
+        self._began = boottime()
+        self._readings = itertools.count(1)
+
+    def __call__(self) -> float:
+        return self._began + next(self._readings) * 1e-6
+
+    def passes(self, seconds: float) -> None:
+        self._began += seconds
 
 
 class One:

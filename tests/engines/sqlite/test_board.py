@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 
 import holdfast
-from engines.sqlite.stores import HOLDER, One, query, record_of, update
+from engines.sqlite.stores import HOLDER, Clock, One, query, record_of, update
 from holdfast.engines.local import Busy as TryAgain
 from holdfast.engines.sqlite import board as boards
 from holdfast.engines.sqlite.board import HEAD, LONGEST, NAME, SLOT_BYTES, SLOTS, Board
@@ -291,7 +291,7 @@ def no_board(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.Mon
             (folder / NAME).symlink_to(path.parent / "elsewhere")
 
 
-@pytest.mark.usefixtures("no_board", "strangers")
+@pytest.mark.usefixtures("no_board", "strangers", "clock")
 @pytest.mark.parametrize("fair", [True, False], ids=["handed over", "by turns"])
 def test_without_one_everything_is_as_ever(
     client: Callable[[], One], path: Path, fair: bool, monkeypatch: pytest.MonkeyPatch
@@ -370,7 +370,7 @@ def crowd(client: Callable[[], One]) -> tuple[One, Acquire, One, Acquire]:
     return holder, attempt, waiter, waiting
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_what_only_one_wants_is_not_put_up(client: Callable[[], One]) -> None:
     one = client()
     attempt, _ = one.hold("x")
@@ -379,7 +379,7 @@ def test_what_only_one_wants_is_not_put_up(client: Callable[[], One]) -> None:
     assert notice_of(one) is None
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("others", [0, 1])
 def test_the_heir_is_told_before_it_is_put_up(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch, others: int
@@ -408,7 +408,7 @@ def test_the_heir_is_told_before_it_is_put_up(
     assert not holder.store._table.unshown
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_what_was_handed_over_and_changed_meanwhile_is_put_up_as_it_is(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +444,7 @@ CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {
 }
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("what", CHANGES)
 def test_whoever_changes_what_is_up_replaces_it_or_takes_it_down(
     client: Callable[[], One], path: Path, what: str
@@ -456,7 +456,7 @@ def test_whoever_changes_what_is_up_replaces_it_or_takes_it_down(
     assert notice_of(other) in (stored(path), None)
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_so_does_one_who_makes_room_or_takes_it(client: Callable[[], One], path: Path) -> None:
     one, other = client(), client()
 
@@ -471,7 +471,7 @@ def test_so_does_one_who_makes_room_or_takes_it(client: Callable[[], One], path:
         assert notice_of(other) in (stored(path), None)
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_so_does_one_who_takes_several_at_once(client: Callable[[], One], path: Path) -> None:
     """What it writes may yet be taken back, so it is never up."""
     holder, held, _, _ = crowd(client)
@@ -482,7 +482,7 @@ def test_so_does_one_who_takes_several_at_once(client: Callable[[], One], path: 
     assert notice_of(other) is None
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_what_was_taken_back_was_never_up(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,7 +508,7 @@ def test_what_was_taken_back_was_never_up(
     assert isinstance(meddler.ask("x", meddler.attempt()), Busy)
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_one_who_was_taken_for_dead_takes_down_what_it_gives_up(
     client: Callable[[], One], path: Path
 ) -> None:
@@ -548,11 +548,12 @@ def anything(chance: random.Random, one: One, asked: list[Acquire]) -> Request:
 @pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_up_is_what_is_stored_whatever_is_asked(
-    client: Callable[[], One], path: Path, seed: int
+    client: Callable[[], One], path: Path, clock: Clock, seed: int
 ) -> None:
     chance, clients, asked = random.Random(seed), [client() for _ in range(3)], list[Acquire]()
     seen = 0
     for _ in range(200):
+        clock.passes(chance.choice((0.0, 0.001, 0.01)))
         one = chance.choice(clients)
         request = anything(chance, one, asked)
         if chance.random() < 0.1:
@@ -569,7 +570,7 @@ def test_what_is_up_is_what_is_stored_whatever_is_asked(
 # --- what is outdated -----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_what_is_up_spares_a_look(client: Callable[[], One], monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nothing of this would be worth the while."""
     holder, held, _, _ = crowd(client)
@@ -602,7 +603,9 @@ class Outdated:
 
 
 @pytest.fixture
-def outdated(client: Callable[[], One], strangers: None, monkeypatch: pytest.MonkeyPatch) -> Outdated:
+def outdated(
+    client: Callable[[], One], strangers: None, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Outdated:
     monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
     return Outdated(client)
 
@@ -699,7 +702,7 @@ def test_an_outdated_notice_is_not_tried_again(outdated: Outdated, monkeypatch: 
 # --- notices that are not ours to use -------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("boot", ["another boot", ""])
 def test_a_notice_of_another_boot_is_not_used(client: Callable[[], One], path: Path, boot: str) -> None:
     """Its times are told on another clock; here it even says what is not so, of what is stored."""
@@ -719,7 +722,7 @@ def test_a_notice_of_another_boot_is_not_used(client: Callable[[], One], path: P
     assert waiting.nonce in stored(path)[2]
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("told", ["not JSON", "{}", "[]", "[99,[]]", "", "\n\n\n\n\n\n", '[2,"lock",5,[\n['])
 def test_a_text_that_makes_no_sense_is_not_believed(client: Callable[[], One], told: str) -> None:
     holder, held, waiter, waiting = crowd(client)

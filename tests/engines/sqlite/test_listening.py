@@ -12,6 +12,7 @@ import pytest
 
 from engines.hearers import Hearer, is_polling
 from engines.sqlite.stores import One
+from holdfast.engines.sqlite import listening
 from holdfast.engines.sqlite.listening import Hearing
 from holdfast.engines.sqlite.wakeups import Sent
 from holdfast.rules.requests import Handed, Wake
@@ -237,3 +238,38 @@ def test_one_who_hears_is_told_when_it_is_closed(line: Line) -> None:
         line.one.store.close()
         assert hearing.hear(60.0)
     assert not hearing.take()
+
+
+class HoldsUp(dict[int, str]):
+    """Whoever asks how many there are, of those who listen, is held up for as long as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        if threading.current_thread().name == LISTENER:
+            self.reached.set()
+            assert self.go_on.wait(10)
+        return super().__len__()
+
+
+def test_a_thread_that_stands_still_while_all_is_closed_ends_in_silence(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it for ever."""
+    monkeypatch.setattr(listening, "STOP_SECONDS", 0.01)
+    membership = line.one.store._presence.membership
+    assert membership is not None
+    listener, failures = membership.listener, list[object]()
+    thread = listener._thread
+    assert thread is not None
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    clients = listener._clients = HoldsUp()
+    line.send()
+    assert clients.reached.wait(10)
+    line.one.store.close()
+    clients.go_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not failures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,61 +13,58 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from engines.sqlite.stores import HOLDER, One, query, record_of, side_files, update
+from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, side_files, update
 from holdfast.engines.sqlite import liveness
 from holdfast.engines.sqlite.liveness import Identity, Status, identify, probe
 from holdfast.engines.sqlite.place import Side
 from holdfast.rules.requests import Busy, Done, Gone, Granted, Queued, Renew
-from support import Process, run_python, stays_true, wait_until
-
-AT_ONCE = 2.0
-"""Seconds, on a loaded machine. Far from the ttl of a minute."""
+from support import Process, run_python, wait_until
+from support.renewing import HAIR
 
 FORKS_BEHIND_PYTHON = "import ctypes; pid = ctypes.CDLL(None).fork(); pid or __import__('signal').pause()"
 
 
 @pytest.fixture
 def holder(url: str) -> Iterator[Process]:
-    with run_python(HOLDER, url, "x", "60") as child:
+    with run_python(PATIENT, url, "x", "60") as child:
         child.expect("held")
         yield child
 
 
-def seconds_to_acquire(url: str, child: Process, end: Callable[[], None]) -> float:
-    """How long one who waits already goes on waiting once the holder is ended."""
-    with run_python(HOLDER, url, "x", "60") as waiter:
+def one_who_waits_hears_of_it(url: str, end: Callable[[], None]) -> None:
+    """It gets the lock once the holder is ended, and not by looking."""
+    with run_python(PATIENT, url, "x", "60") as waiter:
         with holdfast.connect(url) as locks:
             wait_until(lambda: locks.inspect("x").waiters)
-        began = time.monotonic()
         end()
         waiter.expect("held")
-        return time.monotonic() - began
 
 
 # --- a holder that is killed ----------------------------------------------------------------------
 
 
 def test_a_killed_holder_is_noticed_at_once(url: str, holder: Process) -> None:
-    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+    one_who_waits_hears_of_it(url, holder.kill)
 
 
 def test_also_when_it_had_forked(url: str, holder: Process) -> None:
     holder.send("import os; os.fork() or __import__('signal').pause()")
     holder.expect("done")
-    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+    one_who_waits_hears_of_it(url, holder.kill)
 
 
 def test_also_when_it_had_forked_behind_the_back_of_python(url: str, holder: Process) -> None:
     holder.send(FORKS_BEHIND_PYTHON)
     holder.expect("done")
-    assert seconds_to_acquire(url, holder, holder.kill) < AT_ONCE
+    one_who_waits_hears_of_it(url, holder.kill)
 
 
 def test_also_while_nobody_has_fetched_its_exit_status(url: str, holder: Process) -> None:
     """A zombie holds nothing."""
-    assert seconds_to_acquire(url, holder, lambda: os.kill(holder.pid, signal.SIGKILL)) < AT_ONCE
+    one_who_waits_hears_of_it(url, lambda: os.kill(holder.pid, signal.SIGKILL))
 
 
+@pytest.mark.usefixtures("patient")
 def test_also_where_processes_cannot_be_watched(
     url: str, holder: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,11 +72,13 @@ def test_also_where_processes_cannot_be_watched(
     monkeypatch.delattr(os, "pidfd_open")
     with holdfast.connect(url) as locks:
         lock = locks.lock("x")
-        wait_until(lambda: locks.inspect("x").holders)
+        waiting = threading.Thread(target=lambda: lock.acquire(timeout=50))
+        waiting.start()
+        wait_until(lambda: locks.inspect("x").waiters)
         holder.kill()
-        began = time.monotonic()
-        with lock:
-            assert time.monotonic() - began < AT_ONCE
+        wait_until(lambda: lock.lease, message="it did not hear of it")
+        waiting.join()
+        lock.release()
 
 
 def test_a_try_finds_a_killed_holder_gone(url: str, holder: Process) -> None:
@@ -116,27 +116,26 @@ def test_a_paused_holder_keeps_its_lease_until_it_expires(url: str) -> None:
         holder.expect("held")
         holder.stop()
         lock = locks.lock("x")
-        stays_true(lambda: lock.acquire(blocking=False) is None, 0.5)
+        began = time.monotonic()
+        left = max((each.remaining for each in locks.inspect("x").holders), default=0.0)
         assert lock.acquire(timeout=10) is not None
+        assert time.monotonic() - began > left - HAIR
         lock.release()
         holder.cont()
 
 
 def test_a_killed_waiter_gives_its_place_to_the_next(url: str, holder: Process) -> None:
     with (
-        run_python(HOLDER, url, "x", "60") as first,
-        run_python(HOLDER, url, "x", "60") as second,
+        run_python(PATIENT, url, "x", "60") as first,
+        run_python(PATIENT, url, "x", "60") as second,
         holdfast.connect(url) as locks,
     ):
         wait_until(lambda: len(locks.inspect("x").waiters) == 2)
         order = [waiter.pid for waiter in locks.inspect("x").waiters]
         head, next_one = (first, second) if order[0] == first.pid else (second, first)
         head.kill()
-        began = time.monotonic()
         holder.send("release")
         next_one.expect("held")
-        # A turn that its owner missed would have cost two seconds.
-        assert time.monotonic() - began < 1.5
 
 
 # --- probing --------------------------------------------------------------------------------------
@@ -236,7 +235,9 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, client: Callable[[], One], strangers: None) -> Elsewhere:
+def elsewhere(
+    monkeypatch: pytest.MonkeyPatch, client: Callable[[], One], strangers: None, clock: Clock
+) -> Elsewhere:
     return Elsewhere(monkeypatch, client)
 
 
@@ -260,29 +261,32 @@ def test_another_boot_id_does_not_void_a_live_holder(client: Callable[[], One], 
 
 
 def test_what_cannot_be_known_waits_for_the_ttl_under_another_boot_id(
-    path: Path, client: Callable[[], One], elsewhere: Elsewhere
+    path: Path, client: Callable[[], One], elsewhere: Elsewhere, clock: Clock
 ) -> None:
     here = client()
     here.hold("x", ttl=0.5)
     for file in side_files(path):
         file.unlink()
     there = elsewhere()
-    assert isinstance(there.ask("x", there.attempt()), Busy)
+    for _ in range(4):
+        assert isinstance(there.ask("x", there.attempt()), Busy)
+        clock.passes(0.15)
     # The time is told anew once, not with every look: else a dead holder would block for ever.
-    wait_until(lambda: isinstance(there.ask("x", there.attempt()), Granted), timeout=5)
+    assert isinstance(there.ask("x", there.attempt()), Granted)
 
 
-def test_renewals_under_another_boot_id_are_seen(client: Callable[[], One], elsewhere: Elsewhere) -> None:
+def test_renewals_under_another_boot_id_are_seen(
+    client: Callable[[], One], elsewhere: Elsewhere, clock: Clock
+) -> None:
     here = client()
     attempt, _ = here.hold("x", ttl=0.6)
     there = elsewhere()
-
-    def renewed_and_respected() -> bool:
+    for _ in range(10):
         assert here.tend(("x", Renew(attempt.nonce, 0.6))) == [Done()]
-        return isinstance(there.ask("x", there.attempt()), Busy)
-
-    stays_true(renewed_and_respected, 1.5)
-    wait_until(lambda: isinstance(there.ask("x", there.attempt()), Granted), timeout=5)
+        assert isinstance(there.ask("x", there.attempt()), Busy)
+        clock.passes(0.15)
+    clock.passes(0.6)
+    assert isinstance(there.ask("x", there.attempt()), Granted)
     assert isinstance(here.tend(("x", Renew(attempt.nonce, 0.6)))[0], Gone)
 
 

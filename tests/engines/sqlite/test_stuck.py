@@ -32,6 +32,9 @@ FOR_EVER_SECONDS = 600.0
 
 HURRY_SECONDS = 0.3
 
+TTL = 3.0
+"""Seconds: there is time for a renewal that fails before the lease is over, also where threads wait."""
+
 
 @pytest.fixture
 def stuck(path: Path) -> Callable[[], AbstractContextManager[None]]:
@@ -67,7 +70,7 @@ def test_others_are_held_up_only_for_so_long(url: str, stuck: Stuck) -> None:
 def test_a_renewal_that_hangs_is_a_loss_at_the_deadline(url: str, stuck: Stuck) -> None:
     """Told once, while the call still hangs; the object can be used again."""
     with holdfast.connect(url, io_timeout=FOR_EVER_SECONDS) as locks:
-        lock = locks.lock("x", ttl=1.0)
+        lock = locks.lock("x", ttl=TTL)
         lease = lock.acquire()
         assert lease is not None
         told: list[Lease] = []
@@ -90,7 +93,7 @@ def test_a_renewal_that_hangs_is_a_loss_at_the_deadline(url: str, stuck: Stuck) 
 def test_in_a_loop_too_which_goes_on_meanwhile(url: str, stuck: Stuck) -> None:
     async def main() -> None:
         async with holdfast.aio.connect(url, io_timeout=FOR_EVER_SECONDS) as locks:
-            lock = locks.lock("x", ttl=1.0)
+            lock = locks.lock("x", ttl=TTL)
             lease = await lock.acquire()
             assert lease is not None
             told: list[AsyncLease] = []

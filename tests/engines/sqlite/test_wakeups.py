@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.sqlite.stores import HOLDER, One, query, record_of, update
+from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, update
 from holdfast.drivers.clock import boottime
 from holdfast.engines.sqlite import store as stores
 from holdfast.engines.sqlite import wakeups
@@ -29,9 +29,6 @@ from holdfast.rules import handing
 from holdfast.rules.codec import decode
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handed, Queued, Release, Renew, Wake
 from support import run_python, stays_true, wait_until
-
-SOON = 0.9
-"""Seconds: sooner than anybody looks by itself."""
 
 AWAKE = "import holdfast.rules.handing; holdfast.rules.handing.CAME_SECONDS = 60.0"
 
@@ -51,23 +48,22 @@ def _held_and_wanted(client: Callable[[], One], fair: bool = True) -> tuple[One,
     return holder, attempt, waiter, waiting
 
 
+@pytest.mark.usefixtures("patient")
 def test_waiters_of_many_processes_are_served_in_order(url: str) -> None:
+    """None of them by looking itself."""
     with holdfast.connect(url) as locks, ExitStack() as children:
         lock = locks.lock("x", ttl=60)
         lock.acquire()
         waiters = []
         for _ in range(5):
-            waiters.append(children.enter_context(run_python(HOLDER, url, "x", "60")))
+            waiters.append(children.enter_context(run_python(PATIENT, url, "x", "60")))
             wait_until(lambda: len(locks.inspect("x").waiters) == len(waiters))
-        began = time.monotonic()
         lock.release()
         tokens = []
         for waiter in waiters:
             tokens.append(int(waiter.expect("held")))
             waiter.send("release")
         assert tokens == sorted(tokens)
-        # Five hand-overs, none of which waited for anybody to look by itself.
-        assert time.monotonic() - began < 5 * SOON
 
 
 async def until_waiting(locks: holdfast.aio.AsyncClient) -> None:
@@ -76,40 +72,39 @@ async def until_waiting(locks: holdfast.aio.AsyncClient) -> None:
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_release_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
-    async def wait_for_it() -> float:
+    async def wait_for_it() -> None:
         async with holdfast.aio.connect(url) as locks:
             waiting = asyncio.ensure_future(locks.lock("x").acquire())
             await until_waiting(locks)
-            began = time.monotonic()
             holder.send("release")
-            lease = await waiting
+            lease = await asyncio.wait_for(waiting, 20)
             assert lease is not None
             await lease.release()
-            return time.monotonic() - began
 
     with run_python(HOLDER, url, "x", "60") as holder:
         holder.expect("held")
-        assert asyncio.run(wait_for_it()) < SOON
+        asyncio.run(wait_for_it())
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
-    async def wait_for_it() -> float:
+    async def wait_for_it() -> None:
         async with holdfast.aio.connect(url) as locks:
             waiting = asyncio.ensure_future(locks.lock("x").acquire())
             await until_waiting(locks)
-            began = time.monotonic()
             holder.kill()
-            lease = await waiting
+            lease = await asyncio.wait_for(waiting, 20)
             assert lease is not None
             await lease.release()
-            return time.monotonic() - began
 
     with run_python(HOLDER, url, "x", "60") as holder:
         holder.expect("held")
-        assert asyncio.run(wait_for_it()) < 2.0
+        asyncio.run(wait_for_it())
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("where", ["without a descriptor", "with one"])
 def test_a_loop_watches_others_either_way(url: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "without a descriptor":
@@ -193,7 +188,7 @@ def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
     assert [h.client for h in record_of(holder, "x").holders] == [waiter.id]
 
 
-@pytest.mark.usefixtures("strangers", "awake")
+@pytest.mark.usefixtures("strangers", "awake", "clock")
 @pytest.mark.parametrize("fair", [True, False], ids=["handed over", "its turn"])
 def test_a_waiter_that_cannot_be_told_but_lives_keeps_what_it_got(
     path: Path, client: Callable[[], One], fair: bool
@@ -222,7 +217,9 @@ def test_a_dead_waiters_places_are_dropped_and_the_next_is_told(client: Callable
 
 
 @pytest.mark.usefixtures("strangers")
-def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(client: Callable[[], One]) -> None:
+def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(
+    client: Callable[[], One], clock: Clock
+) -> None:
     """What the record says of their leases is long past; what their rows say is not."""
     holder, leaving, dead, other = client(), client(), client(), client()
 
@@ -234,8 +231,8 @@ def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(client: Cal
     assert isinstance(holder.ask("s", kept), Granted)
     assert isinstance(leaving.ask("s", given), Granted)
     assert isinstance(dead.ask("s", permit(dead, 30.0, wait=True)), Queued)
-    began = time.monotonic()
-    while time.monotonic() < began + 1.0:
+    for _ in range(4):
+        clock.passes(0.25)
         assert holder.tend(("s", Renew(kept.nonce, 0.5))) == [Done()]
     _die(dead)
     assert leaving.ask("s", Release(given.nonce)) == Done()
@@ -304,7 +301,7 @@ def test_who_is_woken_by_its_turn_is_told_of_no_lock(client: Callable[[], One]) 
     assert _told(waiter, waiting.nonce) is None
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_whose_turn_it_is_knows_the_record_and_does_not_read_it(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +313,7 @@ def test_whose_turn_it_is_knows_the_record_and_does_not_read_it(
     assert [h.nonce for h in record_of(holder, "x").holders] == [waiting.nonce]
 
 
-@pytest.mark.usefixtures("strangers")
+@pytest.mark.usefixtures("strangers", "clock")
 def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callable[[], One]) -> None:
     """Another came in between, out of turn."""
     holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
@@ -515,6 +512,7 @@ def _until_in(names: list[str], name: str) -> None:
     wait_until(lambda: name in names)
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_thread_hears_for_all_who_wait_in_its_process(url: str) -> None:
     """Each waits for another lock; whoever of them hears passes on what is not for it."""
     names = [f"n-{number}" for number in range(4)]
@@ -539,14 +537,13 @@ def test_one_thread_hears_for_all_who_wait_in_its_process(url: str) -> None:
         for name in names:
             _until_waited_for(locks, name)
         for name, holder in reversed(list(zip(names, holders, strict=True))):
-            began = time.monotonic()
             holder.send("release")
             _until_in(granted, name)
-            assert time.monotonic() - began < SOON
         for thread in threads:
             thread.join(10)
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_who_hears_is_also_woken_from_within_its_process(url: str) -> None:
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
@@ -558,12 +555,12 @@ def test_one_who_hears_is_also_woken_from_within_its_process(url: str) -> None:
         waiting = threading.Thread(target=wait)
         waiting.start()
         wait_until(lambda: locks.inspect("x").waiters)
-        began = time.monotonic()
         locks.close()  # wakes it: there is nothing to wait for any more
         waiting.join(10)
-        assert time.monotonic() - began < SOON
+        assert not waiting.is_alive()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_child_of_a_fork_leaves_the_hearing_of_its_parent_alone(url: str) -> None:
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
@@ -576,12 +573,12 @@ def test_a_child_of_a_fork_leaves_the_hearing_of_its_parent_alone(url: str) -> N
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-        began = time.monotonic()
         holder.kill()  # heard of through a descriptor that the child inherited
         waiting.join(10)
-        assert time.monotonic() - began < SOON
+        assert not waiting.is_alive()
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str) -> None:
     """It asks for a place in the queue first, since the lock was held the last time, and looks only then."""
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
@@ -590,8 +587,8 @@ def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str)
         assert lock.acquire(timeout=0.05) is None
         holder.kill()
         began = time.monotonic()
-        assert lock.acquire(timeout=10) is not None
-        assert time.monotonic() - began < SOON
+        assert lock.acquire(timeout=50) is not None
+        assert time.monotonic() - began < 25, "only its last look told it"
 
 
 def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Callable[[], One]) -> None:

@@ -226,9 +226,15 @@ class Listener:
 
     def _listen(self) -> None:
         unit = 1 if HAS_EPOLL else 1000
-        while not self._closing and self._poller is not None:
+        while not self._closing and (poller := self._poller) is not None:
             probing = len(self._clients) < len(self._watches)
-            for fd, _ in self._poller.poll(PROBE_SECONDS * unit if probing else None):
+            try:
+                heard = poller.poll(PROBE_SECONDS * unit if probing else None)
+            except (OSError, ValueError):
+                if self._closing:
+                    return  # we stood still, and whoever closes did not wait for us any longer
+                raise
+            for fd, _ in heard:
                 self._heard(fd)
             if probing:
                 self._probe_all()
