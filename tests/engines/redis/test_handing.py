@@ -117,6 +117,8 @@ def given_back(pair: Pair) -> int:
 
 def taken_in_threads(pair: Pair) -> None:
     with holdfast.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        with locks.lock("warm", ttl=600):
+            pair.holder.until_looked_after("warm")
         leases: list[holdfast.Lease | None] = []
         waiting = threading.Thread(target=lambda: leases.append(locks.lock("x").acquire()))
         waiting.start()
@@ -130,6 +132,8 @@ def taken_in_threads(pair: Pair) -> None:
 
 async def taken_in_a_loop(pair: Pair) -> None:
     async with holdfast.aio.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        async with locks.lock("warm", ttl=600):
+            await asyncio.to_thread(pair.holder.until_looked_after, "warm")
         waiting = asyncio.ensure_future(locks.lock("x").acquire())
         before = await asyncio.to_thread(given_back, pair)
         lease = await waiting
