@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from contract.harness import World, held
+from contract.harness import Actor, World, held
 from faults.redlock_nodes import HARM, Nodes
-from holdfast import Client, EngineUnavailable, LockLost
+from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.aio import AsyncClient
 from holdfast.core.arguments import Spec
 from holdfast.drivers.clock import wall_us
@@ -43,6 +43,18 @@ def note_all(trio: Nodes) -> None:
     for server in trio.servers:
         server.command("CONFIG", "SET", "slowlog-max-len", "10000")
         server.command("CONFIG", "SET", "slowlog-log-slower-than", "0")
+
+
+async def hold_everywhere(
+    world: World, trio: Nodes, ann: Actor, client: Client, ttl: float, name: str = "x"
+) -> Lease:
+    """Connected to all nodes first: one that is still being connected to when the others have granted
+    something is not asked for it any more."""
+    while not all(runs := adapter_runs(client)) or not runs:
+        await ann(held(await ann(client.lock(name).acquire)).release)
+    lease = held(await ann(client.lock(name, ttl=ttl).acquire))
+    await world.until(lambda: "" not in trio.claims(name, world.namespace))
+    return lease
 
 
 def majority(trio: Nodes) -> list[tuple[Redis, Any]]:
@@ -123,7 +135,7 @@ async def test_a_release_that_a_majority_does_not_hear_may_be_repeated(
 async def test_keys_that_are_deleted_on_a_majority_are_a_loss(world: World, trio: Nodes) -> None:
     """On one of three nobody notices."""
     ann, client = world.actor(), world.client()
-    lease = held(await ann(client.lock("x", ttl=1.5).acquire))
+    lease = await hold_everywhere(world, trio, ann, client, ttl=1.5)
     key = Space(world.namespace).key_of("x")
     assert trio.servers[0].command("DEL", key) == 1
     await world.until(renewal_of(lease))
@@ -270,8 +282,8 @@ def issue(trio: Nodes, node: int, key: bytes, ahead_us: int) -> int:
 async def test_numbers_that_differ_are_stamped_in_a_second_round(world: World, trio: Nodes) -> None:
     """Each node is ahead of our clock, one more than the other; and the third does not answer."""
     ann, client = world.actor(), world.client()
-    while not all(runs := adapter_runs(client)) or not runs:
-        await ann(held(await ann(client.lock("warm").acquire)).release)
+    await ann((await hold_everywhere(world, trio, ann, client, ttl=600, name="warm")).release)
+    await world.until(lambda: trio.claims("warm", world.namespace) == NOBODY)  # nothing is under way
     key = Space(world.namespace).key_of("x")
     ahead = [issue(trio, node, key, seconds * 1_000_000) for node, seconds in ((0, 20), (1, 10))]
     note_all(trio)
