@@ -13,6 +13,7 @@ import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
+from engines.redis.wire import Wire
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
@@ -55,6 +56,7 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
         text = assembled(name)
         assert text.count(CAME) == 1
         patient[name] = script(name, with_constants(text.replace(CAME, "local CAME_SECONDS = 60.0\n")))
+    Wire(server, patient).close()  # whichever test is the first to need one, it is known
     with (
         Asker(driver, server.url) as holder,
         Asker(driver, server.url, namespace=holder.namespace) as waiter,
