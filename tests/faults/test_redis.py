@@ -35,6 +35,10 @@ HURRY = 0.5
 """Seconds: an io_timeout for tests in which a server does not answer."""
 
 
+HAIR = 1e-5
+"""Seconds: what is left of a moment when it is reckoned with."""
+
+
 @pytest.fixture
 def server() -> Iterator[Redis]:
     """One that may be harmed."""
@@ -63,6 +67,19 @@ def taken(client: Client, timeout: float | None = 0, ttl: float = 30.0) -> Lease
     lease = client.lock("x", ttl=ttl).acquire(timeout=timeout)
     assert lease is not None
     return lease
+
+
+def settle(client: Client) -> None:
+    """Connected, scripts loaded; and it listens, upon which its keeper has looked once at what is held. From
+    now on only the test has it ask for something."""
+
+    def is_looked_after() -> bool:
+        (holder,) = client.inspect("x").holders
+        return holder.age + holder.remaining > lease.ttl + HAIR
+
+    lease = taken(client, ttl=600)
+    wait_until(is_looked_after, timeout=30)
+    lease.release()
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -224,7 +241,7 @@ def test_a_connection_that_goes_silent_loses_the_lease_in_time(server: Redis) ->
 @pytest.mark.parametrize("ending", ["reset", "close"])
 def test_a_grant_whose_reply_is_lost_is_recognised(server: Redis, ending: str) -> None:
     with Proxy(server.host, server.port) as proxy, holdfast.connect(f"redis://{proxy.address}") as client:
-        taken(client).release()  # connected, script loaded
+        settle(client)
         lost = proxy.lose_reply(b"EVALSHA", "reset" if ending == "reset" else "close")
         lease = taken(client, timeout=10)
         assert lost.is_set()
@@ -243,7 +260,7 @@ def test_a_release_whose_reply_is_lost_is_recognised(server: Redis, ending: Endi
         holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY) as client,
         holdfast.connect(server.url) as other,
     ):
-        taken(client).release()  # connected, scripts loaded
+        settle(client)
         lease = taken(client)
         lost = proxy.lose_reply(b"EVALSHA", ending)
         lease.release()
@@ -260,7 +277,7 @@ def test_a_release_whose_reply_is_lost_can_be_called_again(server: Redis) -> Non
         holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY) as client,
         holdfast.connect(server.url) as other,
     ):
-        taken(client).release()
+        settle(client)
         lock = client.lock("x")
         lock.acquire()
         proxy.refuse()

@@ -13,13 +13,16 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 from holdfast.core.urls import parse_url
 from holdfast.drivers.adapter import Hooks
 from holdfast.engines.redis import RedisEngine, open_engine
-from holdfast.rules.requests import Acquire, Handed, Release
+from holdfast.rules.requests import Acquire, Handed, Inspect, Release
 from support import wait_until
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Driver = Literal["threads", "asyncio"]
+
+HAIR = 1e-5
+"""Seconds: what is left of a moment when it is reckoned with."""
 
 
 class Asker:
@@ -82,12 +85,26 @@ class Asker:
     def release(self, name: str = "x", nonce: str = "n1") -> Any:
         return self.apply(name, Release(nonce))
 
+    def listen(self, name: str) -> None:
+        """Returns when all that follows is done, too: with the first connection everyone is told to look."""
+        self.ask(self.adapter.listen, name)
+        self.until_told_to_look()
+
     def until_told_to_look(self, seen: int = 0) -> None:
         """Wake-ups may have been missed, it was told, more often than ``seen``."""
         wait_until(lambda: self.told_to_look > seen, timeout=30)
 
     def until_posted(self, nonce: str) -> None:
         wait_until(lambda: nonce in self.posted)
+
+    def until_looked_after(self, name: str) -> None:
+        """The client that holds it, and for long, listens: with that its keeper looks once at all it holds,
+        and those who wait there look once more."""
+        wait_until(lambda: self._is_renewed(name), timeout=30)
+
+    def _is_renewed(self, name: str) -> bool:
+        (held,) = self.apply(name, Inspect()).record.holders
+        return bool(held.expires_at > held.since + held.ttl + HAIR)
 
     def close(self) -> None:
         self.ask(self.adapter.close)

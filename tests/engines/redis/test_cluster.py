@@ -235,7 +235,7 @@ def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
 def test_who_waits_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
     with Asker(driver, url_of(moving)) as asker:
         asker.acquire("x", "n1")
-        asker.ask(asker.adapter.listen, "x")
+        asker.listen("x")
         asker.acquire("x", "n2", wait=True)
         for _ in range(2):
             looked = asker.told_to_look
@@ -356,7 +356,7 @@ def test_a_master_that_died_is_followed_by_its_replica(driver: Driver) -> None:
         Asker(driver, url_of(cluster), io_timeout=2.0) as asker,
     ):
         first = asker.acquire("x", "n1")
-        asker.ask(asker.adapter.listen, "x")
+        asker.listen("x")
         old = cluster.owner(slot_of(asker.engine._space, "x"))
         wait_until(lambda: old.command("WAIT", 1, 1000) == 1)
         looked = asker.told_to_look

@@ -13,6 +13,7 @@ import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
+from engines.redis.wire import Wire
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
@@ -55,6 +56,7 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
         text = assembled(name)
         assert text.count(CAME) == 1
         patient[name] = script(name, with_constants(text.replace(CAME, "local CAME_SECONDS = 60.0\n")))
+    Wire(server, patient).close()  # whichever test is the first to need one, it is known
     with (
         Asker(driver, server.url) as holder,
         Asker(driver, server.url, namespace=holder.namespace) as waiter,
@@ -117,6 +119,8 @@ def given_back(pair: Pair) -> int:
 
 def taken_in_threads(pair: Pair) -> None:
     with holdfast.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        with locks.lock("warm", ttl=600):
+            pair.holder.until_looked_after("warm")
         leases: list[holdfast.Lease | None] = []
         waiting = threading.Thread(target=lambda: leases.append(locks.lock("x").acquire()))
         waiting.start()
@@ -130,6 +134,8 @@ def taken_in_threads(pair: Pair) -> None:
 
 async def taken_in_a_loop(pair: Pair) -> None:
     async with holdfast.aio.connect(pair.server.url, namespace=pair.holder.namespace) as locks:
+        async with locks.lock("warm", ttl=600):
+            await asyncio.to_thread(pair.holder.until_looked_after, "warm")
         waiting = asyncio.ensure_future(locks.lock("x").acquire())
         before = await asyncio.to_thread(given_back, pair)
         lease = await waiting

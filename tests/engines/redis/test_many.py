@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,6 +21,7 @@ from holdfast.engines.redis.translation import TENDED_AT_ONCE
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Done, Gone, Granted, Renew
 from support import wait_until
+from support.crowds import in_threads, join
 
 MANY = 10_000
 
@@ -83,7 +85,19 @@ def a_pool(server: Redis, most: int, seconds: float = 5.0) -> Pool:
 
 
 PING = b"*1\r\n$4\r\nPING\r\n"
-SLOW = b"*3\r\n$5\r\nBLPOP\r\n$7\r\nnothing\r\n$1\r\n1\r\n"
+SLOW = b"*3\r\n$5\r\nBLPOP\r\n$4\r\nword\r\n$1\r\n0\r\n"
+"""Answered when somebody says so."""
+
+
+def answer(server: Redis, count: int) -> None:
+    server.command("RPUSH", "word", *["go on"] * count)
+
+
+def keep_busy(server: Redis, pool: Pool, count: int) -> list[threading.Thread]:
+    """So many threads that each wait for an answer."""
+    threads = in_threads(count, lambda: pool.call(SLOW))
+    wait_until(lambda: server.info("clients")["blocked_clients"] == str(count))
+    return threads
 
 
 def test_connections_are_opened_as_they_are_needed(server: Redis) -> None:
@@ -91,14 +105,15 @@ def test_connections_are_opened_as_they_are_needed(server: Redis) -> None:
     try:
         assert pool.call(PING) == b"PONG" or pool.call(PING) == "PONG"
         assert len(pool._taken) == 1
-        threads = [threading.Thread(target=pool.call, args=(SLOW,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: len(pool._taken) == 3)
+        threads = keep_busy(server, pool, 3)
+        assert len(pool._taken) == 3
         # Three are busy; a fourth caller waits for one of them, and gets it.
-        assert pool.call(PING) in (b"PONG", "PONG")
-        for thread in threads:
-            thread.join(10)
+        with ThreadPoolExecutor(1) as fourth:
+            answered = fourth.submit(pool.call, PING)
+            wait_until(lambda: pool._places)
+            answer(server, 3)
+            assert answered.result(10) in (b"PONG", "PONG")
+        join(threads)
         assert len(pool._taken) == 3
         assert len(pool._idle) == 3
     finally:
@@ -110,11 +125,9 @@ def test_what_a_crowd_needed_is_closed_when_it_is_gone(
 ) -> None:
     pool = a_pool(server, 3)
     try:
-        threads = [threading.Thread(target=pool.call, args=(SLOW,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
+        threads = keep_busy(server, pool, 3)
+        answer(server, 3)
+        join(threads)
         assert len(pool._idle) == 3
         at_once(pool.exchange(PING, 1))
         assert len(pool._idle) == 3
@@ -130,12 +143,11 @@ def test_who_waits_too_long_for_a_connection_is_refused(server: Redis) -> None:
     pool = a_pool(server, 1, seconds=5.0)
     pool._seconds = 0.1
     try:
-        thread = threading.Thread(target=pool.call, args=(SLOW,))
-        thread.start()
-        wait_until(lambda: len(pool._taken) == 1 and not pool._idle)
+        threads = keep_busy(server, pool, 1)
         with pytest.raises(Refused, match="all 1 connections"):
             pool.call(PING)
-        thread.join(10)
+        answer(server, 1)
+        join(threads)
         assert pool.call(PING) in (b"PONG", "PONG")
         assert not pool._places
     finally:
@@ -157,13 +169,16 @@ def test_a_busy_thread_does_not_keep_the_connection_from_others(server: Redis) -
     try:
         for thread in threads:
             thread.start()
-        wait_until(lambda: sum(counts) > 3000, timeout=30)
+        wait_until(lambda: all(counts), timeout=30)  # all are there
+        before = list(counts)
+        wait_until(lambda: sum(counts) - sum(before) > 3000, timeout=30)
     finally:
         stop.set()
         for thread in threads:
             thread.join(10)
         pool.close()
-    assert min(counts) * 3 > max(counts), counts
+    turns = [count - was for count, was in zip(counts, before, strict=True)]
+    assert min(turns) * 3 > max(turns), turns
 
 
 def test_a_connection_that_cannot_be_opened_leaves_room_for_the_next(server: Redis) -> None:

@@ -12,6 +12,7 @@ import holdfast
 import holdfast.aio
 from engines.redis.asking import Driver
 from engines.redis.wire import Wire
+from holdfast.engines.redis.loading import load
 from holdfast.lab.servers import Redis
 from support import wait_until
 
@@ -20,9 +21,24 @@ TIMES = 10
 
 @pytest.fixture
 def server() -> Iterator[Redis]:
-    """Of our own: nobody else asks it anything."""
+    """Of our own: nobody else asks it anything. It knows the scripts."""
     with Redis() as server:
+        Wire(server, load(sharded=False)).close()
         yield server
+
+
+def until_all_is_in_place(server: Redis) -> None:
+    """Of a client that holds one lock, and has asked for nothing else.
+
+    When it has begun to listen, the keeper looks once at what is held, beside all that is done meanwhile:
+    after that it asks for nothing for a long time.
+    """
+    wait_until(lambda: evalsha_calls(server) == 2, timeout=30, message="granted, but not looked at since")
+
+
+def evalsha_calls(server: Redis) -> int:
+    told = server.info("commandstats").get("cmdstat_evalsha", "calls=0")
+    return int(told.split(",")[0].removeprefix("calls="))
 
 
 def asked(server: Redis, act: Callable[[], None]) -> list[str]:
@@ -30,7 +46,7 @@ def asked(server: Redis, act: Callable[[], None]) -> list[str]:
 
     Nor is what is said on the connection that listens: it is there beside all this, and may ping.
     """
-    listening = wait_until(lambda: server.command("CLIENT", "LIST", "TYPE", "PUBSUB").decode())
+    listening = server.command("CLIENT", "LIST", "TYPE", "PUBSUB").decode()
     apart = {"lua", *re.findall(r" addr=(\S+)", listening)}
     rows: list[str] = []
     wire = Wire(server)
@@ -53,7 +69,7 @@ def as_text(told: object) -> str:
 def use_threads(server: Redis) -> list[str]:
     with holdfast.connect(server.url) as locks:
         with locks.lock("x"):
-            pass  # connected, and the scripts are known there
+            until_all_is_in_place(server)
 
         def act() -> None:
             for _ in range(TIMES):
@@ -68,7 +84,7 @@ def use_asyncio(server: Redis) -> list[str]:
     async def main() -> list[str]:
         async with holdfast.aio.connect(server.url) as locks:
             async with locks.lock("x"):
-                pass
+                await asyncio.to_thread(until_all_is_in_place, server)
 
             async def work() -> None:
                 for _ in range(TIMES):

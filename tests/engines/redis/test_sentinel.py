@@ -74,7 +74,7 @@ def test_no_sentinel_answers(driver: Driver) -> None:
 
 def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisSentinel) -> None:
     with Asker(driver, url_of(failing)) as asker:
-        asker.ask(asker.adapter.listen, "x")
+        asker.listen("x")
         first = asker.acquire("x", "n1")
         old = failing.master()
         wait_until(lambda: old.command("WAIT", 1, 1000) == 1)

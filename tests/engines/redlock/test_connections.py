@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from contract.harness import Actor, World, held
-from engines.redlock.test_faults import NOBODY, adapter_runs, note_all, ran
+from contract.harness import World, held
+from engines.redlock.test_faults import NOBODY, adapter_runs, hold_everywhere, note_all, ran
 from faults.redlock_nodes import Nodes
-from holdfast import Client, EngineUnavailable, Lease
+from holdfast import Client, EngineUnavailable
 from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
 from holdfast.drivers.adapter import Hooks
@@ -36,16 +36,6 @@ def adapter_of(client: Client | AsyncClient) -> Any:
     return client._driver.adapter
 
 
-async def hold_everywhere(world: World, trio: Nodes, ann: Actor, client: Client, ttl: float) -> Lease:
-    """Connected to all nodes first: one that is still being connected to when the others have granted
-    something is not asked for it any more."""
-    while not all(runs := adapter_runs(client)) or not runs:
-        await ann(held(await ann(client.lock("x").acquire)).release)
-    lease = held(await ann(client.lock("x", ttl=ttl).acquire))
-    await world.until(lambda: "" not in trio.claims("x", world.namespace))
-    return lease
-
-
 def begin_to_connect(trio: Nodes, *numbers: int) -> None:
     """Connections to these nodes end, and new ones come to nothing for now."""
     for number in numbers:
@@ -60,8 +50,11 @@ def test_what_was_not_sent_when_its_task_was_cancelled_never_is(trio: Nodes) -> 
     async def main() -> None:
         async with holdfast.aio.connect(trio.url()) as client:
             adapter: RedlockAsyncio = adapter_of(client)
-            async with client.lock("x"):
-                pass
+            lease = await client.lock("x").acquire()
+            assert lease is not None
+            await async_wait_until(lambda: "" not in trio.claims())  # what is on its way counts, too
+            await lease.release()
+            await async_wait_until(lambda: trio.claims() == NOBODY)
             note_all(trio)
             begin_to_connect(trio, 0, 1)
             task = asyncio.ensure_future(client.lock("x", ttl=60).acquire())
@@ -134,11 +127,7 @@ def test_no_thread_is_to_be_had_to_tell_nodes_what_they_missed(
 ) -> None:
     """As when the interpreter ends. All of it is told later, or when the client is closed."""
     with holdfast.connect(trio.url()) as client:
-        held(client.lock("x").acquire()).release()
-        wait_until(lambda: trio.claims() == NOBODY)
-        bundle: Bundle = adapter_of(client)._bundles._idle.get_nowait()
-        adapter_of(client)._bundles._idle.put(bundle)
-        wait_until(lambda: len([line for line in bundle._lines if line.run]) == 3 or _again(client))
+        bundle = bundle_at_rest(client)
         trio.proxies[0].hold()
         for _ in range(3):
             held(client.lock("x").acquire()).release()
@@ -154,6 +143,21 @@ def test_no_thread_is_to_be_had_to_tell_nodes_what_they_missed(
     assert trio.claims() == NOBODY
 
 
+def bundle_at_rest(client: Client) -> Bundle:
+    """Connected to all nodes, each of which has answered all that it was asked."""
+    _again(client)
+    bundle: Bundle = adapter_of(client)._bundles._idle.get_nowait()
+    adapter_of(client)._bundles._idle.put(bundle)
+    wait_until(lambda: all(line.run for line in bundle._lines) or _again(client))
+
+    def is_at_rest() -> bool:
+        bundle._look_up(0.0)
+        return not any(line._owed for line in bundle._lines)
+
+    wait_until(is_at_rest)
+    return bundle
+
+
 def _again(client: Client) -> bool:
     held(client.lock("x").acquire()).release()
     return False
@@ -164,8 +168,7 @@ def test_answers_that_came_while_the_thread_did_not_run_are_read(
 ) -> None:
     """Its time is over when it looks at the clock again; they have been there for long."""
     with holdfast.connect(trio.url()) as client:
-        wait_until(lambda: (all(runs := adapter_runs(client)) and runs) or _again(client))
-        wait_until(lambda: trio.claims() == NOBODY)
+        bundle_at_rest(client)
         note_all(trio)
         away = [0.0]
         monkeypatch.setattr(bundle_module, "monotonic", lambda: time.monotonic() + away[0])
