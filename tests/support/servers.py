@@ -79,8 +79,8 @@ def shared_redlock() -> Group[Redis]:
 
 @functools.cache
 def shared_sentinel() -> RedisSentinel:
-    """A master and a replica under three Sentinels."""
-    return RedisSentinel().start()
+    """A master and a replica under three Sentinels, which let it be when a busy machine keeps it waiting."""
+    return RedisSentinel(down_after_ms=60_000).start()
 
 
 @functools.cache
