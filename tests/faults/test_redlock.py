@@ -25,8 +25,11 @@ pytestmark = pytest.mark.engine("redlock")
 HURRY = 0.6
 """Seconds: how long one tries who is to find that too few nodes answer. Who is to get it has more time."""
 
-AT_ONCE = 1.0
-"""Far less than the time that is given to a node."""
+AT_ONCE = 6.0
+"""Seconds: far less than the time that is given to a node, and than waiting for slow ones would take.
+But long enough for a busy machine."""
+
+PATIENCE = "30s"
 
 
 @pytest.fixture
@@ -72,8 +75,8 @@ def harm(nodes: Nodes, how: str, count: int) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
     """Taking, keeping and giving back go on, for those who were there before and for those who come."""
-    with holdfast.connect(five.url()) as client:
-        before = taken(client, ttl=2.0)
+    with holdfast.connect(five.url(node_timeout=PATIENCE)) as client:
+        before = taken(client, ttl=6.0)
         harm(five, how, count)
         wait_until(renewal_of(before))
         began = time.monotonic()
@@ -86,7 +89,7 @@ def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
         assert time.monotonic() - began < AT_ONCE
         assert tokens == sorted(set(tokens))
     began = time.monotonic()
-    with holdfast.connect(five.url()) as newcomer:
+    with holdfast.connect(five.url(node_timeout=PATIENCE)) as newcomer:
         lease = taken(newcomer)
         assert lease.token > tokens[-1]
         lease.release()
@@ -96,8 +99,8 @@ def test_nobody_waits_for_a_minority(five: Nodes, how: str, count: int) -> None:
 @pytest.mark.parametrize("how", HARM)
 def test_nobody_waits_for_a_minority_in_a_loop(five: Nodes, how: str) -> None:
     async def main() -> None:
-        async with holdfast.aio.connect(five.url()) as client:
-            lease = await client.lock("x", ttl=2.0).acquire()
+        async with holdfast.aio.connect(five.url(node_timeout=PATIENCE)) as client:
+            lease = await client.lock("x", ttl=6.0).acquire()
             assert lease is not None
             harm(five, how, 2)
             await async_wait_until(renewal_of(lease))

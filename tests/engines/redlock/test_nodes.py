@@ -23,6 +23,7 @@ from holdfast.lab.servers.group import Group
 from holdfast.protocols import records
 from holdfast.protocols.quorum import Answers, Fan
 from holdfast.protocols.quorum.holding import TEND_AT_ONCE
+from holdfast.protocols.quorum.spreading import HEAR_SECONDS
 from holdfast.rules import node
 from holdfast.rules.requests import Reply
 from support import renewal_of, run_python, wait_until
@@ -253,7 +254,8 @@ def test_many_are_renewed_in_a_few_rounds(three: Sequence[Redis], monkeypatch: p
         return tend(self, steps)
 
     def asking(self: Bundle, op: Fan) -> Answers:
-        if op.asks and isinstance(op.asks[0][1][0][1], node.Renew):
+        # Not what is asked once more: on a busy machine no majority may have answered in the first moment.
+        if op.seconds <= HEAR_SECONDS and isinstance(op.asks[0][1][0][1], node.Renew):
             rounds.append(len(op.asks[0][1]))
         return ask(self, op)
 
