@@ -17,7 +17,7 @@ from ...rules.node import Issued, Skewed, Spent, Taken, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .membership import described, hear, join, look_after, look_after_in_time
 from .ops import Answers, Batch, Chance
-from .state import Attempt, Quorum, Terms, column
+from .state import Attempt, Quorum, column
 from .tally import (
     FAILED,
     Counted,
@@ -46,13 +46,12 @@ NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, Refused)
 class Taking:
     """One name of a round."""
 
-    __slots__ = ("attempt", "index", "is_plain", "judged", "owner", "sent", "terms", "told", "ttl", "verdict")
+    __slots__ = ("attempt", "index", "is_plain", "judged", "owner", "sent", "told", "ttl", "verdict")
 
-    def __init__(self, attempt: Attempt, owner: str, terms: Terms, ttl: float) -> None:
+    def __init__(self, attempt: Attempt, owner: str, ttl: float) -> None:
         self.attempt = attempt
         self.owner = owner
         """By which this try is known to nodes."""
-        self.terms = terms
         self.ttl = ttl
         self.index = 0
         """Which of the round it is."""
@@ -191,8 +190,8 @@ def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
     attempt.ttl = ttl = ask.ttl
     owner = attempt.begin(quorum.next_try())
     max_hold = 0 if ask.max_hold is None else quorum.kept_us(ask.max_hold)
-    attempt.terms = terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "", 0)
-    return Taking(attempt, owner, terms, ttl)
+    attempt.terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "", 0)
+    return Taking(attempt, owner, ttl)
 
 
 async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
@@ -206,7 +205,7 @@ async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
     asks: list[tuple[str, node.Acquire]] = []
     for taking in takings:
         taking.index = len(asks)
-        asks.append((taking.attempt.name, _new(node.Acquire, (taking.owner, hint, *taking.terms))))
+        asks.append((taking.attempt.name, _new(node.Acquire, (taking.owner, hint, *taking.attempt.terms))))
     answers = await quorum.ask(tuple(asks), _enough_to_judge(quorum, takings))
     to_stamp = []
     for taking in takings:
@@ -328,7 +327,7 @@ async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
         release = quorum.release_of(taking.attempt)
         for each in quorum.may_have(taking.attempt):
             asks.setdefault(each, []).append(release)
-        longest = max(longest, taking.terms[0] / 1e6)
+        longest = max(longest, taking.attempt.terms[0] / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
         await quorum.ask_each(batches, lambda answers: True, behind_until=quorum.now() + longest)

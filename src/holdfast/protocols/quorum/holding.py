@@ -260,7 +260,7 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
             return Gone(*why_lost(told.values()))
     attempt = quorum.attempt(name, ask.nonce)
     attempt.owner, attempt.token, attempt.ttl = found.owner, found.token, holder.ttl
-    attempt.terms = (0, 0, ask.client, ask.owner, found.claim.metadata, (), "", 0)
+    attempt.terms = (found.claim.ttl, 0, ask.client, ask.owner, found.claim.metadata, (), "", 0)
     lasts = None if holder.until is None else max(holder.until, 0.0)
     if lasts is not None:
         attempt.held_until = looked_at + lasts

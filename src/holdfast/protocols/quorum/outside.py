@@ -111,8 +111,8 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     owner = attempt.begin(quorum.next_try())
     owners = tuple(victim.owner for victim in victims)
     kept_us = quorum.kept_us(BREAKER_SECONDS)
-    terms = (kept_us, 0, quorum.client, "break_lock", "", owners, ask.reason, 0)
-    taking = Taking(attempt, owner, terms, BREAKER_SECONDS)
+    attempt.terms = (kept_us, 0, quorum.client, "break_lock", "", owners, ask.reason, 0)
+    taking = Taking(attempt, owner, BREAKER_SECONDS)
     try:
         await take(quorum, [taking])
     finally:  # whatever came of it, also if we are interrupted: nobody is to wait for the breaker

@@ -37,7 +37,7 @@ async def ask_all(
     awaited = [each for each in quorum.nodes if quorum.silent.get(each, 0.0) <= now]
 
     def enough(answers: Answers) -> bool:
-        return is_clear(answers) and all(each in answers for each in awaited)
+        return all(each in answers for each in awaited) and is_clear(answers)
 
     seconds = min(quorum.node_seconds, HEAR_SECONDS, shortest_ttl * HEAR_PART)
     answers = await quorum.ask(batch, enough)._replace(seconds=seconds)
@@ -69,10 +69,8 @@ async def spread(quorum: Quorum, lacking: Mapping[int, Sequence[Attempt]]) -> No
     asks: dict[int, Batch] = {}
     for each, attempts in lacking.items():
         for attempt in attempts:
-            if each in attempt.absent:
-                attempt.absent -= {
-                    each
-                }  # before we look whether it is over: who ends it looks here after that
+            attempt.absent -= {each}
+        # Now that whoever ends it will tell this node, too: it must not have begun to before that.
         claims = [(a.name, _claim_of(quorum, a, hint, now)) for a in attempts if not a.is_over]
         if claims:
             asks[each] = tuple(claims)
