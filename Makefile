@@ -1,7 +1,7 @@
 # Everything a developer types. `make` alone prints this list.
 #
-# Variables: PYTHON (the interpreter to build on), JOBS (test processes at once; 0 = one process,
-# no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
+# Variables: PYTHON (the interpreter to build on), JOBS (test processes at once, for `realtime` tests no
+# more than there are cores; 0 = one process, no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
 # schemes, separated by commas: test these engines only, and need no other servers).
 
 SHELL := /bin/sh
@@ -55,6 +55,11 @@ run: $(STAMP) ## Show what locks are for, with real processes on the embedded en
 .PHONY: test
 test: test-main test-others ## Run all tests; the version-sensitive ones on other Pythons too
 
+.PHONY: test-all
+test-all: ## Run all tests on every Python found, then the larger campaign in virtual time
+	@$(MAKE) --no-print-directory test OTHER_VERSIONS='3.11 3.12 3.13'
+	@$(MAKE) --no-print-directory sim
+
 .PHONY: servers
 servers: ## Install the servers that the tests start, where they are missing (Debian packages)
 	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" tools/install-servers
@@ -62,7 +67,7 @@ servers: ## Install the servers that the tests start, where they are missing (De
 .PHONY: test-main
 test-main: $(STAMP) servers
 	@printf '== %s: all tests ==\n' "$$($(BIN)/python --version)"
-	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS) $(TESTS)
+	@HOLDFAST_TEST_ENGINES="$(HOLDFAST_TEST_ENGINES)" $(BIN)/python tools/run_tests.py --jobs $(JOBS) $(TESTS) -- $(ARGS)
 
 .PHONY: test-others
 test-others: test-main
@@ -78,7 +83,7 @@ test-others: test-main
 test-on-%: .venv-%/.stamp
 	@printf '== %s: %s, engines %s ==\n' "$$(.venv-$*/bin/python --version)" "$(OTHER_TESTS)" "$(OTHER_ENGINES)"
 	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" tools/install-servers
-	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" .venv-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' -p no:cacheprovider $(ARGS) $(OTHER_TESTS)
+	@HOLDFAST_TEST_ENGINES="$(OTHER_ENGINES)" .venv-$*/bin/python tools/run_tests.py --jobs $(JOBS) $(OTHER_TESTS) -- -m 'not slow' -p no:cacheprovider $(ARGS)
 
 # What Holdfast is compared with lives in an environment of its own, away from the development tools.
 # A run of some engines replaces their results; one that leaves measurements out, or is shorter, none.

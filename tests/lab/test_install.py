@@ -78,6 +78,9 @@ def machine(tmp_path: Path) -> Machine:
 def test_what_is_missing_is_installed_and_starts_nothing(machine: Machine) -> None:
     done = machine.install()
     assert done.returncode == 0, done.stderr
+    told = "the tests start real servers. These Debian packages are missing, and are now installed as root: "
+    assert f"{told}redis-server redis-tools faketime openssl\n" in done.stderr
+    assert "To install nothing: make test HOLDFAST_TEST_ENGINES=memory,sqlite" in done.stderr
     update, install, policy = machine.asked
     assert update.startswith("noninteractive ")
     assert update.endswith(" update")
