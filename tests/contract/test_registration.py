@@ -40,3 +40,14 @@ def test_every_engine_states_its_guarantees(scheme: str, tmp_path: Path) -> None
     for each in (promised.fencing, promised.fifo, promised.crash_release, promised.loss_signal):
         assert each.strip()
     assert holdfast.aio.connect(FRESH_URL[scheme](tmp_path)).guarantees == promised
+
+
+@pytest.mark.parametrize("scheme", each_engine())
+def test_every_engine_says_how_far_clock_rates_may_differ_and_what_breaks_that(
+    scheme: str, tmp_path: Path
+) -> None:
+    with holdfast.connect(FRESH_URL[scheme](tmp_path)) as client:
+        promised = client.guarantees
+    assert any("clock rates within" in need and "1 %" in need for need in promised.needs)
+    assert "clock rates differ by more than 1 %" in promised.faults
+    assert any("paused by its hypervisor" in fault for fault in promised.faults)

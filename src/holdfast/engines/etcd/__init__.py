@@ -11,6 +11,7 @@ from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import EngineUnavailable
 from ...model import Guarantees
 from ...protocols.tickets import Desk
+from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..tickets import TicketsThreads
 from .options import Options, parse_options
 
@@ -29,6 +30,7 @@ GUARANTEES = Guarantees(
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "etcd 3.4 or newer; 3.4.28 or 3.5.10 lest a leader that was stopped and goes on ends living sessions",
+        TWO_CLOCKS_NEED,
     ),
     faults={
         "holder is killed": "kept: free after its ttl",
@@ -42,6 +44,7 @@ GUARANTEES = Guarantees(
         "session is ended from outside": "loss signalled at once",
         "history is compacted": "kept",
         "disk is full": "refused; loss is not: what is held stays held",
+        **TWO_CLOCKS_FAULTS,
     },
 )
 

@@ -9,6 +9,7 @@ from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
+from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
 from ..local import LocalThreads
 from .store import MemoryStore, space
 
@@ -22,12 +23,16 @@ GUARANTEES = Guarantees(
     crash_release="with the process",
     loss_signal="at the deadline by the local clock, or at once when broken",
     primitives=("lock", "rlock", "rwlock", "semaphore"),
-    needs=("one process: another process, and a forked child, has locks of its own",),
+    needs=(
+        "one process: another process, and a forked child, has locks of its own",
+        ONE_CLOCK_NEED,
+    ),
     faults={
         "holder is killed": "kept: nothing outlives the process",
         "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
         "wall clock jumps": "kept: only tokens look at it, and they never go back",
         "waiter is killed": "kept: nothing outlives the process",
+        **ONE_CLOCK_FAULTS,
     },
 )
 

@@ -12,6 +12,7 @@ from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Engine, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
+from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from .ground import Ground
 from .installing import install_now
 from .schema import script_for_an_administrator
@@ -39,6 +40,7 @@ GUARANTEES = Guarantees(
         "the right to create a schema at first use, or an administrator who runs `holdfast init`",
         "synchronous_commit on, as it is by default: else a crash of the server forgets the last grants",
         "behind a transaction-pooling proxy waiters poll, since notifications do not come through",
+        TWO_CLOCKS_NEED,
     ),
     faults={
         "holder is killed": "kept: its ttl runs out, then the next in line has it",
@@ -52,6 +54,7 @@ GUARANTEES = Guarantees(
         "failover to an asynchronous standby": "fenced: grants of the last moments may be forgotten",
         "server's clock jumps": "fenced: leases may end early or late, tokens never go back",
         "the rows are deleted": "loss signalled with the next renewal",
+        **TWO_CLOCKS_FAULTS,
     },
 )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...model import Guarantees
+from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from .settings import Settings
 
 __all__ = ["GUARANTEES", "guarantees_of"]
@@ -28,6 +29,7 @@ _FAULTS: Final = {
     "keys are evicted": "fenced: as a restart without data; set maxmemory-policy to noeviction",
     "memory or disk is full": "refused; what is held is lost at its deadline, and signalled",
     "scripts are flushed": "kept: they are loaded again",
+    **TWO_CLOCKS_FAULTS,
 }
 
 _FAILOVER: Final = {
@@ -43,6 +45,7 @@ _FAILOVER: Final = {
 _NEEDS: Final = (
     "Redis 7.0.1 or later, or Valkey",
     "maxmemory-policy noeviction",
+    TWO_CLOCKS_NEED,
     "the commands EVALSHA, SCRIPT LOAD, GET, SET, TIME, SCAN, PUBLISH, SUBSCRIBE, HELLO",
 )
 

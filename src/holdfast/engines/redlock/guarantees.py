@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...model import Guarantees
+from ..clock_rates import TWO_CLOCKS_FAULTS
 
 __all__ = ["GUARANTEES"]
 
@@ -24,7 +25,7 @@ GUARANTEES: Final = Guarantees(
         "an odd number, at least 3, of independent Redis 7.0.1 or later, or Valkey: no replicas, no cluster",
         "appendonly yes and appendfsync always; else a node that was restarted has to rejoin",
         "maxmemory-policy noeviction",
-        "clocks of nodes that run at the same speed within drift, for exclusion; tokens need no clock",
+        "clock rates within drift (1 %) between nodes and holders, for exclusion; tokens need no clock",
         "the commands EVALSHA, SCRIPT LOAD, GET, SET, HMGET, HSET, TIME, SCAN, INFO, CONFIG GET, HELLO",
     ),
     faults={
@@ -48,5 +49,6 @@ GUARANTEES: Final = Guarantees(
         "a majority of clocks jumps": "fenced: leases end early, others may hold too, with larger tokens",
         "keys are evicted": "refused: a node that evicts is no node",
         "scripts are flushed": "kept: they are loaded again",
+        **TWO_CLOCKS_FAULTS,
     },
 )

@@ -10,6 +10,7 @@ from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import Unsupported
 from ...model import Guarantees
 from ...protocols.tickets import Desk
+from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..tickets import TicketsThreads
 from .names import Paths
 from .options import Options, parse_client, parse_options
@@ -34,6 +35,7 @@ GUARANTEES = Guarantees(
     needs=(
         "a ttl of session_timeout at most: one session carries everything that a client holds",
         "ZooKeeper 3.5.1 or later; minSessionTimeout of two ticks at least, as it is by default",
+        TWO_CLOCKS_NEED,
     ),
     faults={
         "holder is killed": "kept: free after session_timeout",
@@ -46,6 +48,7 @@ GUARANTEES = Guarantees(
         "majority is lost": "refused; loss signalled at the deadline",
         "session is ended from outside": "loss signalled at once",
         "server is read-only": "refused",
+        **TWO_CLOCKS_FAULTS,
     },
 )
 

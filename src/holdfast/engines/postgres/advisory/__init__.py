@@ -7,6 +7,7 @@ from typing import Final
 from ....drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ....errors import InvalidArgument
 from ....model import Guarantees
+from ...clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..ground import POOLED, Ground
 from ..installing import install_now
 from ..schema import script_for_an_administrator
@@ -37,6 +38,7 @@ GUARANTEES = Guarantees(
         "the right to create a schema at first use, or an administrator who runs `holdfast init`",
         "a connection for each that waits, each ttl that is held, each reader of one name; twenty at most",
         "no handing over: a lease stays with its connection, and export() is Unsupported",
+        TWO_CLOCKS_NEED,
     ),
     faults={
         "holder is killed": "kept: the server ends its session, and the next has it at once",
@@ -56,6 +58,7 @@ GUARANTEES = Guarantees(
             "kept: the lock is not in the row. Setting a value, extending by another ttl and downgrading "
             "need it: loss signalled then"
         ),
+        **TWO_CLOCKS_FAULTS,
     },
 )
 
