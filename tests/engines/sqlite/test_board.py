@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 import stat
@@ -68,8 +69,7 @@ def board(side: Side) -> Iterator[Board]:
 
 def bytes_of(board: Board, key: bytes = b"x") -> tuple[memoryview, int]:
     """The memory that all share, and where the notice of a name is in it."""
-    assert board._map is not None
-    return memoryview(board._map), board._slot(key)[0]
+    return memoryview(mmap.mmap(board._fd, SLOTS * SLOT_BYTES)), board._slot(key)[0]
 
 
 # --- putting up and reading -----------------------------------------------------------------------
@@ -170,21 +170,20 @@ def test_a_wrong_length_reads_as_nothing(board: Board, length: int) -> None:
     shared.release()
 
 
-def test_one_who_died_between_the_text_and_its_head_leaves_nothing(
+def test_one_who_died_in_the_middle_of_a_write_leaves_nothing(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dies:
-        size = HEAD.size
+    write = os.pwrite
 
-        @staticmethod
-        def pack_into(*_: object) -> None:
-            raise KeyboardInterrupt
+    def dies(fd: int, notice: bytes, at: int) -> int:
+        write(fd, notice[: HEAD.size + 2], at)
+        raise KeyboardInterrupt
 
     one, other = neighbours(board)
     board.put_up(one, VERSION, "this boot", "a text")
     for key in (one, other):
         with monkeypatch.context() as patch:
-            patch.setattr(boards, "HEAD", Dies)
+            patch.setattr(os, "pwrite", dies)
             with pytest.raises(KeyboardInterrupt):
                 board.put_up(key, VERSION + 1, "this boot", "A TEXT")
         assert board.read(one) is None
@@ -270,19 +269,20 @@ def no_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def no_map(*_: object) -> None:
-    raise OSError(errno.EACCES, "Permission denied")
-
-
-@pytest.fixture(params=["no room", "no such call", "no map", "a folder in its place", "a link in its place"])
+@pytest.fixture(params=["no room", "another user's", "a folder in its place", "a link in its place"])
 def no_board(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(f"{path}.clients")
     if request.param == "no room":
         monkeypatch.setattr("os.posix_fallocate", no_room)
-    elif request.param == "no such call":
-        monkeypatch.delattr("os.posix_fallocate")
-    elif request.param == "no map":
-        monkeypatch.setattr("mmap.mmap", no_map)
+    elif request.param == "another user's":
+        check = Side._check_owner
+
+        def foreign(self: Side, name: str, fd: int) -> None:
+            check(self, name, fd)
+            if name == NAME:
+                raise PermissionError(errno.EPERM, "it belongs to user 1: remove it", name)
+
+        monkeypatch.setattr(Side, "_check_owner", foreign)
     else:
         folder.mkdir(mode=0o700)
         if request.param == "a folder in its place":
@@ -302,7 +302,7 @@ def test_without_one_everything_is_as_ever(
     waiting = [one.attempt(wait=True, fair=fair) for one in clients[1:]]
     for one, wanted in zip(clients[1:], waiting, strict=True):
         assert isinstance(one.ask("x", wanted), Queued)
-    assert all(one.store._table.board._map is None for one in clients)
+    assert all(one.store._table.board._fd < 0 for one in clients)
     tokens = [granted.token]
     for before, one, wanted in zip([attempt, *waiting], clients[1:], waiting, strict=False):
         assert clients[0].ask("x", Release(before.nonce)) == Done()
@@ -329,6 +329,30 @@ def test_who_closes_leaves_what_is_up_to_the_others(client: Callable[[], One], p
         assert new.store._table.board.read(b"x") == notice
 
 
+TRUNCATES = """
+    import os, sys
+    from holdfast.engines.sqlite.board import Board
+    from holdfast.engines.sqlite.place import Place
+
+    side = Place(sys.argv[1], False).open_side()
+    board = Board(side, "holdfast")
+    board.put_up(b"x", 1, "boot", "text")
+    assert board.read(b"x") == (1, "boot", "text")
+    os.truncate(f"{side.path}/board", 0)
+    print("read", board.read(b"x"))
+    board.take_down(b"x")
+    board.put_up(b"x", 2, "boot", "text")
+    print("anew", board.read(b"x"))
+"""
+
+
+def test_a_board_that_is_cut_off_reads_as_nothing_and_kills_nobody(path: Path) -> None:
+    with run_python(TRUNCATES, str(path)) as child:
+        assert child.expect("read") == "None"
+        assert child.expect("anew") == "(2, 'boot', 'text')"
+        child.succeed()
+
+
 # --- a fork ---------------------------------------------------------------------------------------
 
 
@@ -337,11 +361,11 @@ def test_the_child_of_a_fork_closes_it(client: Callable[[], One]) -> None:
     one.hold("x")
     one.ask("x", one.attempt(wait=True))
     board = one.store._table.board
-    assert board._map is not None
+    assert board._fd >= 0
     pid = os.fork()
     if pid == 0:
         one.store.forked()
-        os._exit(0 if board._map is None and board.read(b"x") is None else 1)
+        os._exit(0 if board._fd < 0 and board.read(b"x") is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert board.read(b"x") is not None
 

@@ -146,13 +146,20 @@ def side(path: Path, client: Callable[[], One]) -> Iterator[Side]:
     """The side folder of a database with one client, as ``probe`` wants it."""
     one = client()
     one.hold("x")
-    side = Side(f"{path}.clients", os.open(f"{path}.clients", os.O_RDONLY), None)
+    side = Side(f"{path}.clients", os.open(f"{path}.clients", os.O_RDONLY))
     yield side
     side.close()
 
 
 def client_in(path: Path) -> str:
     return next(file.stem for file in side_files(path) if file.suffix == ".alive")
+
+
+def test_the_liveness_file_of_another_user_says_nothing(
+    side: Side, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert probe(side, client_in(path), None, identify()) is Status.UNKNOWN
 
 
 def test_locked_is_alive(side: Side, path: Path) -> None:

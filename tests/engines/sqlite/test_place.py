@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import sqlite3
 import stat
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -175,21 +178,106 @@ def test_a_client_that_closed_leaves_nothing_behind(path: Path) -> None:
     assert not list(path.parent.glob("locks.db-*"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only the super-user works on the files of another")
-def test_the_super_user_leaves_files_that_the_owner_can_use(path: Path) -> None:
-    path.touch()
-    os.chown(path, 65534, 65534)
+def foreign(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+    """These belong to another user: really where the tests may do that, else as the engine is told."""
+    if os.geteuid() == 0:
+        for path in paths:
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+        return
+    numbers = {os.lstat(path).st_ino for path in paths}
+    for name in ("stat", "lstat", "fstat"):
+        monkeypatch.setattr(os, name, partial(_as_foreign, getattr(os, name), numbers))
+
+
+def _as_foreign(real: Any, numbers: set[int], *args: Any, **options: Any) -> os.stat_result:
+    found: os.stat_result = real(*args, **options)
+    if found.st_ino not in numbers:
+        return found
+    return os.stat_result((*found[:4], 65534, *found[5:]))
+
+
+def owned(path: Path) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_uid, found.st_mode
+
+
+def test_the_database_of_another_user_is_refused_and_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by root, who could change its owner."""
+    path.touch(mode=0o644)
+    foreign(monkeypatch, path)
+    before = owned(path)
+    told = refusal(path)
+    assert "belongs to user 65534" in told
+    assert "a database of their own" in told
+    assert "chmod" not in told
+    assert owned(path) == before
+
+
+def test_a_side_folder_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Path(f"{path}.clients")
+    side.mkdir(mode=0o777)
+    foreign(monkeypatch, side)
+    before = owned(side)
+    assert "has a private folder" in refusal(path)
+    assert owned(side) == before
+
+
+def test_a_folder_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign(monkeypatch, path.parent)
+    assert f"is in a folder ({path.parent}) that belongs to user 65534" in refusal(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm", "-journal"])
+def test_a_log_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, beside: str) -> None:
+    Path(f"{path}{beside}").touch()
+    foreign(monkeypatch, Path(f"{path}{beside}"))
+    assert "has a file beside it" in refusal(path)
+
+
+def test_a_folder_where_every_user_can_replace_it_is_refused(path: Path) -> None:
+    path.parent.chmod(0o777)
+    assert "every user can replace it" in refusal(path)
+    path.parent.chmod(0o1777)
     with One(path) as one:
         one.hold("x")
-        assert {file.stat().st_uid for file in side_files(path)} == {65534}
-        assert (path.parent / "locks.db.clients").stat().st_uid == 65534
 
 
-def test_the_database_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "locks.db"
-    path.touch()
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    assert "belongs to user" in refusal(path)
+def test_a_link_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path.parent / "real.db").touch(mode=0o644)
+    path.symlink_to("real.db")
+    foreign(monkeypatch, path)
+    assert "belongs to user 65534" in refusal(path)
+    assert mode_of(path.parent / "real.db") == 0o644
+
+
+def test_a_link_in_place_of_the_side_folder_is_refused(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir(mode=0o755)
+    Path(f"{path}.clients").symlink_to("elsewhere")
+    assert "something else" in refusal(path)
+    assert mode_of(path.parent / "elsewhere") == 0o755
+
+
+def test_no_mode_is_changed_through_a_link_that_takes_the_place_of_a_socket(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = path.parent / "target"
+    target.touch(mode=0o644)
+    bind = socket.socket.bind
+
+    def swapped(self: socket.socket, address: str) -> None:
+        bind(self, address)
+        name = Path(f"{path}.clients", os.path.basename(address))
+        assert mode_of(name) & 0o077 == 0, "it was private when it appeared"
+        name.unlink()
+        name.symlink_to(target)
+
+    monkeypatch.setattr(socket.socket, "bind", swapped)
+    with One(path) as one:
+        one.hold("x")
+    assert mode_of(target) == 0o644
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -273,7 +361,7 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     folder.chmod(0o555)
     _let_through(tmp_path)
     with run_python(TRY, f"sqlite:///{folder}/locks.db") as child:
-        assert "let this user write the file and its folder" in child.expect("refused")
+        assert "a database of their own" in child.expect("refused")
 
 
 def _let_through(folder: Path) -> None:

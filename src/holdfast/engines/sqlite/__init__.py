@@ -10,6 +10,7 @@ from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
+from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
 from ..local import LocalThreads
 from .place import Place, default_path, is_default, path_of
 from .store import SqliteStore
@@ -33,6 +34,7 @@ GUARANTEES = Guarantees(
     needs=(
         "one user, one machine, one file; containers must share its whole folder",
         "a local file system (network, FUSE, 9p and virtiofs mounts are refused)",
+        ONE_CLOCK_NEED,
     ),
     faults={
         "holder is killed": "kept: released at once, also when it had forked",
@@ -48,6 +50,7 @@ GUARANTEES = Guarantees(
         "disk is full": "refused; what is held is lost at its deadline, and signalled",
         "file is deleted": "loss signalled at the next renewal; fenced by the next holder's larger token",
         "file is damaged": "refused",
+        **ONE_CLOCK_FAULTS,
     },
 )
 

@@ -1,4 +1,4 @@
-"""A notice board in memory that all processes share: what was last written of records that others wait for.
+"""A notice board that all processes share: what was last written of records that others wait for.
 
 Whoever wants to change such a record decides on what the board says of it, instead of asking the database
 first; its change is stored only if the record is still the same. That is all the board is good for: what is
@@ -7,13 +7,15 @@ up may be outdated, and nobody takes it for true without storing something.
 Only what was stored is put up, by the one who stored it: a version of a record is one text, wherever it
 stands. Whoever changes a record that is up puts up what it became, or takes it down. Two who write at the
 same time, or one who dies while it writes, leave something that its check sum does not fit.
+
+It is a file that is read and written with ``pread`` and ``pwrite``, never mapped: to read mapped memory
+of a file that was cut off ends the process (SIGBUS). What is missing here is simply not up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import mmap
+import logging
 import os
 import struct
 from hashlib import blake2b
@@ -23,6 +25,8 @@ from zlib import crc32
 from .place import Side
 
 __all__ = ["NAME", "Board"]
+
+log = logging.getLogger("holdfast")
 
 NAME: Final = "board"
 SLOTS: Final = 64
@@ -37,34 +41,47 @@ NOBODY: Final = b"\0" * HEAD.size
 KEPT_AT_MOST: Final = 20_000
 MASK: Final = 0xFFFFFFFF
 
+FIRST_READ: Final = 2048
+"""Read at once: most of what is up is not longer."""
+
 _head = HEAD.unpack_from
+_pack = HEAD.pack
 
 
 class Board:
     """One client's look at it, for one namespace. Where there is none, nothing is ever up."""
 
-    __slots__ = ("_map", "_namespace", "_slots")
+    __slots__ = ("_fd", "_namespace", "_slots")
 
     def __init__(self, side: Side | None, namespace: str) -> None:
         self._namespace = namespace.encode()
         self._slots: dict[bytes, tuple[int, bytes, int]] = {}
         """Where a name's notice is, by what it is known, and where its check sum begins."""
-        self._map: mmap.mmap | None = None
+        self._fd = -1
         if side is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._map = _shared(side)
+            try:
+                self._fd = _shared(side)
+            except OSError as error:
+                log.warning("holdfast: %s/%s is not used: %s", side.path, NAME, error.strerror or error)
 
     def read(self, key: bytes, *known: int | None) -> tuple[int, str, str] | None:
         """Version, boot and text of a record as it was stored, unless it is a version that is known."""
-        shared = self._map
-        if shared is None:
+        fd = self._fd
+        if fd < 0:
             return None
         at, tag, seed = self._slots.get(key) or self._slot(key)
-        whose, version, length, check = _head(shared, at)
-        if whose != tag or version in known or length > LONGEST:
+        try:
+            notice = os.pread(fd, FIRST_READ, at)
+            if len(notice) < HEAD.size:
+                return None  # it was cut off
+            whose, version, length, check = _head(notice)
+            if whose != tag or version in known or length > LONGEST:
+                return None
+            if length > len(notice) - HEAD.size:
+                notice += os.pread(fd, length + HEAD.size - len(notice), at + len(notice))
+        except OSError:
             return None
-        begin = at + HEAD.size
-        body = shared[begin : begin + length]
+        body = notice[HEAD.size : HEAD.size + length]
         if crc32(body, (seed ^ version) & MASK) != check:
             return None
         try:
@@ -74,25 +91,27 @@ class Board:
         return version, boot, text
 
     def put_up(self, key: bytes, version: int, boot: str, text: str) -> None:
-        shared = self._map
-        if shared is None:
+        fd = self._fd
+        if fd < 0:
             return
         at, tag, seed = self._slots.get(key) or self._slot(key)
         body = f"{boot}\n{text}".encode("utf-8", "surrogatepass")
-        length, begin = len(body), at + HEAD.size
+        length = len(body)
         if length > LONGEST:
             self.take_down(key)
             return
-        shared[begin : begin + length] = body
-        HEAD.pack_into(shared, at, tag, version, length, crc32(body, (seed ^ version) & MASK))
+        head = _pack(tag, version, length, crc32(body, (seed ^ version) & MASK))
+        with contextlib.suppress(OSError):  # no room: whoever reads it sees that it does not fit
+            os.pwrite(fd, head + body, at)
 
     def take_down(self, key: bytes) -> None:
         """From now on the database is asked."""
-        shared = self._map
-        if shared is not None:
+        fd = self._fd
+        if fd >= 0:
             at, tag, _ = self._slots.get(key) or self._slot(key)
-            if shared[at : at + len(tag)] == tag:
-                shared[at : at + HEAD.size] = NOBODY
+            with contextlib.suppress(OSError):
+                if os.pread(fd, len(tag), at) == tag:
+                    os.pwrite(fd, NOBODY, at)
 
     def _slot(self, key: bytes) -> tuple[int, bytes, int]:
         if len(self._slots) >= KEPT_AT_MOST:
@@ -103,19 +122,23 @@ class Board:
         return slot
 
     def close(self) -> None:
-        shared, self._map = self._map, None
-        if shared is not None:
-            shared.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """An interrupt can strike between any two steps, and nobody has it any more."""
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
 
 
-def _shared(side: Side) -> mmap.mmap:
+def _shared(side: Side) -> int:
     fd = side.open(NAME)
     try:
-        if os.fstat(fd).st_size < SLOTS * SLOT_BYTES:
-            # With room on the disk for all of it, or none: writing to memory cannot fail in order.
-            if not hasattr(os, "posix_fallocate"):
-                raise OSError(errno.ENOSYS, "room for it cannot be had beforehand")
+        if os.fstat(fd).st_size < SLOTS * SLOT_BYTES and hasattr(os, "posix_fallocate"):
+            # With room on the disk for all of it: a notice is not lost because the disk is full.
             os.posix_fallocate(fd, 0, SLOTS * SLOT_BYTES)
-        return mmap.mmap(fd, SLOTS * SLOT_BYTES)
-    finally:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd

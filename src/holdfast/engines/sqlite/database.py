@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from ...drivers.clock import boottime, wall_us
 from ..local import Busy
-from .place import Place, Side
+from .place import EACH_THEIR_OWN, Place, Side
 
 __all__ = ["SCHEMA", "Database", "connect", "explain"]
 
@@ -49,10 +49,10 @@ FORK_PATIENCE_SECONDS: Final = 5.0
 _REMEDIES: Final[dict[int, tuple[str, str]]] = {
     sqlite3.SQLITE_FULL: ("cannot grow, the disk is full", "free some space; nothing was changed"),
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "look at the disk; if it is full, free some space"),
-    sqlite3.SQLITE_READONLY: ("is read-only", "let this user write the file and its folder"),
-    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "let this user write the file and its folder"),
-    sqlite3.SQLITE_PERM: ("may not be opened", "let this user read and write the file"),
-    sqlite3.SQLITE_AUTH: ("may not be opened", "let this user read and write the file"),
+    sqlite3.SQLITE_READONLY: ("is read-only", EACH_THEIR_OWN),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", EACH_THEIR_OWN),
+    sqlite3.SQLITE_PERM: ("may not be opened", EACH_THEIR_OWN),
+    sqlite3.SQLITE_AUTH: ("may not be opened", EACH_THEIR_OWN),
     sqlite3.SQLITE_CORRUPT: (
         "is damaged",
         "stop all that use it, delete it (with its -wal and -shm) and start them again",
@@ -98,6 +98,7 @@ def connect(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
     )
     try:
         _configure(place, connection)
+        place.check_leftovers()
         if before is None or before != place.identity():
             raise Busy  # Somebody replaced it this very moment.
     except BaseException:

@@ -203,8 +203,8 @@ def _remove_orphans(execute: Execute, side: Side) -> None:
 
 def _remove_if_free(side: Side, client: str) -> None:
     try:
-        fd = os.open(alive_name(client), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=side.fd)
-    except FileNotFoundError:
+        fd = side.open_to_read(alive_name(client))
+    except OSError:
         return
     try:
         # Held while it is removed: who is just about to lock it sees that it is gone, and makes another.

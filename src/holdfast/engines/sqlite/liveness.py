@@ -98,7 +98,7 @@ class AliveFile:
 
     def _is_there(self, side: Side, fd: int) -> bool:
         try:
-            found = os.stat(self.name, dir_fd=side.fd)
+            found = os.stat(self.name, dir_fd=side.fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return os.path.samestat(found, os.fstat(fd))
@@ -120,8 +120,8 @@ def probe(side: Side, client: str, them: Identity | None, us: Identity) -> Statu
 
 def _probe_lock(side: Side, client: str) -> Status:
     try:
-        fd = os.open(alive_name(client), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=side.fd)
-    except OSError:
+        fd = side.open_to_read(alive_name(client))
+    except OSError:  # also where it is another user's, whose lock says nothing
         return Status.UNKNOWN
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,9 @@
-"""Where the database lives, and whether locks can be trusted there: paths, permissions, file systems."""
+"""Where the database lives, and whether locks can be trusted there: paths, owners, modes, file systems.
+
+The database and all that lies beside it belong to the effective user, or they are refused: another owner
+could change them at any time. Nothing here changes an owner, or a mode through a symbolic link: a file is
+opened first, its owner is read from the descriptor, and the mode is set through the same descriptor.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import errno
 import fcntl
 import os
 import pwd
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +22,7 @@ from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 from ..local import Busy
 
-__all__ = ["Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
+__all__ = ["EACH_THEIR_OWN", "Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -49,6 +55,12 @@ REMOTE: Final = (
     "vmhgfs",
 )
 """Kinds of file system (by how their names begin) whose locks and shared memory may not reach everyone."""
+
+
+EACH_THEIR_OWN: Final = (
+    "give each user a database of their own, in a folder that only this user writes, "
+    "or use a server engine (redis://, postgresql://)"
+)
 
 
 def default_path() -> str:
@@ -127,7 +139,7 @@ def _make_folder(path: str) -> None:
         os.mkdir(path, PRIVATE_FOLDER)
     except FileExistsError:
         return
-    os.chmod(path, PRIVATE_FOLDER)
+    make_private(path, PRIVATE_FOLDER)
 
 
 def _make_folders(path: str) -> None:
@@ -136,37 +148,92 @@ def _make_folders(path: str) -> None:
         _make_folder(path)
 
 
+def make_private(name: str, mode: int, dir_fd: int | None = None) -> os.stat_result:
+    """Set the mode of what the effective user owns; tells what the name is. No link is followed.
+
+    What belongs to another user, and a link, is left as it is: the caller refuses it. Where there is O_PATH
+    the owner and the mode are those of one descriptor. It is no ordinary descriptor on purpose: to close one
+    of those would drop the locks that SQLite holds on the file in this process.
+    """
+    if not hasattr(os, "O_PATH"):  # macOS, BSD
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if _is_to_be_changed(found, mode):
+            os.chmod(name, mode, dir_fd=dir_fd, follow_symlinks=False)
+        return found
+    fd = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        found = os.fstat(fd)
+        if _is_to_be_changed(found, mode):
+            os.chmod(f"/proc/self/fd/{fd}", mode)
+        return found
+    finally:
+        os.close(fd)
+
+
+def _is_to_be_changed(found: os.stat_result, mode: int) -> bool:
+    is_ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    return is_ours and stat.S_IMODE(found.st_mode) != mode
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return f"user {uid}"
+
+
 class Side:
     """The folder beside the database with one liveness file and one socket for each client."""
 
-    __slots__ = ("fd", "owner", "path")
+    __slots__ = ("fd", "path")
 
-    def __init__(self, path: str, fd: int, owner: tuple[int, int] | None) -> None:
+    def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
-        self.owner = owner
-        """Whose the files shall be, where that is not who we are (root at work on a user's database)."""
 
     def create(self, name: str) -> int:
         """A new private file; its descriptor does not survive exec."""
         return self._open(name, os.O_EXCL)
 
     def open(self, name: str) -> int:
-        """A private file, new or not."""
+        """A private file, new or not. One of another user is refused, with PermissionError."""
         return self._open(name, 0)
 
     def _open(self, name: str, flags: int) -> int:
-        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(name, flags, PRIVATE_FILE, dir_fd=self.fd)
-        os.fchmod(fd, PRIVATE_FILE)
-        if self.owner is not None:
-            os.fchown(fd, *self.owner)
+        try:
+            self._check_owner(name, fd)
+            os.fchmod(fd, PRIVATE_FILE)
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
 
-    def protect(self, name: str) -> None:
-        os.chmod(name, PRIVATE_FILE, dir_fd=self.fd)
-        if self.owner is not None:
-            os.chown(name, *self.owner, dir_fd=self.fd)
+    def open_to_read(self, name: str) -> int:
+        """A private file that is there. One of another user is refused, with PermissionError."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(name, flags, dir_fd=self.fd)
+        try:
+            self._check_owner(name, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_owner(self, name: str, fd: int) -> None:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError(errno.EPERM, "it is not a file: remove it", name)
+        if found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, f"it belongs to {_user(found.st_uid)}: remove it", name)
+
+    def bind(self, bound: socket.socket, address: str, name: str) -> None:
+        """Give a socket its name here. Nobody else can reach it, not even for a moment."""
+        with contextlib.suppress(OSError):  # Linux alone takes the mode of a new name from the descriptor
+            os.fchmod(bound.fileno(), PRIVATE_FILE)
+        bound.bind(address)
+        make_private(name, PRIVATE_FILE, self.fd)
 
     def unlink(self, name: str) -> None:
         with contextlib.suppress(OSError):
@@ -216,6 +283,7 @@ class Place:
         """Make sure of a private database file and a private side folder on a file system that can do it."""
         try:
             self._check_folder()
+            self._check_owners()
             side = self.open_side()
             try:
                 self._ensure_file(side)
@@ -234,7 +302,7 @@ class Place:
             errno.ENOSPC: "free some space on its disk",
             errno.EDQUOT: "free some of the user's quota",
             errno.EROFS: "its file system is mounted read-only: mount it writable, or give another path",
-            errno.EACCES: "let this user write the file and its folder, or give another path",
+            errno.EACCES: f"this user may not write there: {EACH_THEIR_OWN}",
             errno.EMFILE: "this process has too many open files: raise the limit (ulimit -n)",
             errno.ENFILE: "the machine has too many open files",
             errno.ENAMETOOLONG: "give a shorter path",
@@ -249,7 +317,11 @@ class Place:
         folder = os.path.dirname(self.path)
         if self.makes_folder:
             _make_folders(folder)
-        if not os.path.isdir(folder):
+        try:
+            is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_folder = False
+        if not is_folder:
             raise self.unavailable("has no folder", f"create {folder}")
         mount_point, kind = mount_of(self.real_path)
         if mount_point == self.real_path:
@@ -263,24 +335,68 @@ class Place:
                 "give a path on a local disk, or use a server engine (redis://, postgresql://)",
             )
 
+    def _check_owners(self) -> None:
+        """Nobody but this user (and root) can put another file, folder or link under our names."""
+        real = self.real_path
+        for folder in dict.fromkeys((os.path.dirname(self.path), os.path.dirname(real))):
+            found = os.stat(folder)
+            if found.st_uid not in (os.geteuid(), 0):
+                raise self._foreign(f"is in a folder ({folder}) that belongs to", found)
+            if found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise self.unavailable(
+                    f"is in a folder ({folder}) where every user can replace it",
+                    f"let this user alone write the folder (chmod o-w {folder}), or give another path",
+                )
+        # Some of them may be missing. In a sticky folder another user may have made any of them.
+        for path in (self.path, real, *(real + leftover for leftover in LEFTOVERS)):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(path)
+                is_link = path == self.path != real and stat.S_ISLNK(found.st_mode)
+                if found.st_uid != os.geteuid() and not (is_link and found.st_uid == 0):
+                    what = "" if path in (self.path, real) else f"has a file beside it ({path}) that "
+                    raise self._foreign(f"{what}belongs to", found)
+
+    def _foreign(self, what: str, found: os.stat_result) -> EngineUnavailable:
+        return self.unavailable(
+            f"{what} {_user(found.st_uid)}, and this is {_user(os.geteuid())}",
+            f"run as that user, or {EACH_THEIR_OWN}",
+        )
+
+    def check_leftovers(self) -> None:
+        """Again, when SQLite has opened what lies beside the database: from now on nobody can replace it."""
+        try:
+            self._check_owners()
+        except OSError as error:
+            raise self.explain(error) from error
+
     def open_side(self) -> Side:
-        """The side folder; made if it is missing."""
+        """The side folder; made if it is missing. Files of this user alone are in it."""
         path = self.real_path + ".clients"
         _make_folder(path)
+        self._check_side(make_private(path, PRIVATE_FOLDER))
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        return Side(path, fd, None)
+        try:
+            self._check_side(os.fstat(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+        return Side(path, fd)
+
+    def _check_side(self, found: os.stat_result) -> None:
+        path = self.real_path + ".clients"
+        if not stat.S_ISDIR(found.st_mode):
+            raise self.unavailable(f"has no private folder, {path} is something else", f"remove {path}")
+        if found.st_uid != os.geteuid():
+            raise self._foreign(f"has a private folder ({path}) that belongs to", found)
 
     # --- the file -------------------------------------------------------------------------------
 
     def _ensure_file(self, side: Side) -> None:
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
+        if not os.path.exists(self.path):
             with side.gate():
                 self._create()
-            found = os.stat(self.path)
-        self._check_file(found)
-        self._make_private(found, side)
+        self._check_file(os.lstat(self.real_path))
+        self._check_file(make_private(self.real_path, PRIVATE_FILE))
 
     def _create(self) -> None:
         """An empty private file. Others cannot be at it: they come through the same gate."""
@@ -291,41 +407,27 @@ class Place:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, PRIVATE_FILE)
         try:
             os.fchmod(fd, PRIVATE_FILE)
         finally:
             os.close(fd)
 
     def _check_file(self, found: os.stat_result) -> None:
+        if found.st_uid != os.geteuid():
+            raise self._foreign("belongs to", found)
         if not stat.S_ISREG(found.st_mode):
             raise self.unavailable("is not a file", "give the path of a file")
         if found.st_nlink > 1:
             # SQLite would keep a log for each name, and neither would know of the other's.
             raise self.unavailable("has several names", "remove its other hard links")
-        uid = os.geteuid()
-        if uid not in (0, found.st_uid):
-            raise self.unavailable(
-                f"belongs to user {found.st_uid}, and this is user {uid}",
-                "give each user a database of their own, or use a server engine (redis://, postgresql://)",
-            )
+        folder = os.path.dirname(self.real_path)
         # SQLite itself would open it read-only without a word.
         if not _may(self.path, os.R_OK | os.W_OK):
             raise self.unavailable("is read-only", "let this user write it (chmod u+rw)")
-        folder = os.path.dirname(self.path)
         if not _may(folder, os.W_OK | os.X_OK):
-            raise self.unavailable("is in a read-only folder", f"let this user write {folder} (chmod u+rwx)")
-
-    def _make_private(self, found: os.stat_result, side: Side) -> None:
-        if stat.S_IMODE(found.st_mode) != PRIVATE_FILE:
-            os.chmod(self.path, PRIVATE_FILE)
-        beside = os.fstat(side.fd)
-        if found.st_uid != os.geteuid():
-            side.owner = (found.st_uid, found.st_gid)
-            if beside.st_uid != found.st_uid:
-                os.fchown(side.fd, *side.owner)
-        if stat.S_IMODE(beside.st_mode) != PRIVATE_FOLDER:
-            os.chmod(side.path, PRIVATE_FOLDER)
+            raise self.unavailable("is in a read-only folder", EACH_THEIR_OWN)
 
     def identity(self) -> tuple[int, int] | None:
         """Which file is there now; None: none. Never opens it: closing it would drop SQLite's own locks."""

@@ -77,8 +77,7 @@ class Inbox:
             return False
         self._side.unlink(self.name)
         try:
-            self.socket.bind(address)
-            self._side.protect(self.name)
+            self._side.bind(self.socket, address, self.name)
         except OSError:
             return False
         return True
