@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Final
 
 __all__ = ["attempt_names", "new_client_id", "owner_prefix"]
+
+RANDOM_BYTES: Final = 16
 
 
 def new_client_id() -> str:
@@ -16,9 +18,12 @@ def new_client_id() -> str:
 
 
 def attempt_names(client: str) -> Callable[[], str]:
-    """Names that nobody else will ever use: the client's own id and a count."""
-    count = itertools.count(1)
-    return lambda: f"{client}-{next(count):x}"
+    """Names that nobody else will ever use, nor guess: the client's own id and 128 random bits.
+
+    The client's id is public. The random part is what no other client can know unless the record tells it.
+    """
+    start, random = client + "-", os.urandom
+    return lambda: start + random(RANDOM_BYTES).hex()
 
 
 def owner_prefix() -> str:
