@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -130,15 +132,24 @@ def test_passwords() -> None:
 
 
 def test_a_user_who_may_do_no_more_than_it_must() -> None:
-    rules = (
-        "on >secret ~holdfast::redlock* +@scripting +@connection +get +set +hmget +hset +time +scan "
-        "+info +config|get"
-    )
+    page = (Path(__file__).parents[3] / "docs" / "redlock.md").read_text()
+    (rules,) = re.findall(r"^ACL SETUSER app (.*)$", page, re.MULTILINE)
+    rules = rules.replace(">password", ">secret")
     with Group([Redis(acl={"app": rules}) for _ in range(3)]) as group:
         url = f"redlock://app:secret@{group.addresses}?node_timeout=500ms"
         with holdfast.connect(url) as client, client.lock("x") as lease:
             assert [info.token for info in client.list()] == [lease.token]
             lease.extend()
+        for command in (
+            "EVAL x 0",
+            "SCRIPT FLUSH",
+            "CLIENT KILL ID 1",
+            "FLUSHALL",
+            "DEL x",
+            "CONFIG SET x y",
+        ):
+            denied = group.members[0].command("ACL", "DRYRUN", "app", *command.split())
+            assert b"no permissions" in denied.lower()
 
 
 def test_all_come_at_once_to_nodes_that_are_empty(three: Sequence[Redis]) -> None:

@@ -87,11 +87,20 @@ def _forbidden_in_script(message: str) -> bool:
     return "can't run this command or subcommand" in message or "No permissions to access a key" in message
 
 
+RIGHTS: Final = (
+    "~holdfast:* &holdfast:* -@all +evalsha +script|load +get +set +time +scan +publish +subscribe +ping"
+    " +info|memory"
+)
+"""The ACL rules of a user with the rights that Holdfast needs, and no others."""
+
+RIGHTS_IN_CLUSTER: Final = "+spublish +ssubscribe +sunsubscribe +cluster|slots +asking"
+"""What a user of a Cluster needs besides."""
+
+
 def permission_needed() -> str:
     return (
-        "the user lacks a permission: Holdfast needs ~holdfast:* &holdfast:* +@scripting +@connection "
-        "+get +set +time +scan +publish +subscribe +info|memory (in a cluster +spublish +ssubscribe "
-        "+sunsubscribe +cluster|slots as well, with wait_replicas +wait)"
+        f"the user lacks a permission: Holdfast needs {RIGHTS} (in a cluster {RIGHTS_IN_CLUSTER} as well, "
+        "with a database other than 0 +select, with wait_replicas +wait)"
     )
 
 
