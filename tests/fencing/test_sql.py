@@ -221,6 +221,18 @@ def test_a_token_from_the_environment_is_text_and_the_message_says_so(db: sqlite
         fencing.enforce(db, "invoices", text)
 
 
+def test_the_text_of_a_grant_stands_for_its_lease(db: sqlite3.Connection) -> None:
+    write(db, fencing.fence_text("s", 15, "n15", "permit", [12]), "newest")
+    assert fencing.newest(db, "invoices") == Fence("s", 15, "n15")
+    write(db, fencing.fence_text("s", 12, "n12", "permit"), "its peer")
+    with pytest.raises(StaleToken):
+        write(db, fencing.fence_text("s", 14, "n14"), "late")
+    with pytest.raises(StaleToken):
+        write(db, fencing.fence_text("t", 16, "n16"), "another source's")
+    with pytest.raises(InvalidArgument, match="read lease"):
+        write(db, fencing.fence_text("s", 16, "n16", "read"), "a reader's")
+
+
 @pytest.mark.parametrize("target", [None, 7, "shop.db", object()], ids=name_of)
 def test_what_is_no_connection(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="sqlite3"):
@@ -345,7 +357,8 @@ def test_reading_first_on_a_wal_database_fails_closed_and_says_why(
 
 
 def test_public_names() -> None:
-    assert fencing.__all__ == ["advance", "enforce", "install", "move", "newest"]
+    verbs = ["advance", "enforce", "install", "move", "newest"]
+    assert sorted(fencing.__all__) == sorted([*verbs, "Grant", "fence_text", "parse_fence"])
 
 
 def test_a_cursor_in_the_middle_of_a_result_goes_on(db: sqlite3.Connection) -> None:

@@ -18,12 +18,14 @@ So every grant carries a token larger than all before, and the storage remembers
 
 The one who woke up late gets ``StaleToken`` instead of overwriting, and its transaction leaves nothing.
 
-A lease or its ``fence`` says which engine and which grant a number belongs to. A bare int is accepted too,
-and is weaker: it is compared as a number only.
+A lease or its ``fence`` says which engine and which grant a number belongs to. So does the text that
+``holdfast run`` hands to its command in ``HOLDFAST_FENCE``: pass it in the lease's place.
+A bare int is accepted too, and is weaker: it is compared as a number only.
 """
 
 from __future__ import annotations
 
+from .grant import Grant, fence_text, parse_fence
 from .sql import advance, enforce, install, move, newest
 
-__all__ = ["advance", "enforce", "install", "move", "newest"]
+__all__ = ["Grant", "advance", "enforce", "fence_text", "install", "move", "newest", "parse_fence"]

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import InvalidArgument
 from ..model import Fence
+from .grant import parse_fence
 from .rule import Mark
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "checked_resource",
     "checked_source",
     "mark_of",
+    "presented",
     "refuse_read_lease",
 ]
 
@@ -35,8 +37,8 @@ class HasFence(Protocol):
     def fence(self) -> Fence: ...
 
 
-Presentable = HasFence | Fence | int
-"""A lease, its fence, or (weaker) the bare token."""
+Presentable = HasFence | Fence | str | int
+"""A lease, its fence, the text of ``HOLDFAST_FENCE``, or (weaker) the bare token."""
 
 
 def checked_resource(resource: str) -> str:
@@ -57,8 +59,18 @@ def checked_source(source: str) -> str:
     return source
 
 
+def presented(lease_or_token: Presentable) -> HasFence | Fence | int:
+    """What was handed over, with the text of a grant read. A bare number as text is not one."""
+    if isinstance(lease_or_token, str):
+        if lease_or_token.strip().isdecimal():
+            raise InvalidArgument(_not_presentable(lease_or_token))
+        return parse_fence(lease_or_token)
+    return lease_or_token
+
+
 def mark_of(lease_or_token: Presentable) -> Mark:
-    """The mark that a lease, a fence or a bare token presents."""
+    """The mark that a lease, a fence, a grant's text or a bare token presents."""
+    lease_or_token = presented(lease_or_token)
     if isinstance(lease_or_token, int):
         return Mark(token=_checked_token(lease_or_token))
     fence = lease_or_token.fence if isinstance(lease_or_token, HasFence) else lease_or_token
@@ -71,7 +83,7 @@ def mark_of(lease_or_token: Presentable) -> Mark:
 
 def refuse_read_lease(lease_or_token: Presentable) -> None:
     """Readers share the resource, so none of them may write, however new its token is."""
-    if getattr(lease_or_token, "mode", None) == "read":
+    if getattr(presented(lease_or_token), "mode", None) == "read":
         raise InvalidArgument(
             "a read lease may not write: other readers hold it too. Take rwlock(...).write() for this"
             " transaction; to shut out stale writers before reading, call fencing.advance"
@@ -107,5 +119,5 @@ def _check_text(what: str, text: object) -> None:
 def _not_presentable(value: object) -> str:
     advice = "pass the lease that acquire() or `with` gave, its fence, or its token as an int"
     if isinstance(value, str):
-        advice = "a token read from text or the environment is int(text)"
+        advice = "a token read from text or the environment is int(text); better pass HOLDFAST_FENCE's text"
     return f"{type(value).__name__} is no lease or token: {advice}"
