@@ -1,7 +1,8 @@
 """Which tests depend on real time or on a loaded machine (``realtime``), and the proof that no other does.
 
 A test is ``realtime`` if its folder or file is in ``PLACES``. A module, a class or a test says otherwise by a
-mark: ``realtime`` outside these places, ``timeless`` inside them. ``tools/run_tests.py`` runs the two kinds
+mark: ``realtime`` outside these places, ``timeless`` inside them (there one test of a ``timeless`` module may
+be ``realtime`` again). ``tools/run_tests.py`` runs the two kinds
 apart, and runs a failed ``realtime`` test once more; a test of the other kind has to pass the first time.
 
 So a test that is not ``realtime`` fails as soon as it sleeps, starts a thread or a process, or opens a socket
@@ -58,6 +59,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "os.posix_spawn": "started a process",
     "socket.__new__": "opened a socket (an event loop does)",
     "socket.connect": "connected a socket",
+    "support.server": "used a server",  # ours: what a library in C does with it, Python does not see
 }
 """Audit event → what a test did that raised it."""
 
@@ -141,9 +143,9 @@ def _advice(did: str) -> str:
 def mark_realtime(items: list[pytest.Item]) -> None:
     """For ``pytest_collection_modifyitems``, before ``-m`` chooses."""
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()} & {"realtime", "timeless"}
-        if len(marks) == 2:
-            raise pytest.UsageError(f"{item.nodeid} is marked `realtime` and `timeless`")
+        marks = [mark.name for mark in item.iter_markers() if mark.name in {"realtime", "timeless"}]
+        if marks[:1] == ["timeless"] and "realtime" in marks:
+            raise pytest.UsageError(f"{item.nodeid}: `timeless` cannot take back the `realtime` around it")
         if not marks and _lies_in_places(item.path):
             item.add_marker("realtime")
 

@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from support import Process, run_python, wait_until
 from support.realtime import PLACES, TESTS, UsedRealTime, refusing
+from support.servers import shared_redis
 
 ROOT = TESTS.parent
 CHILD = [sys.executable, "-c", ""]
@@ -48,18 +49,19 @@ def connect() -> None:
         pass
 
 
-USES: dict[Callable[[], None], str] = {
+USES: dict[Callable[[], object], str] = {
     sleep: "slept",
     begin_thread: "started a thread",
     begin_process: "started a process",
     fork: "forked",
     spawn: "started a process",
     connect: "opened a socket",
+    shared_redis: "used a server",
 }
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_depends_on_the_machine_is_refused(use: Callable[[], None]) -> None:
+def test_what_depends_on_the_machine_is_refused(use: Callable[[], object]) -> None:
     with pytest.raises(UsedRealTime, match=USES[use]) as refusal, refusing():
         use()
     assert "pytest.mark.realtime" in str(refusal.value)
@@ -191,9 +193,22 @@ def test_a_place_and_a_mark_make_a_test_realtime(tmp_path: Path) -> None:
     }
 
 
-def test_a_test_cannot_be_both(tmp_path: Path) -> None:
+MIXED = """
+    import pytest
+
+    @pytest.mark.{outer}
+    class TestMixed:
+        @pytest.mark.{inner}
+        def test_it(self): pass
+"""
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("realtime", "timeless"), ("timeless", "realtime")])
+def test_a_mark_may_add_real_time_but_not_take_it_back(tmp_path: Path, outer: str, inner: str) -> None:
     file = tmp_path / "test_it.py"
-    file.write_text("import pytest\n\n@pytest.mark.timeless\n@pytest.mark.realtime\ndef test_both(): pass\n")
-    with pytest_process(ROOT, "-p", "conftest", str(file)) as process:
-        assert process.wait(60) == pytest.ExitCode.USAGE_ERROR
-        assert "test_both is marked `realtime` and `timeless`" in process.stdout + process.stderr
+    file.write_text(textwrap.dedent(MIXED.format(outer=outer, inner=inner)))
+    with pytest_process(ROOT, "-p", "conftest", "-m", "realtime", str(file)) as process:
+        refused = process.wait(60) == pytest.ExitCode.USAGE_ERROR
+        told = process.stdout + process.stderr
+    assert refused == (inner == "timeless"), told
+    assert ("1 passed" in told) != refused
