@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from contract.engines import deselect_lacking
+from contract.engines import deselect_lacking, deselect_second_driver
 from support.engines import chosen_schemes, deselect_engines
 from support.loops import left_open, watch_loops
 from support.realtime import mark_realtime, time_refused, watch_audit_events
@@ -47,6 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mark_realtime(items)
     deselect_engines(config, items)
     deselect_lacking(config, items)
+    deselect_second_driver(config, items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
