@@ -117,30 +117,33 @@ def takes_seconds(test: Callable[P, T]) -> Callable[P, T]:
     """Marks a test that waits for seconds of real time, for what a protocol does by its clock.
 
     ``tests/protocols`` and ``tests/simulation`` tell the same in virtual time. Here it is told once for each
-    engine, by threads and by asyncio in turn, and under both drivers for ``memory``; on the main Python only.
+    engine (and each other parameter), by threads or by asyncio, and under both drivers for ``memory``; on the
+    main Python only.
     """
     return pytest.mark.slow(pytest.mark.one_driver(test))
 
 
 def deselect_second_driver(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the driver whose turn it is not; the turn differs from engine to engine and test to test."""
+    """Leave out one of the two: which one differs from engine to engine and from test to test."""
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        (kept if _is_drivers_turn(item) else dropped).append(item)
+        (kept if _is_chosen_driver(item) else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
 
 
-def _is_drivers_turn(item: pytest.Item) -> bool:
+def _is_chosen_driver(item: pytest.Item) -> bool:
     if item.get_closest_marker("one_driver") is None or not isinstance(item, pytest.Function):
         return True
-    scheme, driver = item.callspec.params["scheme"], item.callspec.params["driver"]
-    if scheme == "memory":
+    call = item.callspec
+    if call.params.get("scheme") == "memory":
         return True
-    number = (*FRESH_URL, VALKEY).index(scheme) + zlib.crc32(item.originalname.encode())
-    return DRIVERS[number % len(DRIVERS)] == driver
+    # Where no parameter is called `driver`, it is what the world is made for.
+    driver = str(call.params.get("driver") or call.params["world"])
+    same_for_both = f"{item.originalname} {call.id.replace(driver, '')}"
+    return DRIVERS[zlib.crc32(same_for_both.encode()) % len(DRIVERS)] == driver
 
 
 def lacks(url: str) -> frozenset[str]:
