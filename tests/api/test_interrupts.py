@@ -17,7 +17,6 @@ import os
 import sys
 import threading
 import traceback
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -33,9 +32,9 @@ from support import interrupted_after, wait_until
 RESUME = dis.opmap["RESUME"]
 
 WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
-STRIDES = {"redlock": 17, "zookeeper": 5, "etcd": 3, "postgresql": 3, "postgresql+advisory": 3}
+STRIDES = {"redlock": 17, "zookeeper": 5}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
-takes every so many-th of them; where it begins differs from test to test, so that together they take more."""
+takes every so many-th of them."""
 
 SETTLES_IN = {"redlock": 5.0}
 """Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
@@ -138,9 +137,8 @@ def sweep(
     releasing: bool = False,
 ) -> int:
     """Interrupt ``act`` at every point in turn; after each, nothing may be left. Tells how many there are."""
-    not_begun = swallowed = 0
+    at = not_begun = swallowed = 0
     stride = 1 if WHOLE else STRIDES.get(client.guarantees.engine, 1)
-    at = -(zlib.crc32(f"{act.__name__} {type(lock).__name__}".encode()) % stride)
     while True:
         at += stride
         undo = prepare() if prepare is not None else None
