@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from contract.engines import deselect_lacking
+from contract.engines import deselect_lacking, deselect_second_driver
 from support.engines import chosen_schemes, deselect_engines
 from support.loops import left_open, watch_loops
+from support.realtime import mark_realtime, time_refused, watch_audit_events
 
 # Time limits per example measure the machine, not the code; a failure prints what reproduces it.
 settings.register_profile(
@@ -31,6 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure() -> None:
     chosen_schemes()  # a name that no engine has is refused before anything runs
     watch_loops()
+    watch_audit_events()
 
 
 def pytest_collection_finish() -> None:
@@ -40,9 +42,30 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_realtime(items)
     deselect_engines(config, items)
     deselect_lacking(config, items)
+    deselect_second_driver(config, items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with time_refused(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with time_refused(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with time_refused(item):
+        return (yield)
 
 
 @pytest.fixture

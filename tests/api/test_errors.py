@@ -22,6 +22,8 @@ from holdfast import (
     Unsupported,
 )
 
+pytestmark = pytest.mark.timeless
+
 TREE: dict[type[HoldfastError], type[Exception]] = {
     LockTimeout: TimeoutError,
     LockLost: HoldfastError,
@@ -86,6 +88,7 @@ def test_what_an_error_carries_has_a_default(kind: type[HoldfastError]) -> None:
         assert hasattr(error, name) == hasattr(kind, name)
 
 
+@pytest.mark.realtime
 def test_real_errors_travel_too() -> None:
     with holdfast.connect("memory://errors") as client:
         lease = client.lock("x").acquire()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from api.spy import Call, SpyWorld, nothing
+from contract.engines import takes_seconds
 from contract.harness import held
 from holdfast import EngineUnavailable, Lease, LockLost, NotHeld
 from holdfast.core.ops import Refused, Unknown
@@ -233,6 +234,7 @@ async def test_with_leaves_a_release_that_failed_to_the_keeper(
 # --- renewing -----------------------------------------------------------------------------------
 
 
+@takes_seconds
 @pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
 async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[Exception]) -> None:
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
@@ -244,6 +246,7 @@ async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[E
     lease.check()
 
 
+@takes_seconds
 @pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
 async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: type[Exception]) -> None:
     """Told at the local deadline, once; then the object can be used again."""

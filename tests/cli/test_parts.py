@@ -15,6 +15,8 @@ from holdfast.cli.options import duration
 from holdfast.cli.output import age, printable
 from holdfast.cli.processes import descendants
 
+pytestmark = pytest.mark.timeless
+
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
@@ -74,6 +76,7 @@ def test_every_error_has_a_status(error: errors.HoldfastError, status: Status) -
     assert status_of(error) == status
 
 
+@pytest.mark.realtime
 def test_channel_keeps_messages_whole_and_tells_the_end() -> None:
     ours, theirs = Channel.pair()
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.engines import needs
+from contract.engines import needs, takes_seconds
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld
 from support import renewal_of
@@ -89,6 +89,7 @@ async def test_the_exporter_may_take_it_back(world: World) -> None:
     assert not world.look("x").locked
 
 
+@takes_seconds
 async def test_it_waits_one_ttl_for_its_adopter(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=2.0).acquire))
@@ -110,6 +111,7 @@ async def test_it_outlives_the_client_that_exported_it(world: World) -> None:
     assert taken.token == lease.token
 
 
+@takes_seconds
 async def test_it_is_kept_after_adoption(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=3.0).acquire))
@@ -127,6 +129,7 @@ async def test_every_kind_can_be_handed_over(world: World) -> None:
         taken.check()
 
 
+@takes_seconds
 async def test_max_hold_goes_along(world: World) -> None:
     """A hung holder must not hold for ever, and neither must whoever it hands over to."""
     ann, client = world.actor(), world.client()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from contract.engines import takes_seconds
 from contract.harness import World, given_back_in_time, held
 from holdfast import InvalidArgument, Lease, LockLost, NotHeld
 from support import renewal_of
@@ -55,6 +56,7 @@ async def test_callbacks_registered_after_the_loss_are_called_too(world: World) 
     await world.until(lambda: told == ["before", "after"])
 
 
+@takes_seconds
 async def test_a_callback_that_raises_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=0.2, renew=False).acquire))
@@ -131,6 +133,7 @@ async def test_many_may_wait_for_the_loss(world: World) -> None:
         assert await each is True
 
 
+@takes_seconds
 async def test_grace_is_a_warning_before_the_end(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=4.0, renew=False, grace=2.0).acquire))
@@ -148,6 +151,7 @@ async def test_grace_is_a_warning_before_the_end(world: World) -> None:
     await world.until_free("x")
 
 
+@takes_seconds
 async def test_grace_counts_for_max_hold_too(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=30, max_hold=4.0, grace=2.0).acquire))
@@ -158,6 +162,7 @@ async def test_grace_counts_for_max_hold_too(world: World) -> None:
     assert loss.value.reason == "max_hold"
 
 
+@takes_seconds
 async def test_renewal_goes_on_with_a_grace(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=3.0, grace=0.5).acquire))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from contract.engines import needs
+from contract.engines import needs, takes_seconds
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld
 from support import renewal_of
 
 
+@takes_seconds
 async def test_renewal_keeps_it_beyond_its_ttl(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     leases = [held(await ann(lock.acquire)) for lock in world.one_of_each(client, ttl=2.0)]
@@ -21,6 +22,7 @@ async def test_renewal_keeps_it_beyond_its_ttl(world: World) -> None:
     assert await bob(client.lock("lock").acquire, blocking=False) is None
 
 
+@takes_seconds
 @needs("queue")
 async def test_renewal_keeps_a_waiter_waiting(world: World) -> None:
     """One who waits for longer than its ttl keeps its place."""
@@ -45,6 +47,7 @@ async def test_without_renewal_it_runs_out(world: World) -> None:
     assert await bob(client.lock("x").acquire, timeout=20) is not None
 
 
+@takes_seconds
 async def test_max_hold_ends_it_whatever_is_renewed(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     lock = client.lock("x", ttl=2.0, max_hold=2.2)
@@ -111,6 +114,7 @@ async def test_extending_by_the_same_ttl(world: World) -> None:
     assert (lease.ttl, is_extended()) == (5, True)
 
 
+@takes_seconds
 async def test_later_renewals_use_the_new_ttl(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=2.0).acquire))

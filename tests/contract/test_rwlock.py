@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from contract.engines import needs
+from contract.engines import needs, takes_seconds
 from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost, NotHeld, Unsupported
 from support import renewal_of
@@ -117,6 +117,7 @@ async def test_with_gives_back_what_it_was_downgraded_to(world: World) -> None:
         read.check()
 
 
+@takes_seconds
 async def test_with_keeps_what_it_was_downgraded_to(world: World) -> None:
     """The body need not hold on to the read lease: it goes on reading under it."""
     world.keeps_leases = False
@@ -144,6 +145,7 @@ async def test_only_a_write_lease_in_force_is_downgraded(world: World) -> None:
         await ann(short.downgrade)
 
 
+@takes_seconds
 async def test_a_downgraded_lease_is_kept_on(world: World) -> None:
     ann, rwlock = world.actor(), world.client().rwlock("x", ttl=3.0)
     read = await ann(held(await ann(rwlock.write().acquire)).downgrade)

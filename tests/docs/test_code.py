@@ -66,11 +66,13 @@ def with_their_engines() -> list[ParameterSet]:
     return [pytest.param(path, marks=marks.get(path.name, [])) for path in documents()]
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("path", with_their_engines(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_python_block_runs(path: Path, tmp_path: Path) -> None:
     run_document(path, tmp_path)
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("path", examples(), ids=lambda path: path.name)
 def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     environment = {"HOLDFAST_URL": f"sqlite:///{tmp_path}/locks.db"}
@@ -88,6 +90,7 @@ def document(folder: Path, *lines: str) -> Path:
     return path
 
 
+@pytest.mark.realtime
 def test_blocks_share_their_names_and_unrun_ones_are_left_out(tmp_path: Path) -> None:
     path = document(
         tmp_path,
@@ -112,6 +115,7 @@ def test_blocks_share_their_names_and_unrun_ones_are_left_out(tmp_path: Path) ->
     assert run_document(path, tmp_path) == "x is 2\nevery block ran\n"
 
 
+@pytest.mark.realtime
 def test_a_failing_block_names_its_line_in_the_document(tmp_path: Path) -> None:
     path = document(tmp_path, "# Title", "", "```python", "ok = 1", "1 / 0", "```")
     with pytest.raises(AssertionError, match=r"(?s)page\.md\", line 5.*ZeroDivisionError"):

@@ -47,6 +47,7 @@ def simulated_with(mistake: str, *arguments: str) -> Process:
     return run_python(WITH_A_MISTAKE, mistake, *arguments, cwd=ROOT)
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> None:
     said = ended(simulated("--schedules", "20", "--processes", "2", "--seed", "3"), 0)
@@ -60,6 +61,7 @@ def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> Non
         assert any(cell != "·" for cell in steps[step]), f"no fault struck {step}: a family did not run"
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_a_campaign_of_one_scenario() -> None:
     said = ended(
@@ -72,6 +74,7 @@ def test_a_campaign_of_one_scenario() -> None:
     assert not any(character.isdigit() for character in steps["Tend"] + steps["Acquire"])
 
 
+@pytest.mark.realtime
 def test_a_plan_without_a_scenario_is_for_the_one_that_a_campaign_runs() -> None:
     for seed in (5, 6, 7):
         said = ended(simulated("--seed", str(seed), "--plan", "[]"), 0)
@@ -82,6 +85,7 @@ def test_every_scenario_has_its_turn() -> None:
     assert {campaign_scenario_of(seed) for seed in range(280)} == set(ALL_SCENARIOS)
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "seed"),

@@ -8,7 +8,10 @@ Tests that only use a server take these, in a namespace of their own. Those that
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from importlib.metadata import files
+from typing import TypeVar
 
 from holdfast.lab.servers import (
     Etcd,
@@ -39,14 +42,28 @@ __all__ = [
     "valkey_program",
 ]
 
+T = TypeVar("T")
 
-@functools.cache
+
+def _shared(start: Callable[[], T]) -> Callable[[], T]:
+    """Started once. An audit event tells ``support.realtime`` of every use."""
+    started = functools.cache(start)
+
+    @functools.wraps(start)
+    def get() -> T:
+        sys.audit("support.server")
+        return started()
+
+    return get
+
+
+@_shared
 def shared_redis() -> Redis:
     """One Redis without persistence."""
     return Redis().start()
 
 
-@functools.cache
+@_shared
 def shared_valkey() -> Redis:
     """One Valkey without persistence."""
     return Redis(program=valkey_program()).start()
@@ -59,36 +76,36 @@ def valkey_program() -> str:
     return found[0] if found else "valkey-server"
 
 
-@functools.cache
+@_shared
 def shared_redis_tls() -> Redis:
     """One that speaks TLS alone."""
     return Redis(tls=True).start()
 
 
-@functools.cache
+@_shared
 def shared_redis_cluster() -> RedisCluster:
     """Three masters."""
     return RedisCluster().start()
 
 
-@functools.cache
+@_shared
 def shared_redlock() -> Group[Redis]:
     """Five independent ones, which remember nothing: they are not restarted."""
     return Group([Redis() for _ in range(5)]).start()
 
 
-@functools.cache
+@_shared
 def shared_sentinel() -> RedisSentinel:
     """A master and a replica under three Sentinels, which let it be when a busy machine keeps it waiting."""
     return RedisSentinel(down_after_ms=60_000).start()
 
 
-@functools.cache
+@_shared
 def shared_etcd() -> Etcd:
     return Etcd().start()
 
 
-@functools.cache
+@_shared
 def shared_etcd_cluster() -> EtcdCluster:
     """Three members."""
     return EtcdCluster().start()
@@ -103,24 +120,24 @@ class _Untidied(ZooKeeper):
         return [java, "-Dznode.container.checkIntervalMs=86400000", *rest]
 
 
-@functools.cache
+@_shared
 def shared_zookeeper() -> ZooKeeper:
     """It gives sessions of any length, so that tests may ask for any ttl."""
     return _Untidied(settings={"maxSessionTimeout": "86400000"}).start()
 
 
-@functools.cache
+@_shared
 def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
     """Three members."""
     return ZooKeeperEnsemble().start()
 
 
-@functools.cache
+@_shared
 def shared_postgresql() -> PostgreSQL:
     return PostgreSQL().start()
 
 
-@functools.cache
+@_shared
 def shared_pgbouncer() -> PgBouncer:
     """In transaction mode, in front of the shared PostgreSQL."""
     return PgBouncer(shared_postgresql()).start()

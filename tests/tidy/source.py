@@ -34,6 +34,9 @@ def project_files() -> tuple[Path, ...]:
     return tuple(path for name in folders for path in sorted((ROOT / name).rglob("*")) if path.is_file())
 
 
+project_files()  # asked of git now: it is a process, and no test may start one here
+
+
 def python_files(folder: Path) -> list[Path]:
     return [path for path in project_files() if path.suffix == ".py" and path.is_relative_to(folder)]
 

@@ -98,6 +98,7 @@ def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
+@pytest.mark.realtime
 def test_importing_needs_no_other_package() -> None:
     """Without site-packages, as on a machine where nothing else is installed."""
     code = """
@@ -112,6 +113,7 @@ def test_importing_needs_no_other_package() -> None:
         child.succeed()
 
 
+@pytest.mark.realtime
 def test_threads_never_import_asyncio() -> None:
     """It costs a command line twenty milliseconds, and nothing there uses it."""
     code = """

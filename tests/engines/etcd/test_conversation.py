@@ -13,6 +13,8 @@ from holdfast.engines.etcd.calls import Failed, Send
 from holdfast.engines.etcd.conversation import Conversation
 from holdfast.engines.etcd.options import parse_options
 
+pytestmark = pytest.mark.timeless
+
 
 def talk(switches: list[str]) -> Conversation:
     options = parse_options(parse_url("etcd://a:1,b:2"), {})

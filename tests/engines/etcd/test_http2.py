@@ -34,6 +34,8 @@ from holdfast.engines.etcd.http2 import (
     packed,
 )
 
+pytestmark = pytest.mark.timeless
+
 PATH = "/etcdserverpb.KV/Range"
 HEADERS_OF_A_RESPONSE = [(":status", "200"), ("content-type", "application/grpc")]
 FINE = [("grpc-status", "0"), ("grpc-message", "")]

@@ -22,6 +22,8 @@ from holdfast.engines.etcd.options import Options, parse_options
 from holdfast.engines.etcd.retention import LENGTHS, PARTS, Retention, lease_id
 from support import run_python
 
+pytestmark = pytest.mark.timeless
+
 
 def parsed(url: str, **given: Any) -> Options:
     return parse_options(parse_url(url), given)
@@ -78,6 +80,7 @@ def test_secrets_are_not_shown() -> None:
     client.close()
 
 
+@pytest.mark.realtime
 def test_a_certificate_that_is_not_there_is_named() -> None:
     with (
         holdfast.connect("etcd://localhost:1?ca=/nowhere/ca.pem") as client,
@@ -86,6 +89,7 @@ def test_a_certificate_that_is_not_there_is_named() -> None:
         client.lock("x").acquire()
 
 
+@pytest.mark.realtime
 def test_a_missing_package_is_named() -> None:
     code = """
     import sys

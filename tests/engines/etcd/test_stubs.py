@@ -12,6 +12,8 @@ from holdfast.engines.etcd.calls import KEEP_ALIVE, METHODS, WATCH
 from support import run_python
 from tidy.source import ROOT
 
+pytestmark = pytest.mark.timeless
+
 
 def test_the_stubs_are_current() -> None:
     """What was generated and what would be generated describe the same messages."""
@@ -33,6 +35,7 @@ def test_every_message_survives_the_wire(method: object) -> None:
         assert message.FromString(message().SerializeToString()) == message()
 
 
+@pytest.mark.realtime
 def test_another_librarys_messages_do_not_clash_with_ours() -> None:
     """They live in a pool of their own: the same names, differently described, are nobody's business."""
     code = """

@@ -19,6 +19,8 @@ from holdfast.rules.record import Ended
 from holdfast.rules.tickets import Ticket, Watched
 from support import wait_until
 
+pytestmark = pytest.mark.timeless
+
 
 class Heard:
     """A table of watches, and what came of it."""
@@ -175,6 +177,7 @@ def test_everything_is_everything_in_the_names_folder() -> None:
     assert list(create.filters) == []
 
 
+@pytest.mark.realtime
 def test_compaction_harms_nobody(connect: Connect, hold: Hold, admin: Admin) -> None:
     """Neither those who wait nor those who watch, nor the next who come."""
     holder, other = connect(), connect()

@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
+from contract.engines import takes_seconds
 from contract.harness import World, held
 from engines.postgres.looking import granted
 from faults.children import acting, holding, waiting
@@ -360,7 +361,7 @@ async def test_a_value_that_was_set_outlives_a_crash(world: World, schema: str) 
         await ann(client.close)
 
 
-@pytest.mark.slow
+@takes_seconds
 @pytest.mark.parametrize("seconds", [-7200.0, 7200.0], ids=["back", "forward"])
 async def test_a_clock_that_jumps_sets_back_no_token_and_takes_no_lock_in_silence(
     world: World, schema: str, seconds: float

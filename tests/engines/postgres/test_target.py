@@ -13,6 +13,8 @@ from holdfast.engines.postgres import open_client
 from holdfast.engines.postgres.target import Target, target_of_client, target_of_url
 from support.servers import shared_postgresql
 
+pytestmark = pytest.mark.timeless
+
 
 def target(text: str, **options: object) -> Target:
     return target_of_url(parse_url(text), options)
@@ -88,6 +90,7 @@ def test_what_libpq_cannot_read_is_refused_without_being_repeated(url: str) -> N
 # --- live clients -------------------------------------------------------------------------------
 
 
+@pytest.mark.realtime
 def test_a_live_connection_lends_its_settings(schema: str) -> None:
     with psycopg.connect(shared_postgresql().url) as connection:
         engine = open_client(connection, "space", {"schema": schema})
@@ -97,6 +100,7 @@ def test_a_live_connection_lends_its_settings(schema: str) -> None:
     assert engine.url.startswith("postgresql://")
 
 
+@pytest.mark.realtime
 def test_locks_on_the_server_of_a_live_connection(schema: str) -> None:
     with psycopg.connect(shared_postgresql().url) as connection:
         with holdfast.connect(connection, schema=schema) as client, client.lock("x"):

@@ -12,6 +12,8 @@ from holdfast.engines.redis.loading import NAMES, assembled, load
 from holdfast.engines.redis.translation import command, commands_for_tend, pack, packed
 from holdfast.rules.requests import Acquire, Refresh, Release, Renew
 
+pytestmark = pytest.mark.timeless
+
 SPACE = Space("shop")
 CLUSTER = Space("shop", sharded=True)
 

@@ -11,6 +11,8 @@ from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
 from holdfast.engines.redis.settings import Address, Settings, settings_from_url
 
+pytestmark = pytest.mark.timeless
+
 
 def settings(url: str, **options: object) -> Settings:
     return settings_from_url(parse_url(url), options)

@@ -10,6 +10,8 @@ from holdfast.core.urls import parse_url
 from holdfast.engines.redis.settings import Address
 from holdfast.engines.redlock.settings import RedlockSettings, settings_from_url
 
+pytestmark = pytest.mark.timeless
+
 
 def settings(url: str, **options: object) -> RedlockSettings:
     return settings_from_url(parse_url(url), options)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engines.zookeeper.dating import LAG, Dating
+
+pytestmark = pytest.mark.timeless
 
 
 def test_a_connection_counts_at_once() -> None:

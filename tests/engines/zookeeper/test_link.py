@@ -10,6 +10,8 @@ from holdfast.engines.zookeeper.link import Link
 from holdfast.engines.zookeeper.options import Options
 from holdfast.protocols.tickets.ops import NoSession
 
+pytestmark = pytest.mark.timeless
+
 SESSION = 7
 OPTIONS = Options(hosts=("127.0.0.1:1",), prefix="/holdfast", session_timeout=10.0, auth=(), more={})
 

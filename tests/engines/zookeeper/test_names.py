@@ -22,6 +22,8 @@ from holdfast.engines.zookeeper.names import (
 )
 from holdfast.rules.tickets import Settings
 
+pytestmark = pytest.mark.timeless
+
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 
 

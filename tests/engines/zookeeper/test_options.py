@@ -12,6 +12,8 @@ from holdfast.core.urls import parse_url
 from holdfast.engines.zookeeper.options import parse_options
 from support import run_python
 
+pytestmark = pytest.mark.timeless
+
 SECRET = "s3cret"
 
 
@@ -85,6 +87,7 @@ def test_secrets_are_not_shown() -> None:
     client.close()
 
 
+@pytest.mark.realtime
 def test_without_kazoo_it_is_said_what_to_install() -> None:
     code = """
         import sys
