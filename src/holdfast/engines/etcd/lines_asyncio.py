@@ -281,6 +281,8 @@ class Connection:
             async with asyncio.timeout_at(ends_at):
                 await turn
         except TimeoutError:
+            if any(line.failure is None and not line.http2.heard for line in self._lines):
+                raise Failed(NEVER_SENT, f"not a word from {self._member.endpoint}") from None
             raise Failed(ALL_BUSY, f"{self._member.endpoint} takes no more calls at a time") from None
         finally:
             self._queue.remove(turn)
