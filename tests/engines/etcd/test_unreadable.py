@@ -422,9 +422,7 @@ def test_a_server_that_takes_no_call_at_all_is_told_as_busy(driver: str) -> None
             await asyncio.to_thread(wait_until, lambda: not connection._lines[0].http2.has_room())
             with pytest.raises(Failed) as failure:
                 await connection.call("Put", PUT, 0.2, ())
-            assert failure.value.code in (ALL_BUSY, "DEADLINE_EXCEEDED"), (
-                "nobody takes the next one"
-            )
+            assert failure.value.code in (ALL_BUSY, "DEADLINE_EXCEEDED"), "nobody takes the next one"
         finally:
             await connection.close()
 
