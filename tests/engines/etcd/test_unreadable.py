@@ -392,6 +392,23 @@ def test_more_calls_than_the_server_takes_wait_for_their_turn(calls_max: int) ->
     assert narrow.connections <= lines_asyncio.LINES_MAX
 
 
+def test_calls_that_come_just_when_the_connection_is_made_find_it() -> None:
+    """Also between its making and word of it: they must not spin."""
+
+    async def run(member: Member) -> None:
+        for _ in range(10):
+            connection = lines_asyncio.Connection(member)
+            calls = []
+            for _ in range(40):
+                calls.append(asyncio.ensure_future(connection.call("Put", PUT, 15.0, ())))
+                await asyncio.sleep(0)
+            await asyncio.gather(*calls)
+            await connection.close()
+
+    with Narrow(2).listening() as member:
+        asyncio.run(asyncio.wait_for(run(member), 60))
+
+
 def test_a_watch_does_not_take_the_only_call_there_is() -> None:
     narrow = Narrow(1)
 

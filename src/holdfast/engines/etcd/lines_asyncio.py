@@ -298,12 +298,19 @@ class Connection:
             turn.set_result(None)
 
     def _opened(self, opening: asyncio.Task[Line]) -> None:
-        self._opening = None
+        if self._opening is opening:
+            self._opening = None  # it was cancelled before it began
         if not opening.cancelled():
             opening.exception()  # whoever waits for it has it, too
         self._changed()
 
     async def _connect(self, timeout: float) -> Line:
+        try:
+            return await self._new_line(timeout)
+        finally:
+            self._opening = None  # at once: nobody waits for one that is done
+
+    async def _new_line(self, timeout: float) -> Line:
         member = self._member
         try:
             async with asyncio.timeout(timeout):
