@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engines.etcd.calls import Failed
-from holdfast.engines.etcd.failures import NEVER_SENT
+from holdfast.engines.etcd.failures import NEVER_SENT, UNREADABLE
 from holdfast.engines.etcd.http2 import (
     DATA,
     GOAWAY,
@@ -21,6 +21,8 @@ from holdfast.engines.etcd.http2 import (
     MESSAGE_BYTES_MAX,
     OPENING,
     OUR_FRAME_BYTES,
+    OUR_STREAM_WINDOW,
+    OUR_WINDOW,
     PING,
     PUSH,
     RESET,
@@ -211,13 +213,14 @@ def test_a_server_is_told_that_there_is_room_again(client: Http2, server: Server
     call = begin(client, b"x", is_last=False)
     server.hear()
     server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    call.taken = client._taken = 2**30 - 2
+    client._uncredited = OUR_WINDOW // 2 - 2
+    call._uncredited = OUR_STREAM_WINDOW // 2 - 2
     server.send(call.stream, b"more")
     server.say()
     windows = client.outgoing().removeprefix(_frame(SETTINGS, 1, 0))
-    assert windows == _frame(WINDOW, 0, 0, (2**30 + 7).to_bytes(4)) + _frame(
-        WINDOW, 0, call.stream, (2**30 + 7).to_bytes(4)
-    )
+    assert windows == _frame(WINDOW, 0, 0, (OUR_WINDOW // 2 + 7).to_bytes(4)), "nobody has read it yet"
+    assert client.take(call) == [b"more"]
+    assert client.outgoing() == _frame(WINDOW, 0, call.stream, (OUR_STREAM_WINDOW // 2 + 7).to_bytes(4))
 
 
 def test_a_ping_is_answered_and_one_of_ours_too(client: Http2, server: Server) -> None:
@@ -394,7 +397,7 @@ def test_a_response_that_is_too_large_or_compressed_is_refused(client: Http2, se
         server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
         server.h2.send_data(call.stream, data)
         server.say()
-        assert failure_of(call).code == "RESOURCE_EXHAUSTED"
+        assert failure_of(call).code == UNREADABLE
         server.hear()
 
 

@@ -232,6 +232,7 @@ def test_hanging_up_leaves_the_encryption_alone() -> None:
         made = guarded.certificates
         context = ssl.create_default_context(cafile=str(made.authority))
         context.load_cert_chain(made.certificate, made.key)
+        context.set_alpn_protocols(["h2"])
         connection = lines.Connection(Member(guarded.address, guarded.host, guarded.port, context))
         line = connection._take(5.0, urgent=False)
         line.hang_up()

@@ -12,8 +12,9 @@ from ...errors import EngineUnavailable
 from ...model import Guarantees
 from ...protocols.tickets import Desk
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
+from ..prefixes import check_apart
 from ..tickets import TicketsThreads
-from .options import Options, parse_options
+from .options import PARTS, Options, parse_options
 
 __all__ = ["open_engine"]
 
@@ -61,6 +62,7 @@ class EtcdEngine:
         self.url = str(url)
         self._options = options
         self._namespace = namespace
+        check_apart(options.prefix.split("/"), namespace, PARTS)
         self._scope = f"{options.prefix}/{quote(namespace, safe='')}"
 
     def threads(self, hooks: Hooks) -> ThreadsAdapter:

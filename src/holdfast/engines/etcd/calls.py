@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
-from . import wire_pb2 as wire
+from google.protobuf.message import DecodeError
 
-__all__ = ["KEEP_ALIVE", "METHODS", "WATCH", "Failed", "Method", "Send"]
+from . import wire_pb2 as wire
+from .failures import UNREADABLE
+
+__all__ = ["KEEP_ALIVE", "METHODS", "WATCH", "Failed", "Method", "Send", "decoded"]
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -56,6 +59,14 @@ class Failed(Exception):
         super().__init__(code, details)
         self.code = code
         self.details = details
+
+
+def decoded(method: Method, message: bytes) -> Any:
+    """A response. Raises Failed: the server has answered, and nobody knows what."""
+    try:
+        return method.response.FromString(message)
+    except DecodeError:
+        raise Failed(UNREADABLE, "a response that is no message of etcd's") from None
 
 
 class Send(NamedTuple):

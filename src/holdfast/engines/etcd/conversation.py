@@ -128,12 +128,12 @@ class Conversation:
 
     def failure(self, connection: Any, error: Failed) -> Exception:
         """What a failed call means; after some, the next member is tried."""
-        failure = sorted_failure(error.code, error.details)
+        failure = sorted_failure(error.code, error.details, self._options.prefix)
         if error.code == ALL_BUSY:
             return failure
         if error.code == UNUSABLE:
             self.doubt(connection)
-            return Refused(error.details) if len(self._options.endpoints) > 1 else failure
+            return Refused(str(failure)) if len(self._options.endpoints) > 1 else failure
         if isinstance(failure, Refused | Unknown):
             self.doubt(connection)
         elif isinstance(failure, TokenExpired):

@@ -10,12 +10,14 @@ from ...errors import EngineUnavailable
 __all__ = [
     "ALL_BUSY",
     "NEVER_SENT",
+    "UNREADABLE",
     "UNUSABLE",
     "Compacted",
     "LeaseMissing",
     "LeaseThere",
     "TokenExpired",
     "sorted_failure",
+    "told_by_server",
 ]
 
 
@@ -41,6 +43,9 @@ NEVER_SENT: Final = "NEVER_SENT"
 ALL_BUSY: Final = "ALL_BUSY"
 """The same, and that is our own doing: the server has no part in it."""
 
+UNREADABLE: Final = "UNREADABLE"
+"""The server has seen the call and answered something that says nothing about it: it may have happened."""
+
 UNUSABLE: Final = "UNUSABLE"
 """The same: it is no etcd, or TLS with it cannot be had. Another member may be better."""
 
@@ -48,9 +53,9 @@ TOKENS: Final = ("invalid auth token", "revision of auth store is old")
 REFUSALS: Final = ("too many requests", "no leader")
 
 
-def sorted_failure(code: str, details: str) -> Exception:
-    """``code``: the name of gRPC's status code, or one of our own."""
-    told = _told(details)
+def sorted_failure(code: str, details: str, prefix: str = "holdfast") -> Exception:
+    """``code``: the name of gRPC's status code, or one of our own; ``prefix``: that of our keys."""
+    told = told_by_server(details)
     if code == "UNAUTHENTICATED" or any(text in details for text in TOKENS):
         return TokenExpired(told)
     if code == "NOT_FOUND" and "lease not found" in details:
@@ -65,12 +70,14 @@ def sorted_failure(code: str, details: str) -> Exception:
         return Refused(f"etcd refuses: {told}")
     if code == "DEADLINE_EXCEEDED":
         return Unknown("etcd did not answer in time")
+    if code == UNREADABLE:
+        return Unknown(f"etcd's answer cannot be read: {told}")
     if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"):
         return Unknown(f"etcd did not answer: {told}")
-    return EngineUnavailable(_hopeless(code, told))
+    return EngineUnavailable(_hopeless(code, told, prefix))
 
 
-def _hopeless(code: str, told: str) -> str:
+def _hopeless(code: str, told: str, prefix: str) -> str:
     if code == UNUSABLE:
         return told
     if code == "RESOURCE_EXHAUSTED" and "space exceeded" in told:
@@ -78,10 +85,16 @@ def _hopeless(code: str, told: str) -> str:
     if "user name is empty" in told:
         return "etcd asks who we are: write the user and the password into the URL, etcd://user:password@host"
     if code == "PERMISSION_DENIED":
-        return f"etcd does not permit this ({told}): the user needs to read and write below the prefix"
+        return (
+            f"etcd does not permit this ({told}): a role of the user needs readwrite on the keys that begin "
+            f"with {prefix}/: etcdctl role grant-permission ROLE readwrite {prefix}/ --prefix=true"
+        )
     return f"etcd refuses: {told} ({code})"
 
 
-def _told(details: str) -> str:
-    """The first line of what it says, within bounds. It repeats no request, and so no secret."""
-    return details.strip().partition("\n")[0][:200] or "no reason given"
+def told_by_server(details: str) -> str:
+    """The first line of what it says, within bounds and with control characters spelled out. It repeats no
+    request, and so no secret."""
+    line = details[:2000].strip().partition("\n")[0][:200]
+    shown = [each if each.isprintable() else each.encode("unicode_escape").decode() for each in line]
+    return "".join(shown) or "no reason given"

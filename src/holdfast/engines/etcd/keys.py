@@ -36,6 +36,12 @@ def end_of(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
+def _part(text: str) -> bytes:
+    """A nonce or a client's id, which are ASCII as Holdfast makes them. Whatever else comes from outside has
+    a key of its own, and there is nothing."""
+    return quote(text, safe="", errors="surrogatepass").encode("ascii")
+
+
 class Keys:
     """The keys of one namespace."""
 
@@ -66,15 +72,15 @@ class Keys:
         return unquote(name.decode("ascii")), rest
 
     def client(self, client: str) -> bytes:
-        return self._clients + client.encode("ascii") + b"/"
+        return self._clients + _part(client) + b"/"
 
     def note(self, nonce: str, client: str = "") -> bytes:
         """Where a client finds what became of an attempt; of its own ones, unless another is named."""
-        return self.client(client or nonce.rpartition("-")[0]) + NOTES + nonce.encode()
+        return self.client(client or nonce.rpartition("-")[0]) + NOTES + _part(nonce)
 
     def session(self, client: str, lease: int) -> bytes:
         return self.client(client) + b"s/%x" % lease
 
     @staticmethod
     def ticket(folder: bytes, mode: str, nonce: str) -> bytes:
-        return folder + (b"t/s/" if mode in SHARED_MODES else b"t/x/") + nonce.encode()
+        return folder + (b"t/s/" if mode in SHARED_MODES else b"t/x/") + _part(nonce)

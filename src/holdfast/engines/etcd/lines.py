@@ -16,10 +16,10 @@ from typing import Any, Final
 from ...core.ops import Refused
 from ..bell import Bell
 from ..sockets import SocketLine, SocketPool, told, tune
-from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
-from .failures import ALL_BUSY, NEVER_SENT
+from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
+from .failures import ALL_BUSY, NEVER_SENT, UNREADABLE
 from .http2 import Broken, Call, Http2, packed
-from .members import Member, closed_by_server, no_grpc, not_connected
+from .members import Member, check_protocol, closed_by_server, no_grpc, not_connected
 
 __all__ = ["Connection", "Stream"]
 
@@ -35,6 +35,9 @@ allow to be asked more often than every five seconds."""
 
 IDLE_SECONDS: Final = 0.1
 """One unused for longer is looked at before it is used: a server may have closed it."""
+
+IDLE_READS: Final = 16
+"""So often at most: while nothing is asked there is hardly anything to say."""
 
 PONG_SECONDS: Final = 0.1
 """Pings are answered so late, together."""
@@ -107,9 +110,12 @@ class Line(SocketLine):
             raise TimeoutError
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it, or is about to."""
+        """Whether the server has closed it, or is about to, or has more to say than one reads in passing."""
         try:
-            while data := self._socket.recv(READ_BYTES):
+            for _ in range(IDLE_READS):
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    break
                 self.http2.feed(data)
         except NOT_NOW:
             return self.http2.is_ending
@@ -132,14 +138,14 @@ class Connection(SocketPool[Line]):
         method = METHODS[name]
         call = self._exchange(method, packed(request.SerializeToString()), timeout, metadata, urgent)
         if len(call.messages) != 1:
-            raise Failed("INTERNAL", "not one response")
-        return method.response.FromString(call.messages[0])
+            raise Failed(UNREADABLE, "not one response")
+        return decoded(method, call.messages[0])
 
     def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
         """As many responses, or fewer."""
         data = b"".join([packed(each.SerializeToString()) for each in requests])
         call = self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
-        return [KEEP_ALIVE.response.FromString(each) for each in call.messages]
+        return [decoded(KEEP_ALIVE, each) for each in call.messages]
 
     def _exchange(
         self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
@@ -150,6 +156,7 @@ class Connection(SocketPool[Line]):
             if started - line.answered_at > PONG_SECONDS:
                 line.http2.answer_pings()
                 line.answered_at = started
+            self._await_room(line, started + timeout)
             call = line.http2.begin(method.path, metadata, timeout, data, is_last=True)
             self._finish(line, call, started + timeout)
             line.used_at = monotonic()
@@ -164,6 +171,21 @@ class Connection(SocketPool[Line]):
         if call.failure is not None:
             raise call.failure
         return call
+
+    def _await_room(self, line: Line, ends_at: float) -> None:
+        """Until the server takes a call: what it allows at a time may be none for a while."""
+        http2 = line.http2
+        try:
+            while not http2.has_room():
+                if http2.is_ending:
+                    raise Failed(NEVER_SENT, "the server is about to end")
+                line.hear(ends_at)
+                if http2.has_outgoing():
+                    line.say(ends_at)
+        except TimeoutError:
+            raise Failed(ALL_BUSY, f"{self._member.endpoint} takes no more calls") from None
+        except (Broken, OSError) as error:
+            raise Failed(NEVER_SENT, f"the connection broke: {error}") from None
 
     def _finish(self, line: Line, call: Call, ends_at: float) -> None:
         try:
@@ -224,7 +246,9 @@ class Connection(SocketPool[Line]):
             tune(connected)
             connected.settimeout(max(ends_at - monotonic(), 0.001))
             if member.protection is not None:
-                connected = member.protection.wrap_socket(connected, server_hostname=member.host)
+                protected = member.protection.wrap_socket(connected, server_hostname=member.host)
+                connected = protected
+                check_protocol(member, protected.selected_alpn_protocol())
             return Line(connected, Http2(member.scheme, member.endpoint))
         except OSError as error:
             connected.close()
@@ -316,8 +340,7 @@ class Stream:
             raise Failed("UNAVAILABLE", "the server takes nothing any more") from None
         except (OSError, ValueError, Broken) as error:
             raise Failed("UNAVAILABLE", f"the stream broke: {error}") from None
-        messages, call.messages = call.messages, []
-        return [WATCH.response.FromString(each) for each in messages]
+        return [decoded(WATCH, each) for each in http2.take(call)]
 
     def _say(self) -> None:
         requests = []

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Any, Final
 
 from ..sockets import HARD_CLOSE, told
 from ..sockets_asyncio import give_to_loop, reach
-from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
-from .failures import ALL_BUSY, NEVER_SENT, UNUSABLE
+from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
+from .failures import ALL_BUSY, NEVER_SENT, UNREADABLE, UNUSABLE
 from .http2 import Broken, Call, Http2, packed
 from .lines import ANSWER_SECONDS, PONG_SECONDS, QUIET_SECONDS
-from .members import Member, closed_by_server, no_grpc, not_connected
+from .members import Member, check_protocol, closed_by_server, no_grpc, not_connected
 
 __all__ = ["Connection", "Stream"]
+
+LINES_MAX: Final = 4
+"""So many connections to one member, where the server takes fewer calls over one than there are."""
+
+UNSENT_BYTES_MAX: Final = 16 << 20
+"""What the server has not taken: it may not read, and have us answer all the same."""
 
 
 class Line(asyncio.Protocol):
     """One connection of the loop's."""
 
-    def __init__(self, member: Member, connected: socket.socket) -> None:
+    def __init__(self, member: Member, connected: socket.socket, changed: Callable[[], None]) -> None:
         self._member = member
+        self._changed = changed
+        """Called when there may be room for another call, or none ever."""
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         """As the loop makes it, once connected."""
@@ -60,6 +71,7 @@ class Line(asyncio.Protocol):
         self.http2.cancel(call)
         self._tell([call])
         self.flush_soon()
+        self._changed()
 
     def flush_soon(self) -> None:
         """What is asked in one turn of the loop goes out in one write."""
@@ -71,6 +83,8 @@ class Line(asyncio.Protocol):
         self._is_to_flush = False
         if self._transport is not None and self.failure is None and self.http2.has_outgoing():
             self._transport.write(self.http2.outgoing())
+            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self._end(Failed("UNAVAILABLE", "the server takes nothing any more"))
 
     # --- what comes -----------------------------------------------------------------------------
 
@@ -85,8 +99,9 @@ class Line(asyncio.Protocol):
             self._end(no_grpc(self._member, self.http2, broken))
         else:
             self._flush()
-            if self.http2.has_pings() and self._pong is None:
+            if self.http2.has_pings() and self._pong is None and self.failure is None:
                 self._pong = self._loop.call_later(PONG_SECONDS, self._answer_pings)
+            self._changed()
 
     def _answer_pings(self) -> None:
         self._pong = None
@@ -120,6 +135,11 @@ class Line(asyncio.Protocol):
         self._heard = False
         self._timer = self._loop.call_later(seconds, self._look, seconds)
 
+    def alpn(self) -> str | None:
+        """The protocol that TLS agreed on."""
+        protected: ssl.SSLObject = self._transport.get_extra_info("ssl_object")
+        return protected.selected_alpn_protocol()
+
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, failure: Failed) -> None:
@@ -132,6 +152,7 @@ class Line(asyncio.Protocol):
                 timer.cancel()
         self.http2.lost(failure.details)
         self._tell(list(self._waiting))
+        self._changed()
         if self._transport is not None:
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
@@ -158,29 +179,34 @@ class Connection:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
-        self._lines: set[Line] = set()
+        self._lines: list[Line] = []
+        self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
+        """Calls that wait for room."""
         self._is_closed = False
 
     # --- calls ----------------------------------------------------------------------------------
 
-    async def call(self, name: str, request: Any, timeout: float, metadata: Metadata) -> Any:
+    async def call(
+        self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False
+    ) -> Any:
         """One request, one response. Raises Failed."""
         method = METHODS[name]
-        call = await self._exchange(method, packed(request.SerializeToString()), timeout, metadata)
+        call = await self._exchange(method, packed(request.SerializeToString()), timeout, metadata, urgent)
         if len(call.messages) != 1:
-            raise Failed("INTERNAL", "not one response")
-        return method.response.FromString(call.messages[0])
+            raise Failed(UNREADABLE, "not one response")
+        return decoded(method, call.messages[0])
 
     async def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
         """As many responses, or fewer."""
         data = b"".join([packed(each.SerializeToString()) for each in requests])
-        call = await self._exchange(KEEP_ALIVE, data, timeout, metadata)
-        return [KEEP_ALIVE.response.FromString(each) for each in call.messages]
+        call = await self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
+        return [decoded(KEEP_ALIVE, each) for each in call.messages]
 
-    async def _exchange(self, method: Method, data: bytes, timeout: float, metadata: Metadata) -> Call:
-        line = await self._open(timeout)
+    async def _exchange(
+        self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
+    ) -> Call:
+        line = await self._open(timeout, urgent)
         call = line.begin(method, data, timeout, metadata)
         try:
             async with asyncio.timeout(timeout):
@@ -201,20 +227,39 @@ class Connection:
 
     # --- the connection -------------------------------------------------------------------------
 
-    async def _open(self, timeout: float) -> Line:
-        """The line in place, or a new one. Whoever gives up leaves it to the others."""
-        line = self._line
-        if line is not None and line.failure is None and line.http2.has_room():
-            return line
-        if self._is_closed:
-            raise Failed(NEVER_SENT, "the connection was closed")
-        opening = self._opening
-        if opening is None:
-            opening = self._opening = asyncio.ensure_future(self._connect(timeout))
-            opening.add_done_callback(self._opened)
+    async def _open(self, timeout: float, urgent: bool = False) -> Line:
+        """A line that takes one call more. Where all are full another is made, and where there are enough of
+        them, calls wait in turn. Whoever gives up leaves what is being made to the others."""
+        ends_at = asyncio.get_running_loop().time() + timeout
+        is_next = urgent
+        while True:
+            if self._is_closed:
+                raise Failed(NEVER_SENT, "the connection was closed")
+            if is_next or not self._queue:
+                for line in self._lines:
+                    if line.failure is None and line.http2.has_room():
+                        return line
+            opening = self._opening
+            if opening is None and self._needs_another():
+                opening = self._opening = asyncio.ensure_future(self._connect(timeout))
+                opening.add_done_callback(self._opened)
+            if opening is None:
+                await self._turn(ends_at, urgent)
+                is_next = True
+            else:
+                made = await self._made_by(opening, ends_at)
+                if made.failure is not None:
+                    raise _not_begun(made)
+
+    def _needs_another(self) -> bool:
+        """Not while one is new: how many calls it takes is told soon."""
+        usable = [line for line in self._lines if line.failure is None and not line.http2.is_ending]
+        return len(usable) < LINES_MAX and all(line.http2.heard for line in usable)
+
+    async def _made_by(self, opening: asyncio.Task[Line], ends_at: float) -> Line:
         try:
-            async with asyncio.timeout(timeout):
-                line = await asyncio.shield(opening)
+            async with asyncio.timeout_at(ends_at):
+                return await asyncio.shield(opening)
         except TimeoutError:
             raise Failed(NEVER_SENT, f"no connection to {self._member.endpoint} in time") from None
         except asyncio.CancelledError:
@@ -222,25 +267,65 @@ class Connection:
             if opening.cancelled() and not (us is not None and us.cancelling()):
                 raise Failed(NEVER_SENT, "the connection was closed") from None
             raise
-        if line.failure is not None or not line.http2.has_room():
-            raise _not_begun(line)
-        return line
+
+    async def _turn(self, ends_at: float, urgent: bool) -> None:
+        """Until there may be room: for one at a time, in the order in which they came. What is urgent comes
+        first."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        if urgent:
+            self._queue.appendleft(turn)
+        else:
+            self._queue.append(turn)
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await turn
+        except TimeoutError:
+            if any(line.failure is None and not line.http2.heard for line in self._lines):
+                raise Failed(NEVER_SENT, f"not a word from {self._member.endpoint}") from None
+            raise Failed(ALL_BUSY, f"{self._member.endpoint} takes no more calls at a time") from None
+        finally:
+            self._queue.remove(turn)
+            loop.call_soon(self._changed)  # when we have taken what there was, or not
+
+    def _changed(self) -> None:
+        """There may be room for the next, or another line is to be made."""
+        turn = next(iter(self._queue), None)
+        if turn is None or turn.done():
+            return
+        has_room = any(line.failure is None and line.http2.has_room() for line in self._lines)
+        if has_room or self._is_closed or self._opening is not None or self._needs_another():
+            turn.set_result(None)
 
     def _opened(self, opening: asyncio.Task[Line]) -> None:
-        self._opening = None
-        if not opening.cancelled() and opening.exception() is None:
-            self._line = opening.result()
+        if self._opening is opening:
+            self._opening = None  # it was cancelled before it began
+        if not opening.cancelled():
+            opening.exception()  # whoever waits for it has it, too
+        self._changed()
 
     async def _connect(self, timeout: float) -> Line:
+        try:
+            return await self._new_line(timeout)
+        finally:
+            self._opening = None  # at once: nobody waits for one that is done
+
+    async def _new_line(self, timeout: float) -> Line:
         member = self._member
         try:
             async with asyncio.timeout(timeout):
                 connected = await reach(member.host, member.port, timeout)
-                made = Line(member, connected)
+                made = Line(member, connected, self._changed)
                 await give_to_loop(connected, made, member.protection, member.host)
         except (OSError, UnicodeError) as error:
             raise not_connected(member, error) from None
-        self._lines = {line for line in self._lines if line.failure is None} | {made}
+        if member.protection is not None:
+            try:
+                check_protocol(member, made.alpn())
+            except Failed:
+                made.close()
+                raise
+        self._lines = [*[line for line in self._lines if line.failure is None], made]
         return made
 
     async def close(self) -> None:
@@ -287,8 +372,10 @@ class Stream:
             if call.is_over:
                 raise call.failure or Failed("UNAVAILABLE", "the stream ended")
             await self._line.news(call)
-        messages, call.messages = call.messages, []
-        return [WATCH.response.FromString(each) for each in messages]
+        messages = self._line.http2.take(call)
+        if self._line.http2.has_outgoing():
+            self._line.flush_soon()
+        return [decoded(WATCH, each) for each in messages]
 
     def cancel(self) -> None:
         self._line.cancel(self._call)

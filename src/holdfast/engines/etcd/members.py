@@ -11,7 +11,7 @@ from .failures import NEVER_SENT, UNUSABLE
 from .http2 import Broken, Http2
 from .options import Options
 
-__all__ = ["Member", "closed_by_server", "member_of", "no_grpc", "not_connected"]
+__all__ = ["Member", "check_protocol", "closed_by_server", "member_of", "no_grpc", "not_connected"]
 
 
 class Member(NamedTuple):
@@ -53,6 +53,16 @@ def not_connected(member: Member, error: Exception) -> Failed:
             NEVER_SENT, f"no TLS with {member.endpoint} ({told(error)}): is it a server without TLS?"
         )
     return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
+
+
+def check_protocol(member: Member, chosen: str | None) -> None:
+    """By TLS's ALPN, which etcd always answers: before anything is sent to what is no etcd. Raises Failed."""
+    if chosen != "h2":
+        raise Failed(
+            UNUSABLE,
+            f"{member.endpoint} does not offer HTTP/2 in its TLS handshake (ALPN: {chosen or 'none'}): "
+            "is it etcd's port for clients, or a proxy that does not pass on gRPC?",
+        )
 
 
 def no_grpc(member: Member, http2: Http2, broken: Broken) -> Failed:

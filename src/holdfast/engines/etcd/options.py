@@ -15,6 +15,8 @@ __all__ = ["Options", "parse_options"]
 
 PORT: Final = 2379
 PREFIX: Final = "holdfast"
+PARTS: Final = ("c", "n")
+"""Below a namespace: what clients are told, and names."""
 KNOWN: Final = ("ca", "cert", "key", "tls")
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("0", "false", "no", "off")
@@ -112,6 +114,8 @@ def _endpoint(text: str) -> str:
 
 def _prefix(path: str) -> str:
     prefix = path.strip("/")
+    if not prefix.isprintable():
+        raise InvalidArgument(f"{prefix!r} is no prefix: write etcd://host/one or etcd://host/one/two")
     return prefix or PREFIX
 
 

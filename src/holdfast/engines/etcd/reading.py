@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ...errors import EngineUnavailable
 from ...protocols.tickets.payload import decode_note, decode_settings, decode_ticket, decode_value
 from ...rules.record import Ended, StoredValue
 from ...rules.tickets import Settings, Stand, Ticket, ordered, token_at
 from . import wire_pb2 as wire
 from .keys import KIND, LIMIT, TICKETS, VALUE
 
-__all__ = ["Handle", "kind_bytes", "kvs_of", "stand_of", "ticket_of"]
+__all__ = ["Handle", "kind_bytes", "kvs_of", "mail_of", "stand_of", "tells_an_end", "ticket_of"]
 
 
 class Handle(NamedTuple):
@@ -38,6 +39,26 @@ def ticket_of(kv: wire.KeyValue) -> Ticket:
 
 def kvs_of(responses: Iterable[wire.ResponseOp]) -> list[wire.KeyValue]:
     return [kv for response in responses for kv in response.response_range.kvs]
+
+
+def mail_of(rest: bytes) -> int | str | None:
+    """What a key below a client's own is about: a session, an attempt, or nothing that we put there."""
+    what, _, which = rest.partition(b"/")
+    if what == b"n" and which.isascii():
+        return which.decode("ascii")
+    try:
+        return int(which, 16) if what == b"s" else None
+    except ValueError:
+        return None
+
+
+def tells_an_end(note: bytes) -> bool:
+    """Whether somebody else ended the attempt. A note that cannot be read may say so: its attempt is looked
+    at."""
+    try:
+        return decode_note(note).reason != "withdrawn"
+    except EngineUnavailable:
+        return True
 
 
 def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:

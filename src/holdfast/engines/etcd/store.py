@@ -45,7 +45,7 @@ from .conversation import Conversation
 from .drafts import Draft, what_stands
 from .failures import Compacted, LeaseMissing, LeaseThere
 from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
-from .reading import Handle, kind_bytes, kvs_of, stand_of
+from .reading import Handle, kind_bytes, kvs_of, mail_of, stand_of, tells_an_end
 from .requests import (
     absent,
     created_at,
@@ -415,11 +415,11 @@ class EtcdStore:
         kvs = await self._pages(start, end_of(start))
         ended, living = [], []
         for kv in kvs:
-            what, _, which = kv.key[len(start) :].partition(b"/")
-            if what == b"s":
-                living.append(int(which, 16))
-            elif decode_note(kv.value).reason != "withdrawn":
-                ended.append(which.decode())
+            which = mail_of(kv.key[len(start) :])
+            if isinstance(which, int):
+                living.append(which)
+            elif which is not None and tells_an_end(kv.value):
+                ended.append(which)
         return ended, living
 
 

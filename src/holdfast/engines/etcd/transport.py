@@ -17,7 +17,7 @@ from .. import scripts
 from . import wire_pb2 as wire
 from .calls import Failed, Send
 from .conversation import Conversation
-from .failures import TokenExpired
+from .failures import TokenExpired, told_by_server
 from .inbox import Inbox
 from .keys import Keys
 from .lines import Connection, Stream
@@ -135,7 +135,7 @@ class Watcher:
         if confirmed.wait(self._talk.timeout):
             return
         if self._watches.refusal:
-            raise EngineUnavailable(f"etcd does not let us watch: {self._watches.refusal}")
+            raise EngineUnavailable(f"etcd does not let us watch: {told_by_server(self._watches.refusal)}")
         self._talk.doubt(self._followed)
         raise Refused("etcd did not confirm in time that it watches")
 

@@ -17,7 +17,7 @@ from ..turns_asyncio import Turns
 from . import wire_pb2 as wire
 from .calls import Failed, Send
 from .conversation import Conversation
-from .failures import NEVER_SENT, TokenExpired
+from .failures import NEVER_SENT, TokenExpired, told_by_server
 from .inbox import Inbox
 from .keys import Keys
 from .lines_asyncio import Connection, Stream
@@ -83,9 +83,9 @@ class EtcdAsyncio:
 
     @staticmethod
     async def _call(op: Send) -> Any:
-        connection, method, requests, timeout, metadata, _ = op
+        connection, method, requests, timeout, metadata, urgent = op
         if method:
-            return await connection.call(method, requests[0], timeout, metadata)
+            return await connection.call(method, requests[0], timeout, metadata, urgent)
         return await connection.keep_alive(requests, timeout, metadata)
 
     async def listen(self) -> None:
@@ -143,7 +143,8 @@ class Watcher:
                 await confirmed.wait()
         except TimeoutError:
             if self._watches.refusal:
-                raise EngineUnavailable(f"etcd does not let us watch: {self._watches.refusal}") from None
+                told = told_by_server(self._watches.refusal)
+                raise EngineUnavailable(f"etcd does not let us watch: {told}") from None
             self._talk.doubt(self._followed)
             raise Refused("etcd did not confirm in time that it watches") from None
 

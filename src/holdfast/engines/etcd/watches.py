@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ...protocols.tickets.ops import EVERYTHING, Arm
-from ...protocols.tickets.payload import decode_note
 from . import wire_pb2 as wire
 from .keys import LIMIT, TICKETS, Keys, end_of
+from .reading import mail_of, tells_an_end
 
 __all__ = ["INBOX", "Armed", "Watches"]
 
@@ -183,10 +183,8 @@ class Watches:
         """Mail for the client."""
         start = len(self._keys.client(self._client))
         for event in events:
-            what, _, which = event.kv.key[start:].partition(b"/")
-            if what == b"s" and event.type == wire.Event.DELETE:
-                self._session_over(int(which, 16))
-            if what != b"n" or event.type != wire.Event.PUT:
-                continue
-            if decode_note(event.kv.value).reason != "withdrawn":
-                self._ended(which.decode())
+            which = mail_of(event.kv.key[start:])
+            if isinstance(which, int) and event.type == wire.Event.DELETE:
+                self._session_over(which)
+            elif isinstance(which, str) and event.type == wire.Event.PUT and tells_an_end(event.kv.value):
+                self._ended(which)

@@ -11,9 +11,10 @@ from ...errors import Unsupported
 from ...model import Guarantees
 from ...protocols.tickets import Desk
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
+from ..prefixes import check_apart
 from ..tickets import TicketsThreads
 from .names import Paths
-from .options import Options, parse_client, parse_options
+from .options import PARTS, Options, parse_client, parse_options
 from .transport import ZooKeeperThreads
 
 __all__ = ["open_client", "open_engine"]
@@ -64,6 +65,7 @@ class ZooKeeperEngine:
     def __init__(self, url: str, options: Options, namespace: str) -> None:
         self.url = url
         self._options = options
+        check_apart(options.prefix.strip("/").split("/"), namespace, PARTS)
         self._paths = Paths(options.prefix, namespace)
 
     def _seconds_for(self, ttl: float) -> float:

@@ -49,6 +49,7 @@ def sorted_failure(error: BaseException, wrote: bool) -> Exception:
     if isinstance(error, NOT_PERMITTED):
         return EngineUnavailable(
             "ZooKeeper does not permit this: write the user and the password of who made the nodes into the "
-            "URL, zookeeper://user:password@host, or use another path"
+            "URL, zookeeper://user:password@host, or use another path. On the node that the URL's path names "
+            "the user needs the right to create (c); all below it is made with an ACL for that user alone"
         )
     return EngineUnavailable(f"ZooKeeper refuses: {type(error).__name__}")

@@ -15,6 +15,8 @@ __all__ = ["Options", "parse_client", "parse_options"]
 
 PORT: Final = 2181
 PREFIX: Final = "/holdfast"
+PARTS: Final = ("n", "s")
+"""Below a namespace: names, and sessions."""
 KNOWN: Final = ("session_timeout", "tls", "ca", "cert", "key")
 FILES: Final = ("ca", "cert", "key")
 TRUE: Final = ("1", "true", "yes", "on")

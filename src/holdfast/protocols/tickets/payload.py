@@ -90,7 +90,7 @@ def _fields(data: bytes, count: int) -> list[Any]:
     """The fields after the schema number; whatever else stands there is told as what it is."""
     try:
         parsed = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, list) and parsed and isinstance(parsed[0], int):
         if parsed[0] > SCHEMA:
