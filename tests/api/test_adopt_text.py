@@ -29,7 +29,15 @@ async def test_the_engine_is_not_asked(world: SpyWorld) -> None:
     for nonce in nonces:
         with pytest.raises(InvalidArgument, match="export"):
             await ann(taker.adopt, _changed(text, nonce=nonce))
-    for bad in ({"name": {}}, {"kind": []}, {"ttl": True}, {"limit": -1}, {"limit": 1.5}, {"namespace": ""}):
+    damaged: list[dict[str, Any]] = [
+        {"name": {}},
+        {"kind": []},
+        {"ttl": True},
+        {"limit": -1},
+        {"limit": 1.5},
+        {"namespace": ""},
+    ]
+    for bad in damaged:
         with pytest.raises(InvalidArgument, match="export"):
             await ann(taker.adopt, _changed(text, **bad))
     assert len(world.spy.calls) == before

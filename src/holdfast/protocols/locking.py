@@ -267,6 +267,7 @@ async def acquire(
     state: LeaseState | records.NotGranted | None = None
     try:
         if begun is None:
+            core.book.check_kept()
             state = await records.acquire(core.book, core.spec, owner, timeout)
         else:
             state = await begun.attempt.go_on(begun.sent, timeout, begun.outcome)
@@ -274,6 +275,7 @@ async def acquire(
             if entered:
                 raise _timed_out(core, state)
             return None
+        core.book.check_kept()
         lease = core.wrap(state)
         core.enter(who, lease, entered)
         # From here to the caller's next instruction nothing is called any more: an interrupt could come in
