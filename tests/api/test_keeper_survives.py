@@ -55,7 +55,7 @@ async def test_one_that_always_fails_is_lost_alone(world: SpyWorld, error: type[
             raise error("out of the blue")
         return inner(steps)
 
-    adapter.tend = poisoned  # type: ignore[method-assign]
+    adapter.tend = poisoned  # type: ignore[method-assign]  # to fail for one of them
     assert await ann(bad.wait_lost, timeout=20) is True
     await world.until(renewal_of(good))
     good.check()

@@ -240,6 +240,8 @@ class ThreadsDriver:
         book, spec = core.book, core.spec
         if self.closed or core.reentrant or book.halted:
             return self.run(locking.acquire(core, who, owner, timeout, entered))
+        if core.may_deadlock:
+            core.refuse_deadlock(who, timeout)
         nonce = book.new_nonce()
         attempt: records.Attempt | None = None
         try:
@@ -297,7 +299,11 @@ class ThreadsDriver:
             except NotHeld:
                 pass  # what to say of that, the script knows
             else:
+                if not entered:
+                    core.spend(entry, who)
                 if not core.leave(entry):
+                    if entry.spent is not None and entry.spent() is not entry.who():
+                        raise locking.not_held(entry.lease._state)
                     return
                 state = entry.lease._state
                 outcome: Reply | Exception | None = None

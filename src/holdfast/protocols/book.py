@@ -55,6 +55,7 @@ class LeaseState:
         "asked",
         "deadline",
         "ended",
+        "ended_by",
         "fired",
         "grace",
         "held_until",
@@ -116,6 +117,8 @@ class LeaseState:
         self.note = ""
         self.ended: str | None = None
         """How it ended on purpose: released, downgraded, exported, forked."""
+        self.ended_by: weakref.ref[Any] | None = None
+        """The thread or task that released the lease itself, where that is known."""
         self.leaving = False
         """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
         self.parted = False
@@ -276,6 +279,8 @@ class Book:
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
     """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
     so that a new one in its place never passes for it."""
+    sides: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
+    """Reader/writer locks by name and holder, likewise."""
     crowded: dict[str, None] = field(default_factory=dict)
     """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
     closed: bool = False
@@ -383,4 +388,5 @@ class Book:
         self.waiting.clear()
         self.jobs.clear()
         self.holds.clear()
+        self.sides.clear()
         self.keeper_wakes_at = self.timer_wakes_at = inf
