@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from .core import arguments, handover
-from .core.arguments import IfLost, Spec
+from .core.arguments import Duration, IfLost, Spec
 from .core.handover import Handover
 from .drivers.adapter import Engine
 from .drivers.asyncio import AsyncioDriver, Box, LossCancellation
@@ -31,7 +31,7 @@ from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.book import LeaseState
 from .protocols.describe import describe
-from .protocols.locking import LockCore, ReentrantCore
+from .protocols.locking import LockCore, ReentrantCore, SharedCore
 from .rules.requests import Snapshot
 
 __all__ = [
@@ -55,13 +55,18 @@ def connect(
     url: object = None,
     *,
     namespace: str = "holdfast",
-    io_timeout: float = IO_TIMEOUT_SECONDS,
+    io_timeout: Duration = IO_TIMEOUT_SECONDS,
     **options: Any,
 ) -> AsyncClient:
-    """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
+    """A client of an engine.
 
-    Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or pool of
-    psycopg) and uses its settings.
+    url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
+        engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
+        pool of psycopg) and uses its settings.
+    namespace: locks of one namespace know nothing of those of another.
+    io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
+    options: of the engine, as in the query of its URL; see the page of the engine.
+
     Connects when it is first used, and belongs to the event loop in which that is.
     """
     return AsyncClient(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
@@ -80,6 +85,12 @@ class AsyncClient:
         closed = " closed" if self._driver.closed else ""
         return f"<holdfast.AsyncClient {self.url} namespace={self.namespace!r}{closed}>"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a client cannot be pickled: pass the URL, and make a client in each process: "
+            "holdfast.aio.connect(url)"
+        )
+
     @property
     def url(self) -> str:
         """The engine's URL without its secrets."""
@@ -94,52 +105,97 @@ class AsyncClient:
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "cancel",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncLock:
-        """One at a time."""
+        """A lock: one holder at a time.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
+            LockLost, "raise" LockLost at its end, or only "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
 
     def rlock(
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "cancel",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncRLock:
-        """One at a time; the task that has it may take it again."""
+        """One at a time; the task that has it may take it again.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
+            LockLost, "raise" LockLost at its end, or only "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
 
     def rwlock(
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "cancel",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncRWLock:
-        """Many readers or one writer."""
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
+            LockLost, "raise" LockLost at its end, or only "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         given = locals()
         return AsyncRWLock(
-            AsyncLock(self, LockCore, self._spec(name, "rwlock", "read", 0, given)),
-            AsyncLock(self, LockCore, self._spec(name, "rwlock", "write", 0, given)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
         )
 
     def semaphore(
@@ -147,16 +203,32 @@ class AsyncClient:
         name: str,
         limit: int,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "cancel",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncSemaphore:
-        """Up to ``limit`` at a time."""
+        """A semaphore: up to ``limit`` holders at a time.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        limit: how many may have it at a time; the same for everybody who uses the name.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
+            LockLost, "raise" LockLost at its end, or only "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         arguments.check_limit(limit)
         return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
 
@@ -166,7 +238,7 @@ class AsyncClient:
         return spec
 
     async def inspect(self, name: str) -> LockInfo:
-        """Who holds it, who waits for it, and the value it carries."""
+        """Who holds ``name``, who waits for it, and the value it carries."""
         arguments.check_name(name)
         return describe(name, await self._driver.run(records.inspect(self._driver.book, name)))
 
@@ -177,12 +249,13 @@ class AsyncClient:
         return [describe(name, snapshot) for name, snapshot in found]
 
     def watch(self, name: str) -> AsyncWatch:
-        """Look at every change of a name: iterate over it inside ``async with``."""
+        """Look at every change of ``name``: iterate over it inside ``async with``."""
         return AsyncWatch(self, arguments.check_name(name))
 
     async def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
-        """Take it from whoever holds it; with ``token``, only if that grant still does.
+        """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
+        ``reason`` is what the log and the holder are told.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
@@ -192,7 +265,7 @@ class AsyncClient:
         return await self._driver.run(records.break_lock(self._driver.book, name, token, told))
 
     async def adopt(self, text: str) -> AsyncLease:
-        """Take over a lease that another process exported (``lease.export()``), with its token."""
+        """Take over the lease that another process exported (``text = lease.export()``), with its token."""
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
@@ -219,23 +292,25 @@ class AsyncLease(BaseLease):
     __slots__ = ()
     _client: AsyncClient
 
-    async def release(self) -> None:
-        await self._client._driver.run(locking.give_back(self._client._driver.book, self._state))
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
+        driver, who = self._client._driver, weakref.ref(_current_task())
+        return driver.call(locking.give_back, driver.book, self._state, None, who)
 
-    async def extend(self, ttl: float | None = None) -> None:
-        """Renew now, and from now on with this ttl. Never shortens what is granted."""
-        ttl = locking.check_extension(self._state, ttl)
-        await self._client._driver.run(locking.extend(self._client._driver.book, self._state, ttl))
+    async def extend(self, ttl: Duration | None = None) -> None:
+        """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
+        seconds = locking.check_extension(self._state, ttl)
+        await self._client._driver.run(locking.extend(self._client._driver.book, self._state, seconds))
 
     def on_lost(self, callback: Callable[[AsyncLease], object]) -> None:
-        """Call back with this lease when it is lost, ``grace`` before the deadline; it may be async."""
+        """Call ``callback`` with the lease when it is lost, ``grace`` before the deadline; may be async."""
         myself = weakref.ref(self)
         self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
         if self._state.fired:
             self._client._driver.signal(self._state)
 
-    async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost; False: released, or not lost in time."""
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
         box = Box(self._client._driver.bind())
         self._state.onlookers.append(box.post)
@@ -256,11 +331,13 @@ class AsyncLease(BaseLease):
         reader = self._successor = AsyncLease(self._client, state)
         return reader
 
-    async def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
-        """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""
-        data, retention = arguments.check_value(data), arguments.check_retention(retention)
+    async def set_value(
+        self, data: bytes, *, retention: Duration = arguments.VALUE_RETENTION_SECONDS
+    ) -> None:
+        """Store ``data`` as the name's value; it stays after release for ``retention`` seconds (30 days)."""
+        data, seconds = arguments.check_value(data), arguments.check_retention(retention)
         await self._client._driver.run(
-            locking.set_value(self._client._driver.book, self._state, data, retention)
+            locking.set_value(self._client._driver.book, self._state, data, seconds)
         )
 
     async def export(self) -> str:
@@ -293,9 +370,13 @@ class AsyncLock:
         return self._core.current()
 
     def acquire(
-        self, blocking: bool = True, timeout: float | Unset | None = UNSET
+        self, blocking: bool = True, timeout: Duration | Unset | None = UNSET
     ) -> Coroutine[Any, Any, AsyncLease | None]:
         """The lease, or None if it was not granted in time.
+
+        ``blocking=False`` tries once. ``timeout``: seconds or a timedelta, None or -1 for ever; left out,
+        that of the lock.
+
 
         It belongs to the task that called this, also when another awaits it (``wait_for``, ``create_task``).
         """
@@ -349,7 +430,7 @@ class AsyncLock:
             raise left
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        """Decorate: each call runs inside the lock."""
+        """Decorate ``function``: each call of it runs inside the lock."""
         arguments.check_decorated(function, "async", "holdfast.connect()")
 
         @functools.wraps(function)
@@ -377,12 +458,12 @@ class AsyncSemaphore(AsyncLock):
     __slots__ = ()
 
     def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
-        """Give back permits taken through this object, this task's own first."""
+        """Give back ``n`` permits taken through this object, this task's own first."""
         arguments.check_limit(n, "n")
         return self._driver().call(locking.release_many, self._core, weakref.ref(_current_task()), n)
 
     async def resize(self, n: int) -> None:
-        """Change the current limit. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
         arguments.check_limit(n)
         driver = self._driver()
         await driver.run(records.resize(driver.book, self._core.spec, n))
@@ -410,12 +491,15 @@ class AsyncRWLock:
         return self._read.name
 
     def read(self) -> AsyncLock:
+        """The lock to read."""
         return self._read
 
     def write(self) -> AsyncLock:
+        """The lock to write."""
         return self._write
 
     def upgrade(self) -> AsyncLock:
+        """Unsupported on every engine; the error says what to do instead."""
         raise Unsupported(UPGRADE)
 
 
@@ -442,8 +526,11 @@ class AsyncWatch:
         if not driver.closed:
             await driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
 
-    async def next(self, timeout: float | None = None) -> LockInfo | None:
-        """The state now, when first called; then the state after the next change. None: none came in time."""
+    async def next(self, timeout: Duration | None = None) -> LockInfo | None:
+        """The state now, when first called; then the state after the next change.
+
+        None: none came within ``timeout`` (None: for ever).
+        """
         if self._first is not None:
             first, self._first = self._first, None
             return first

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from .core import arguments, handover
-from .core.arguments import IfLost, Spec
+from .core.arguments import Duration, IfLost, Spec
 from .core.handover import Handover
 from .drivers.adapter import Engine
 from .drivers.clock import boottime
@@ -25,7 +25,7 @@ from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.book import LeaseState
 from .protocols.describe import describe
-from .protocols.locking import LockCore, ReentrantCore
+from .protocols.locking import LockCore, ReentrantCore, SharedCore
 from .rules.requests import Snapshot
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
@@ -41,13 +41,18 @@ def connect(
     url: object = None,
     *,
     namespace: str = "holdfast",
-    io_timeout: float = IO_TIMEOUT_SECONDS,
+    io_timeout: Duration = IO_TIMEOUT_SECONDS,
     **options: Any,
 ) -> Client:
-    """A client of the engine that ``url`` names; without one, ``$HOLDFAST_URL``, else the embedded engine.
+    """A client of an engine.
 
-    Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or pool of
-    psycopg) and uses its settings.
+    url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
+        engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
+        pool of psycopg) and uses its settings.
+    namespace: locks of one namespace know nothing of those of another.
+    io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
+    options: of the engine, as in the query of its URL; see the page of the engine.
+
     Connects when it is first used. Close it, or use it as a context manager: closing releases what it holds.
     """
     return Client(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
@@ -67,6 +72,12 @@ class Client:
         closed = " closed" if self._driver.closed else ""
         return f"<holdfast.Client {self.url} namespace={self.namespace!r}{closed}>"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a client cannot be pickled: pass the URL, and make a client in each process: "
+            "holdfast.connect(url)"
+        )
+
     @property
     def url(self) -> str:
         """The engine's URL without its secrets."""
@@ -81,52 +92,94 @@ class Client:
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "raise",
         metadata: Mapping[str, str] | None = None,
     ) -> Lock:
-        """One at a time."""
+        """A lock: one holder at a time.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
 
     def rlock(
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "raise",
         metadata: Mapping[str, str] | None = None,
     ) -> RLock:
-        """One at a time; the thread that has it may take it again."""
+        """One at a time; the thread that has it may take it again.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
 
     def rwlock(
         self,
         name: str,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "raise",
         metadata: Mapping[str, str] | None = None,
     ) -> RWLock:
-        """Many readers or one writer."""
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         given = locals()
         return RWLock(
-            Lock(self, LockCore, self._spec(name, "rwlock", "read", 0, given)),
-            Lock(self, LockCore, self._spec(name, "rwlock", "write", 0, given)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
         )
 
     def semaphore(
@@ -134,16 +187,31 @@ class Client:
         name: str,
         limit: int,
         *,
-        ttl: float = 30.0,
-        timeout: float | None = None,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = None,
         fair: bool | None = None,
         renew: bool = True,
-        max_hold: float | None = None,
-        grace: float = 0.0,
+        max_hold: Duration | None = None,
+        grace: Duration = 0.0,
         if_lost: IfLost = "raise",
         metadata: Mapping[str, str] | None = None,
     ) -> Semaphore:
-        """Up to ``limit`` at a time."""
+        """A semaphore: up to ``limit`` holders at a time.
+
+        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+            the same lock, in every process.
+        limit: how many may have it at a time; the same for everybody who uses the name.
+        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
+            more. It bounds the delay of a take-over, not the work: renewal is automatic.
+        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
+            that comes may overtake one that waits.
+        renew: False: not renewed, so that it ends with its ttl.
+        max_hold: the longest time it may be held, whatever renews it; None: no limit.
+        grace: how long before the deadline its loss is told, at most half of the ttl.
+        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
+        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        """
         arguments.check_limit(limit)
         return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
 
@@ -153,7 +221,7 @@ class Client:
         return spec
 
     def inspect(self, name: str) -> LockInfo:
-        """Who holds it, who waits for it, and the value it carries."""
+        """Who holds ``name``, who waits for it, and the value it carries."""
         arguments.check_name(name)
         return describe(name, self._driver.run(records.inspect(self._driver.book, name)))
 
@@ -164,12 +232,13 @@ class Client:
         return [describe(name, snapshot) for name, snapshot in found]
 
     def watch(self, name: str) -> Watch:
-        """Look at every change of a name: iterate over it inside ``with``."""
+        """Look at every change of ``name``: iterate over it inside ``with``."""
         return Watch(self, arguments.check_name(name))
 
     def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
-        """Take it from whoever holds it; with ``token``, only if that grant still does.
+        """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
+        ``reason`` is what the log and the holder are told.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
@@ -179,7 +248,7 @@ class Client:
         return self._driver.run(records.break_lock(self._driver.book, name, token, told))
 
     def adopt(self, text: str) -> Lease:
-        """Take over a lease that another process exported (``lease.export()``), with its token."""
+        """Take over the lease that another process exported (``text = lease.export()``), with its token."""
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
@@ -226,6 +295,13 @@ def _caller() -> tuple[weakref.ref[threading.Thread], threading.Thread]:
     return this
 
 
+def _calling() -> weakref.ref[threading.Thread]:
+    try:
+        return _callers.this[0]  # type: ignore[no-any-return]  # as set below
+    except AttributeError:
+        return _caller()[0]
+
+
 class Lease(BaseLease):
     """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another thread."""
 
@@ -233,22 +309,23 @@ class Lease(BaseLease):
     _client: Client
 
     def release(self) -> None:
-        self._client._driver.run(locking.give_back(self._client._driver.book, self._state))
+        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
+        self._client._driver.run(locking.give_back(self._client._driver.book, self._state, who=_calling()))
 
-    def extend(self, ttl: float | None = None) -> None:
-        """Renew now, and from now on with this ttl. Never shortens what is granted."""
-        ttl = locking.check_extension(self._state, ttl)
-        self._client._driver.run(locking.extend(self._client._driver.book, self._state, ttl))
+    def extend(self, ttl: Duration | None = None) -> None:
+        """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
+        seconds = locking.check_extension(self._state, ttl)
+        self._client._driver.run(locking.extend(self._client._driver.book, self._state, seconds))
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
-        """Call back with this lease when it is lost, ``grace`` before the deadline, on a separate thread."""
+        """Call ``callback`` with the lease at its loss, ``grace`` before the deadline, in another thread."""
         myself = weakref.ref(self)
         self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
         if self._state.fired:
             self._client._driver.signal(self._state)
 
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost; False: released, or not lost in time."""
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
         box = Mailbox()
         self._state.onlookers.append(box.post)
@@ -269,10 +346,10 @@ class Lease(BaseLease):
         reader = self._successor = Lease(self._client, state)
         return reader
 
-    def set_value(self, data: bytes, *, retention: float = arguments.VALUE_RETENTION_SECONDS) -> None:
-        """Store the name's value; it stays after release for ``retention`` seconds (30 days)."""
-        data, retention = arguments.check_value(data), arguments.check_retention(retention)
-        self._client._driver.run(locking.set_value(self._client._driver.book, self._state, data, retention))
+    def set_value(self, data: bytes, *, retention: Duration = arguments.VALUE_RETENTION_SECONDS) -> None:
+        """Store ``data`` as the name's value; it stays after release for ``retention`` seconds (30 days)."""
+        data, seconds = arguments.check_value(data), arguments.check_retention(retention)
+        self._client._driver.run(locking.set_value(self._client._driver.book, self._state, data, seconds))
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
@@ -302,8 +379,12 @@ class Lock:
         """The lease taken through this object and not given back; None: there is none."""
         return self._core.current()
 
-    def acquire(self, blocking: bool = True, timeout: float | Unset | None = UNSET) -> Lease | None:
-        """The lease, or None if it was not granted in time."""
+    def acquire(self, blocking: bool = True, timeout: Duration | Unset | None = UNSET) -> Lease | None:
+        """The lease, or None if it was not granted in time.
+
+        ``blocking=False`` tries once. ``timeout``: seconds or a timedelta, None or -1 for ever; left out,
+        that of the lock.
+        """
         core = self._core
         seconds = core.spec.timeout
         if timeout is not UNSET or not blocking:
@@ -333,7 +414,7 @@ class Lock:
         driver.leave(self._core, who, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate: each call runs inside the lock."""
+        """Decorate ``function``: each call of it runs inside the lock."""
         arguments.check_decorated(function, "plain", "holdfast.aio")
 
         @functools.wraps(function)
@@ -369,13 +450,13 @@ class Semaphore(Lock):
     __slots__ = ()
 
     def release(self, n: int = 1) -> None:
-        """Give back permits taken through this object, this thread's own first."""
+        """Give back ``n`` permits taken through this object, this thread's own first."""
         arguments.check_limit(n, "n")
         driver, who, _ = self._ready()
         driver.run(locking.release_many(self._core, who, n))
 
     def resize(self, n: int) -> None:
-        """Change the current limit. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
         arguments.check_limit(n)
         driver, _, _ = self._ready()
         driver.run(records.resize(driver.book, self._core.spec, n))
@@ -403,12 +484,15 @@ class RWLock:
         return self._read.name
 
     def read(self) -> Lock:
+        """The lock to read."""
         return self._read
 
     def write(self) -> Lock:
+        """The lock to write."""
         return self._write
 
     def upgrade(self) -> Lock:
+        """Unsupported on every engine; the error says what to do instead."""
         raise Unsupported(UPGRADE)
 
 
@@ -435,8 +519,11 @@ class Watch:
         if not driver.closed:
             driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
 
-    def next(self, timeout: float | None = None) -> LockInfo | None:
-        """The state now, when first called; then the state after the next change. None: none came in time."""
+    def next(self, timeout: Duration | None = None) -> LockInfo | None:
+        """The state now, when first called; then the state after the next change.
+
+        None: none came within ``timeout`` (None: for ever).
+        """
         if self._first is not None:
             first, self._first = self._first, None
             return first

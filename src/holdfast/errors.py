@@ -5,8 +5,8 @@
     ├── LockLost                                      a grant can no longer be relied on; carries the reason
     ├── NotHeld              (also RuntimeError)      released or used by one who does not hold it
     ├── StaleToken                                    a guard refused a fencing token
-    ├── Conflict                                      somebody else changed it first
-    ├── Deadlock                                      waiting would never end
+    ├── Conflict                                      somebody else changed it first (not raised yet)
+    ├── Deadlock                                      waiting would never end: a reader asks to write
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
     └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
@@ -81,11 +81,13 @@ class StaleToken(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """Somebody else changed it first; read again and decide again."""
+    """Somebody else changed it first; read again and decide again. Nothing in this release raises it."""
 
 
 class Deadlock(HoldfastError):
-    """Waiting would never end: those who hold what we want wait for what we hold."""
+    """Waiting would never end: who holds the read side of a reader/writer lock asks for its write side."""
+
+    name: str = ""
 
 
 class EngineUnavailable(HoldfastError, ConnectionError):

@@ -89,7 +89,7 @@ def test_at_the_deadline_the_loss_is_told_exactly_once(fault: Fault) -> None:
     world.pass_time(5 * TTL)
     assert heard == [pytest.approx(state.deadline)]
     assert [lease for _, lease in a.signals] == [state]
-    assert state.reason == ("unreachable" if fault is REFUSED else "expired")
+    assert state.reason == "unreachable"
     assert a.book.leases == {}
 
 
@@ -115,7 +115,7 @@ def test_a_renewal_that_is_answered_after_the_deadline_does_not_revive() -> None
     state = a.acquire()
     a.faults = once(Fault(answered_in=TTL), Tend)
     world.pass_time(2 * TTL)
-    assert state.reason == "expired"
+    assert state.reason == "unreachable"
     assert len(a.signals) == 1
 
 

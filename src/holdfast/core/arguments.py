@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from ..errors import InvalidArgument
@@ -13,6 +14,7 @@ from ..model import Kind, Mode, Unset
 
 __all__ = [
     "VALUE_RETENTION_SECONDS",
+    "Duration",
     "IfLost",
     "Spec",
     "check_decorated",
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 IfLost = Literal["raise", "cancel", "note"]
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
 
 NAME_BYTES_MAX: Final = 512
 VALUE_BYTES_MAX: Final = 64 * 1024
@@ -107,7 +112,8 @@ def _check_if_lost(if_lost: IfLost, allowed: tuple[IfLost, ...]) -> None:
 
 def check_name(name: str, what: str = "name") -> str:
     if not isinstance(name, str):
-        raise InvalidArgument(f"a {what} is text; it is {type(name).__name__}: write str({what})")
+        instead = f"{what}.decode()" if isinstance(name, bytes | bytearray) else f"str({what})"
+        raise InvalidArgument(f"a {what} is text; it is {type(name).__name__}: write {instead}")
     if not name:
         raise InvalidArgument(f"the {what} is empty: name what is locked, for example 'invoices'")
     try:
@@ -124,7 +130,7 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
-def check_ttl(ttl: float) -> float:
+def check_ttl(ttl: Duration) -> float:
     seconds = _seconds(ttl, "ttl", "for example 30")
     if seconds < TTL_SECONDS_MIN or seconds > TTL_SECONDS_MAX:
         raise InvalidArgument(
@@ -134,7 +140,7 @@ def check_ttl(ttl: float) -> float:
     return seconds
 
 
-def check_grace(grace: float, ttl: float) -> float:
+def check_grace(grace: Duration, ttl: float) -> float:
     seconds = _seconds(grace, "grace", "for example 5, or 0")
     if seconds < 0 or seconds > ttl / 2:
         raise InvalidArgument(
@@ -144,7 +150,7 @@ def check_grace(grace: float, ttl: float) -> float:
     return seconds
 
 
-def check_timeout(timeout: float | None) -> float | None:
+def check_timeout(timeout: Duration | None) -> float | None:
     """Seconds, or None for ever (−1 means for ever too, as in threading)."""
     if timeout is None:
         return None
@@ -158,7 +164,7 @@ def check_timeout(timeout: float | None) -> float | None:
     return seconds
 
 
-def chosen_timeout(blocking: bool, timeout: float | Unset | None, default: float | None) -> float | None:
+def chosen_timeout(blocking: bool, timeout: Duration | Unset | None, default: float | None) -> float | None:
     """What ``acquire(blocking, timeout)`` means, as in threading."""
     if not blocking:
         if not isinstance(timeout, Unset) and timeout not in (None, -1):
@@ -188,7 +194,7 @@ def check_value(data: bytes) -> bytes:
     return data
 
 
-def check_retention(retention: float) -> float:
+def check_retention(retention: Duration) -> float:
     seconds = _seconds(retention, "retention", "how long the value stays, for example 86400")
     if seconds <= 0 or seconds > TTL_SECONDS_MAX:
         raise InvalidArgument(
@@ -197,7 +203,7 @@ def check_retention(retention: float) -> float:
     return seconds
 
 
-def check_io_timeout(io_timeout: float) -> float:
+def check_io_timeout(io_timeout: Duration) -> float:
     seconds = _seconds(io_timeout, "io_timeout", "for example 5")
     if seconds <= 0:
         raise InvalidArgument(f"io_timeout must be more than 0 seconds; it is {io_timeout!r}")
@@ -242,9 +248,14 @@ def check_token(token: int | None) -> int | None:
     return token
 
 
-def _seconds(value: float, what: str, instead: str) -> float:
+def _seconds(value: Duration, what: str, instead: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidArgument(f"{what} is a number of seconds; it is {value!r}: write {instead}")
+        instead = _number_in(value) or instead
+        raise InvalidArgument(
+            f"{what} is a number of seconds or a timedelta; it is {value!r}: write {instead}"
+        )
     try:
         seconds = float(value)
     except OverflowError:
@@ -252,6 +263,17 @@ def _seconds(value: float, what: str, instead: str) -> float:
     if math.isnan(seconds) or math.isinf(seconds):
         raise InvalidArgument(f"{what} must be a finite number of seconds; it is {value!r}: write {instead}")
     return seconds
+
+
+def _number_in(value: object) -> str:
+    """What to write instead of text."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return "a number or, for example, timedelta(minutes=5)"
+    return f"{number:g}, without quotes" if math.isfinite(number) else ""
 
 
 def _metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:

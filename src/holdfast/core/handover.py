@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode
-from .arguments import Spec, check_grace, check_name, check_ttl
+from .arguments import Spec, check_grace, check_limit, check_name, check_ttl
 
-__all__ = ["Handover", "parse"]
+__all__ = ["Handover", "check_fields", "check_kind_and_mode", "check_nonce", "parse"]
 
 PREFIX = "holdfast1:"
 KINDS_AND_MODES = (
@@ -20,6 +21,14 @@ KINDS_AND_MODES = (
     ("rwlock", "write"),
     ("semaphore", "permit"),
 )
+
+NONCE: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{1,32}", re.ASCII)
+"""The id of a client, then what names the attempt (see ``drivers/identity.py``)."""
+
+TEXT_CHARACTERS_MAX: Final = 16_384
+"""More than the longest name in the longest namespace needs, each character escaped."""
+
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +71,61 @@ class Handover:
 
 
 def parse(text: str) -> Handover:
-    """The text that ``lease.export()`` gave, checked."""
-    if not isinstance(text, str) or not text.startswith(PREFIX):
+    """The text that ``lease.export()`` gave, checked as a whole before anybody is asked anything."""
+    if not isinstance(text, str) or not text.lstrip().startswith(PREFIX):
         raise InvalidArgument("this is not an exported lease: pass the text that lease.export() returned")
+    text = text.strip()  # a file or a shell may have added the end of a line
     try:
-        fields = json.loads(base64.urlsafe_b64decode(text[len(PREFIX) :].encode("ascii")))
-        given = Handover(**fields)
-        check_name(given.name)
-        check_grace(given.grace, check_ttl(given.ttl))
-        well_formed = (
-            isinstance(given.namespace, str)
-            and isinstance(given.nonce, str)
-            and (given.kind, given.mode) in KINDS_AND_MODES
-        )
-    except (ValueError, TypeError, UnicodeError) as error:
-        raise InvalidArgument("the exported lease is damaged: pass the text unchanged") from error
-    if not well_formed:
-        raise InvalidArgument("the exported lease is damaged: pass the text unchanged")
+        given = Handover(**_fields(text))
+        check_fields(given)
+        if given.text() != text:
+            raise InvalidArgument("it is not written as lease.export() writes it")
+    except (ValueError, TypeError, RecursionError) as error:
+        told = f": {error}" if isinstance(error, InvalidArgument) else ""
+        raise InvalidArgument(
+            f"the exported lease is damaged{told}; pass the text that lease.export() returned, unchanged"
+        ) from None
     return given
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """What stands in the text: one flat object, of bounded size."""
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise InvalidArgument(f"it has {len(text)} characters, at most {TEXT_CHARACTERS_MAX} are possible")
+    data = base64.b64decode(text[len(PREFIX) :].encode("ascii"), altchars=b"-_", validate=True)
+    payload = data.decode("utf-8")
+    outline = _QUOTED.sub("", payload)
+    if "[" in outline or outline.count("{") != 1:
+        raise InvalidArgument("it is not one flat object")
+    fields = json.loads(payload, parse_constant=_refuse_constant)
+    if not isinstance(fields, dict):
+        raise InvalidArgument("it is not one flat object")
+    return fields
+
+
+def _refuse_constant(name: str) -> None:
+    raise InvalidArgument(f"{name} is not a number of seconds")
+
+
+def check_fields(given: Handover) -> None:
+    """Type, characters and range of every field. No message shows what opens the lease."""
+    check_name(given.namespace, "namespace")
+    check_name(given.name)
+    check_grace(given.grace, check_ttl(given.ttl))
+    check_kind_and_mode(given.kind, given.mode)
+    check_nonce(given.nonce)
+    if not isinstance(given.limit, int) or isinstance(given.limit, bool) or given.limit < 0:
+        raise InvalidArgument("its limit is not a number of permits")
+    if given.limit:
+        check_limit(given.limit)
+
+
+def check_kind_and_mode(kind: object, mode: object) -> None:
+    if not isinstance(kind, str) or not isinstance(mode, str) or (kind, mode) not in KINDS_AND_MODES:
+        raise InvalidArgument("its kind and mode are none that exist")
+
+
+def check_nonce(nonce: object) -> None:
+    """Engines make keys and paths of it. Every driver writes it in this one form, whatever the engine."""
+    if not isinstance(nonce, str) or NONCE.fullmatch(nonce) is None:
+        raise InvalidArgument("its nonce is not one of a grant")

@@ -6,13 +6,13 @@ So a loop that is blocked for longer than a ttl does not renew: what it could no
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from ..core.deadlines import pause_seconds
 from ..core.ops import (
     Apply,
     ApplyInOrder,
@@ -34,8 +34,9 @@ from ..core.ops import (
 )
 from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
-from ..protocols.book import Book, LeaseState
+from ..protocols.book import EXITS, Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
+from ..protocols.reporting import Reports
 from ..rules.requests import Handed
 from .adapter import Engine, Hooks
 from .clock import boottime
@@ -49,6 +50,9 @@ log = logging.getLogger("holdfast")
 
 DOZE_SECONDS_MAX = 1.0
 """Waiting is cut into pieces of this length: the loop's clock stands still while the machine sleeps."""
+
+RESTART_SECONDS = 0.05
+"""A cancelled task is not started again sooner: a loop that ends cancels all its tasks, then it is closed."""
 
 
 class Box:
@@ -124,8 +128,18 @@ class AsyncioDriver:
         self._callbacks: set[asyncio.Task[Any]] = set()
         new_nonce = attempt_names(client)
         engine = self._engine
+        self._falls = 0
+        """So often one of the tasks has ended unexpectedly."""
         self.book = Book(
-            client, self._io_timeout, engine.linger, self._ring, boottime, new_nonce, engine.lasting
+            client,
+            self._io_timeout,
+            engine.linger,
+            self._ring,
+            boottime,
+            new_nonce,
+            engine.lasting,
+            reports=Reports(engine.url),
+            exits=(*EXITS, asyncio.CancelledError),
         )
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.asyncio(hooks)
@@ -265,8 +279,7 @@ class AsyncioDriver:
     def _ring_here(self, bell: Bell) -> None:
         self._bells[bell].post()
         if bell not in self._tasks and not self.closed and self._loop is not None:
-            script = keep if bell == "keeper" else watch_deadlines
-            self._tasks[bell] = self._loop.create_task(self._serve(script), name=f"holdfast-{bell}")
+            self._tasks[bell] = self._loop.create_task(self._serve(bell), name=f"holdfast-{bell}")
 
     def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Boxes belong to the loop: from another thread, or from nowhere, go through it."""
@@ -278,18 +291,45 @@ class AsyncioDriver:
             except RuntimeError:
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 
-    async def _serve(self, script: Callable[[Book], Script[None]]) -> None:
+    async def _serve(self, bell: Bell) -> None:
         try:
             await self._hear_of_losses()
-            await self._run(script(self.book))
-        except Exception:
-            log.exception("holdfast: the background task of a client ended; leases will not be renewed")
-            raise
+            await self._run((keep if bell == "keeper" else watch_deadlines)(self.book))
+        except BaseException as error:
+            if not self.closed:
+                self._fell(bell, error)
+            if isinstance(error, self.book.exits):
+                raise
+
+    def _fell(self, bell: Bell, error: BaseException) -> None:
+        """A task ended though nobody asked it to: another takes its place, and until then none acquires."""
+        self.book.stopped(bell)
+        if not isinstance(error, asyncio.CancelledError):
+            told = f"running the {bell} task of a client, which is started again"
+            self.book.reports.unexpected(told, error)
+        elif self.book.leases:
+            log.warning("holdfast: the %s task of a client was cancelled by others: started again", bell)
+        self._tasks.pop(bell, None)
+        if self._loop is not None:
+            self._loop.call_later(max(pause_seconds(self._falls), RESTART_SECONDS), self._restart, bell)
+        self._falls += 1
+
+    def _restart(self, bell: Bell) -> None:
+        """Not where there is nothing to do: then it begins when it is needed. The loop may be ending."""
+        book = self.book
+        if bell in book.halted and not (book.leases or book.waiting or book.jobs):
+            book.runs(bell)
+        elif bell in book.halted and not self.closed:
+            self._ring_here(bell)
 
     async def _hear_of_losses(self) -> None:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
-        with contextlib.suppress(Troubled, EngineUnavailable):
+        try:
             await self.adapter.listen(None)
+        except (Troubled, EngineUnavailable):
+            pass
+        except Exception as error:  # noqa: BLE001 - no more than a short cut is lost
+            self.book.reports.unexpected("listening for losses", error)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss, each listener in a turn of the loop of its own."""

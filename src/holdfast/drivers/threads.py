@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..core.deadlines import pause_seconds
 from ..core.ops import (
     Apply,
     ApplyInOrder,
@@ -34,6 +34,7 @@ from ..protocols import locking, records
 from ..protocols.book import Book, LeaseState
 from ..protocols.keeper import keep, watch_deadlines
 from ..protocols.locking import Entry, HasState, LockCore, Who
+from ..protocols.reporting import Reports
 from ..rules.requests import Done, Granted, Handed, Reply
 from .adapter import Engine, Hearing, Hooks
 from .clock import boottime
@@ -141,10 +142,19 @@ class ThreadsDriver:
         self._bells: dict[Bell, Mailbox] = {"keeper": Mailbox(), "timer": Mailbox()}
         self._threads: dict[Bell, threading.Thread] = {}
         self._starting = threading.Lock()
+        self._falls = 0
+        """So often one of the threads has ended unexpectedly."""
         new_nonce = attempt_names(client)
         engine = self._engine
         self.book = Book(
-            client, self._io_timeout, engine.linger, self._ring, boottime, new_nonce, engine.lasting
+            client,
+            self._io_timeout,
+            engine.linger,
+            self._ring,
+            boottime,
+            new_nonce,
+            engine.lasting,
+            reports=Reports(engine.url),
         )
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout, self._is_keeper)
         self.adapter = adapter = self._engine.threads(hooks)
@@ -227,9 +237,11 @@ class ThreadsDriver:
         self, core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
     ) -> L | None:
         """``run(locking.acquire(…))``."""
-        if self.closed or core.reentrant:
-            return self.run(locking.acquire(core, who, owner, timeout, entered))
         book, spec = core.book, core.spec
+        if self.closed or core.reentrant or book.halted:
+            return self.run(locking.acquire(core, who, owner, timeout, entered))
+        if core.may_deadlock:
+            core.refuse_deadlock(who, timeout)
         nonce = book.new_nonce()
         attempt: records.Attempt | None = None
         try:
@@ -242,6 +254,8 @@ class ThreadsDriver:
                     outcome = trouble
                 if outcome.__class__ is Granted:
                     outcome = state = records.granted(book, spec, nonce, owner, outcome, sent)
+                    if book.halted:
+                        book.check_kept()
                     if records.is_in_time(book, state):
                         lease = core.wrap(state)
                         core.enter(who, lease, entered)
@@ -285,7 +299,11 @@ class ThreadsDriver:
             except NotHeld:
                 pass  # what to say of that, the script knows
             else:
+                if not entered:
+                    core.spend(entry, who)
                 if not core.leave(entry):
+                    if entry.spent is not None and entry.spent() is not entry.who():
+                        raise locking.not_held(entry.lease._state)
                     return
                 state = entry.lease._state
                 outcome: Reply | Exception | None = None
@@ -355,38 +373,62 @@ class ThreadsDriver:
             self._start(bell)
 
     def _start(self, bell: Bell) -> None:
-        script = keep if bell == "keeper" else watch_deadlines
         with self._starting:
             if bell in self._threads:
                 return
             thread = threading.Thread(
-                target=self._serve, args=(script(self.book),), name=f"holdfast-{bell}", daemon=True
+                target=self._serve, args=(bell, self.book), name=f"holdfast-{bell}", daemon=True
             )
             self._threads[bell] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # there can be no more threads
+            self._threads.pop(bell, None)
+            self.book.stopped(bell)
+            self.book.reports.unexpected(f"starting the {bell} thread of a client", error)
+            return
         self._hear_of_losses()
 
     def _is_keeper(self) -> bool:
         return threading.current_thread() is self._threads.get("keeper")
 
-    def _serve(self, script: Script[None]) -> None:
+    def _serve(self, bell: Bell, book: Book) -> None:
         try:
-            self.run(script, even_if_closed=True)
-        except Exception:
-            log.exception("holdfast: the background thread of a client ended; leases will not be renewed")
-            raise
+            self.run((keep if bell == "keeper" else watch_deadlines)(book), even_if_closed=True)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, what is held needs this thread
+            if not book.closing:
+                self._fell(bell, book, error)
+
+    def _fell(self, bell: Bell, book: Book, error: BaseException) -> None:
+        """A thread ended though nobody asked it to: another takes its place, and until then none acquires."""
+        book.stopped(bell)
+        book.reports.unexpected(f"running the {bell} thread of a client, which is started again", error)
+        self._bells[bell].wait(pause_seconds(self._falls))
+        self._falls += 1
+        self._threads.pop(bell, None)
+        if not self.closed:
+            self._start(bell)
 
     def _hear_of_losses(self) -> None:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
-        with contextlib.suppress(Troubled, EngineUnavailable):
+        try:
             self.adapter.listen(None)
+        except (Troubled, EngineUnavailable):
+            pass
+        except Exception as error:  # noqa: BLE001 - no more than a short cut is lost
+            self.book.reports.unexpected("listening for losses", error)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss: on a thread of its own, for a user's callback may take its time."""
         state.tell_onlookers()
         listeners = state.fire()
         if listeners:
-            threading.Thread(target=_call_all, args=(listeners,), name="holdfast-loss", daemon=True).start()
+            thread = threading.Thread(target=_call_all, args=(listeners,), name="holdfast-loss", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                state.listeners[:0] = listeners  # there can be no more threads: it is tried again
+                raise
 
     # --- the end --------------------------------------------------------------------------------
 

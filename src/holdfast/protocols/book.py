@@ -15,17 +15,26 @@ from typing import Any, Final
 
 from ..core.deadlines import RENEW_AFTER
 from ..core.ops import Bell
-from ..errors import LockLost, LossReason
+from ..errors import EngineUnavailable, LockLost, LossReason
 from ..model import Kind, Mode
 from ..rules.record import REFRESH_SECONDS
 from ..rules.requests import Request
+from .reporting import Reports
 
-__all__ = ["Book", "Hold", "Job", "LeaseState", "Waiting"]
+__all__ = ["EXITS", "Book", "Hold", "Job", "LeaseState", "Waiting"]
 
 CROWDED_AT_MOST: Final = 1000
 
 ROUNDING_SECONDS: Final = 1e-6
 """Two moments this close are one: the same time, reckoned on two clocks."""
+
+LATE_SECONDS: Final = 1.0
+"""A process that runs tells a loss sooner than this after its time has come: else it was paused."""
+
+WARN_AHEAD: Final = 1 / 3
+"""A renewal that is not answered is noticed when this part of the ttl is left."""
+
+EXITS: Final[tuple[type[BaseException], ...]] = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 LOSS_TOLD: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
@@ -43,8 +52,10 @@ class LeaseState:
 
     __slots__ = (
         "__weakref__",
+        "asked",
         "deadline",
         "ended",
+        "ended_by",
         "fired",
         "grace",
         "held_until",
@@ -106,13 +117,17 @@ class LeaseState:
         self.note = ""
         self.ended: str | None = None
         """How it ended on purpose: released, downgraded, exported, forked."""
+        self.ended_by: weakref.ref[Any] | None = None
+        """The thread or task that released the lease itself, where that is known."""
         self.leaving = False
         """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
         self.parted = False
         """An earlier release may have reached the engine: that the next finds it gone is no loss."""
         self.successor: LeaseState | None = None
-        self.trouble = False
-        """The last renewal did not get through."""
+        self.trouble = ""
+        """Why the last renewal did not get through, and on which engine; empty: it did."""
+        self.asked: tuple[float, str] | None = None
+        """A renewal is under way: since when, on which engine."""
         self.uncertain = False
         """A request of this attempt may still be under way somewhere."""
         self.signalled = False
@@ -141,7 +156,7 @@ class LeaseState:
     def loss(self, now: float) -> LossReason | None:
         """Why it can no longer be relied on; None: it can. Final once told."""
         if self.reason is None and now >= self.deadline and self.ended is None:
-            self.lose(self._why_late())
+            self.lose(*self._why_late(now))
         return self.reason
 
     def lose(self, reason: LossReason, note: str = "") -> None:
@@ -149,14 +164,20 @@ class LeaseState:
             self.note = note
             self.reason = reason
 
-    def _why_late(self) -> LossReason:
+    def _why_late(self, now: float) -> tuple[LossReason, str]:
         if self.held_until is not None and self.deadline > self.held_until - ROUNDING_SECONDS:
-            return "max_hold"
-        return "unreachable" if self.trouble else "expired"
+            return "max_hold", ""
+        if self.trouble:
+            return "unreachable", self.trouble
+        asked = self.asked
+        if asked is not None and now - self.signal_at < LATE_SECONDS:
+            sent, engine = asked
+            return "unreachable", f"{engine} has not answered for {now - sent:.1f} s"
+        return "expired", ""
 
-    def foresee_loss(self) -> None:
+    def foresee_loss(self, now: float) -> None:
         """The deadline is so near that its holder must be told: from here on it is lost."""
-        self.lose(self._why_late())
+        self.lose(*self._why_late(now))
 
     def remaining(self, now: float) -> float:
         if self.ended is not None or self.reason in ("stolen", "broken", "forked"):
@@ -166,6 +187,11 @@ class LeaseState:
     @property
     def signal_at(self) -> float:
         return self.deadline - self.grace
+
+    @property
+    def warn_at(self) -> float:
+        """By now a renewal should have been answered."""
+        return self.deadline - max(self.grace, self.ttl * WARN_AHEAD if self.renews else 0.0)
 
     def lost_error(self) -> LockLost:
         reason: LossReason = self.reason or "expired"
@@ -217,6 +243,8 @@ class Job:
     give_up_at: float
     due_at: float = 0.0
     attempts: int = 0
+    surprises: int = 0
+    """So often it ended with an error that nobody expected."""
 
 
 @dataclass(slots=True)
@@ -251,6 +279,8 @@ class Book:
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
     """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
     so that a new one in its place never passes for it."""
+    sides: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
+    """Reader/writer locks by name and holder, likewise."""
     crowded: dict[str, None] = field(default_factory=dict)
     """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
     closed: bool = False
@@ -263,6 +293,34 @@ class Book:
     """The soonest duty that arose since the keeper last looked, even if it is gone by now: waking for it
     once is cheaper than being rung at every grant."""
     timer_horizon: float = inf
+    reports: Reports = field(default_factory=Reports)
+    exits: tuple[type[BaseException], ...] = EXITS
+    """What ends the keeper and the timer; any other error does not."""
+    halted: set[Bell] = field(default_factory=set)
+    """The keeper or the timer ended unexpectedly and does not run again yet: nothing new is granted."""
+
+    def check_kept(self) -> None:
+        """Nothing is granted that nobody would renew, or of whose loss nobody would tell."""
+        if self.halted:
+            for bell in list(self.halted):
+                self.ring(bell)
+            raise EngineUnavailable(
+                f"the background work of this client on {self.reports.engine} stopped unexpectedly and is "
+                "being started again, so nothing is acquired: try again in a moment, the log says why"
+            )
+
+    def runs(self, bell: Bell) -> None:
+        """The keeper or the timer has been round once."""
+        if self.halted:
+            self.halted.discard(bell)
+
+    def stopped(self, bell: Bell) -> None:
+        """It ended, though nobody asked it to: until it runs again, whatever comes rings."""
+        self.halted.add(bell)
+        if bell == "keeper":
+            self.keeper_wakes_at = inf
+        else:
+            self.timer_wakes_at = inf
 
     def add(self, state: LeaseState) -> None:
         """A new grant: from here on it is kept and timed."""
@@ -272,7 +330,7 @@ class Book:
             if due < self.keeper_horizon:
                 self.keeper_horizon = due
             self.ring("keeper")
-        due = state.deadline - state.grace
+        due = state.warn_at
         if due < self.timer_wakes_at:
             if due < self.timer_horizon:
                 self.timer_horizon = due
@@ -330,4 +388,5 @@ class Book:
         self.waiting.clear()
         self.jobs.clear()
         self.holds.clear()
+        self.sides.clear()
         self.keeper_wakes_at = self.timer_wakes_at = inf

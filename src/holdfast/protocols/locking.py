@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.ops import Script
-from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
+from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
 from . import records
 from .book import Book, Hold, LeaseState
@@ -27,6 +27,7 @@ __all__ = [
     "Leaving",
     "LockCore",
     "ReentrantCore",
+    "SharedCore",
     "acquire",
     "check",
     "check_extension",
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 log = logging.getLogger("holdfast")
+
+ENTRIES_KEPT = 64
+"""So many entries that were released may wait for the end of their ``with`` before they are swept."""
 
 HOLDS_KEPT = 64
 """So many reentrant holds that are over may be remembered before they are swept."""
@@ -64,7 +68,7 @@ Who = weakref.ref[Any]
 class Entry(Generic[L]):
     """One lease taken through a lock object, and by whom."""
 
-    __slots__ = ("claims", "entered", "last", "lease", "who")
+    __slots__ = ("claims", "entered", "last", "lease", "spent", "who")
 
     def __init__(self, who: Who, lease: L, entered: bool) -> None:
         self.who = who
@@ -76,6 +80,8 @@ class Entry(Generic[L]):
         nor an interrupt can come in between."""
         self.last: bool | None = None
         """Whether leaving it gives the lease back; inner entries of an rlock do not. None: not left."""
+        self.spent: Who | None = None
+        """Who released it inside its ``with``, whose end then finds nothing to give back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +109,10 @@ class LockCore(Generic[L]):
 
     __slots__ = ("book", "entries", "spec", "wrap")
     reentrant = False
+    may_deadlock = False
+
+    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
+        """Who would wait for itself is refused, where that means anything."""
 
     def __init__(self, book: Book, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
         self.book = book
@@ -118,14 +128,16 @@ class LockCore(Generic[L]):
     def enter(self, who: Who, lease: L, entered: bool) -> None:
         if self.entries:
             for entry in self.entries[:]:  # those that were given back through their lease
-                if entry.lease._state.ended is not None:
+                if entry.lease._state.ended is not None and (
+                    not entry.entered or len(self.entries) > ENTRIES_KEPT
+                ):
                     self._remove(entry)
         self.entries.append(Entry(who, lease, entered))
 
     def current(self) -> L | None:
         """The latest lease taken through this object and not given back."""
         for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.lease._state.ended is None and not entry.claims:
+            if entry.lease._state.ended is None and not entry.claims and entry.spent is None:
                 return entry.lease
         return None
 
@@ -145,18 +157,18 @@ class LockCore(Generic[L]):
         happens to test fixtures and exit stacks.
         """
         for entry in self.entries[-1:]:  # mostly there is but one, and it is the caller's
-            fits = entry.entered if entered else entry.lease._state.ended is None
+            fits = entry.entered if entered else entry.lease._state.ended is None and entry.spent is None
             if fits and entry.who is who and not entry.claims:
                 return entry
         caller = who()
         fallback = None
         for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.claims:
+            if entry.claims or (entry.spent is not None and not entered):
                 continue
             if entry.entered if entered else entry.lease._state.ended in (None, "forked"):
                 if entry.who() is caller:
                     return entry
-                if fallback is None:
+                if fallback is None and entry.spent is None:
                     fallback = entry
         if fallback is None:
             raise self.not_held()
@@ -164,14 +176,24 @@ class LockCore(Generic[L]):
 
     def leave(self, entry: Entry[L]) -> bool:
         """The claimed entry is over; True: its lease is to be given back. May be called again."""
-        try:
-            self.entries.remove(entry)
-        except ValueError:
-            return True  # somebody tidied up already
-        return True
+        self._remove(entry)
+        return entry.spent is None
+
+    def spend(self, entry: Entry[L], who: Who) -> None:
+        """It is released by ``release()``: of the ``with`` it was entered by remains that it will be left."""
+        if entry.entered:
+            remains = Entry(entry.who, entry.lease, entered=True)
+            remains.spent = who
+            try:
+                self.entries[self.entries.index(entry)] = remains
+            except ValueError:
+                self.entries.append(remains)
 
     def restore(self, entry: Entry[L]) -> None:
         """The release did not get through: it can be called again."""
+        for each in self.entries[:]:
+            if each.spent is not None and each.lease is entry.lease:
+                self._remove(each)
         self.entries.append(Entry(entry.who, entry.lease, entry.entered))
 
     def _remove(self, entry: Entry[L]) -> None:
@@ -187,6 +209,39 @@ class LockCore(Generic[L]):
         )
         error.name = self.spec.name
         return error
+
+
+class SharedCore(LockCore[L]):
+    """One side of a reader/writer lock. Who reads would wait for ever for its own write side."""
+
+    __slots__ = ()
+    may_deadlock = True
+
+    def enter(self, who: Who, lease: L, entered: bool) -> None:
+        super().enter(who, lease, entered)
+        sides = self.book.sides
+        if len(sides) > HOLDS_KEPT + 2 * len(self.book.leases):
+            for key, states in list(sides.items()):
+                if all(_latest(state).ended is not None for state in states):
+                    sides.pop(key, None)
+        key = self.spec.name, who
+        states = [state for state in sides.get(key, ()) if _latest(state).ended is None]
+        sides[key] = [*states, lease._state]
+
+    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
+        """Before anything is asked: it is known here what this thread or task holds through this client."""
+        if self.spec.mode != "write" or timeout == 0:
+            return
+        for state in self.book.sides.get((self.spec.name, who), ()):
+            held = _latest(state)
+            if held.mode == "read" and held.ended is None and held.loss(self.book.now()) is None:
+                error = Deadlock(
+                    f"the rwlock {self.spec.name!r} is held to read (token {held.token}) by the same thread "
+                    "or task that asks to write, which would wait for itself: release the read lease first, "
+                    "or take write() from the start and downgrade() it"
+                )
+                error.name = self.spec.name
+                raise error
 
 
 class ReentrantCore(LockCore[L]):
@@ -229,11 +284,15 @@ class ReentrantCore(LockCore[L]):
         """Only the caller's own."""
         caller = who()
         for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.who() is caller and (not entered or entry.entered) and not entry.claims:
+            if entry.who() is not caller or entry.claims:
+                continue
+            if entry.entered if entered else entry.spent is None:
                 return entry
         raise self.not_held()
 
     def leave(self, entry: Entry[L]) -> bool:
+        if entry.spent is not None:
+            return super().leave(entry)
         hold = self.book.holds.get((self.spec.name, entry.who))
         if entry.last is None:
             if hold is None or hold.state is not entry.lease._state:
@@ -264,9 +323,12 @@ async def acquire(
         again = core.reenter(who, core.book.now(), entered)
         if again is not None:
             return again
+    if begun is None and core.may_deadlock:
+        core.refuse_deadlock(who, timeout)
     state: LeaseState | records.NotGranted | None = None
     try:
         if begun is None:
+            core.book.check_kept()
             state = await records.acquire(core.book, core.spec, owner, timeout)
         else:
             state = await begun.attempt.go_on(begun.sent, timeout, begun.outcome)
@@ -274,6 +336,7 @@ async def acquire(
             if entered:
                 raise _timed_out(core, state)
             return None
+        core.book.check_kept()
         lease = core.wrap(state)
         core.enter(who, lease, entered)
         # From here to the caller's next instruction nothing is called any more: an interrupt could come in
@@ -322,6 +385,7 @@ async def release(core: LockCore[L], who: Who, leaving: Leaving[L] | None = None
             await give_back(core.book, entry.lease._state, leaving.outcome)
         else:
             entry = core.claim(who, mine)
+            core.spend(entry, who)
             if core.leave(entry):
                 await give_back(core.book, entry.lease._state)
     except EngineUnavailable:
@@ -354,7 +418,7 @@ def _latest(state: LeaseState) -> LeaseState:
 
 async def release_many(core: LockCore[L], who: Who, count: int) -> None:
     """Several permits; more than were taken through the object is refused before any is given back."""
-    held = [e for e in core.entries if e.lease._state.ended in (None, "forked")]
+    held = [e for e in core.entries if e.spent is None and e.lease._state.ended in (None, "forked")]
     if count > len(held):
         error = NotHeld(
             f"the semaphore {core.spec.name!r}: release({count}) asks for more permits than the "
@@ -366,16 +430,20 @@ async def release_many(core: LockCore[L], who: Who, count: int) -> None:
         await release(core, who)
 
 
-async def give_back(book: Book, state: LeaseState, outcome: Reply | Exception | None = None) -> None:
+async def give_back(
+    book: Book, state: LeaseState, outcome: Reply | Exception | None = None, who: Who | None = None
+) -> None:
     """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time.
 
     ``outcome``: what came of the first request, where the caller has made it itself.
+    ``who``: the caller, where it releases the lease itself.
     """
     if outcome is None:
         if state.ended == "forked":
             return
         if state.ended is not None:
             raise not_held(state)
+        state.ended_by = who
         if state.loss(book.now()) is not None:
             # The engine may keep it for a moment longer than we rely on it: who asks again must not meet it.
             await records.abandon(book, state, wait=state.reason != "unreachable")
@@ -394,12 +462,12 @@ def check(state: LeaseState, now: float) -> None:
         raise not_held(state)
 
 
-def check_extension(state: LeaseState, ttl: float | None) -> float:
+def check_extension(state: LeaseState, ttl: arguments.Duration | None) -> float:
     if ttl is None:
         return state.ttl
-    ttl = arguments.check_ttl(ttl)
-    arguments.check_grace(state.grace, ttl)
-    return ttl
+    seconds = arguments.check_ttl(ttl)
+    arguments.check_grace(state.grace, seconds)
+    return seconds
 
 
 async def extend(book: Book, state: LeaseState, ttl: float) -> None:
@@ -451,7 +519,7 @@ async def leave(
     mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
         if leaving is not None:
-            await _give_back_last(core, leaving.entry.lease._state, error, leaving.outcome)
+            await _give_back_last(core, leaving.entry.lease._state, leaving.entry.who, error, leaving.outcome)
         else:
             await _leave(core, core.claim(who, mine, entered=True), error)
     except NotHeld:
@@ -469,15 +537,18 @@ async def leave(
 async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:
     state = entry.lease._state
     if not core.leave(entry):
+        if entry.spent is not None and entry.spent() is not entry.who():
+            raise not_held(state)  # by another: the body went on without the lock
         if state.ended is None and state.loss(core.book.now()) is not None:
             _tell_loss(core.spec, state, error)
         return
-    await _give_back_last(core, state, error)
+    await _give_back_last(core, state, entry.who, error)
 
 
 async def _give_back_last(
     core: LockCore[L],
     state: LeaseState,
+    who: Who,
     error: BaseException | None,
     outcome: Reply | Exception | None = None,
 ) -> None:
@@ -486,7 +557,9 @@ async def _give_back_last(
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:
-        raise not_held(state)
+        if state.ended_by is not None and state.ended_by() is not who():
+            raise not_held(state)  # by another: the body went on without the lock
+        return
     if outcome is not None or state.loss(core.book.now()) is None:
         try:
             await records.release(core.book, state, 0.0, outcome)

@@ -24,8 +24,9 @@ from ...core.ops import (
     Unlisten,
     Wait,
 )
-from ...protocols.book import Book, LeaseState
+from ...protocols.book import EXITS, Book, LeaseState
 from ...protocols.keeper import keep, watch_deadlines
+from ...protocols.reporting import Reports
 from ...rules.requests import Acquire, Downgrade, Export, Handed, Release, Stop, Withdraw
 from .network import Link
 from .servers import TIMED_OUT, Node, Server
@@ -132,6 +133,24 @@ class TracingBook(Book):
         self.tell(state)
 
 
+class SimulatedReports(Reports):
+    """What no engine should raise is a failure of the schedule."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: SimulatedClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def unexpected(self, what: str, error: BaseException) -> None:
+        self._client.world.failures.append(f"{self._client.id} {what}: {error!r}")
+
+    def warn(self, message: str) -> None:
+        """Trouble is what a schedule is for."""
+
+    inform = warn
+
+
 class SimulatedClient:
     """One incarnation of a client process on its machine."""
 
@@ -188,7 +207,14 @@ class SimulatedClient:
             Signal: self._signal,
         }
         self.book = TracingBook(
-            self.id, io_timeout, linger, self.ring, self._tell_time_at_once, self._name_at_once
+            self.id,
+            io_timeout,
+            linger,
+            self.ring,
+            self._tell_time_at_once,
+            self._name_at_once,
+            reports=SimulatedReports(self),
+            exits=(*EXITS, Crash, Interrupted),
         )
         self.book.tell = self._granted
         world.by_id[self.id] = self

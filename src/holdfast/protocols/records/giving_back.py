@@ -118,7 +118,11 @@ async def tell_of_loss(state: LeaseState) -> None:
     """Once, by whoever finds out first: the timer, the keeper, or a release."""
     if not state.signalled:
         state.signalled = True
-        await Signal(state)
+        try:
+            await Signal(state)
+        except BaseException:
+            state.signalled = False  # the timer tries again
+            raise
 
 
 def dropped(book: Book, state: LeaseState) -> None:

@@ -108,6 +108,7 @@ async def export(book: Book, state: LeaseState) -> None:
 
 async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
     """Take over what another process exported, with its token."""
+    book.check_kept()
     if nonce in book.leases:
         # The engine would say yes to a repeated request; but two leases of one grant would not know of
         # each other's release.

@@ -1,0 +1,45 @@
+"""``help()`` says what every parameter is for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from holdfast import client
+
+
+def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for module in (client, holdfast.aio):
+        for name in module.__all__:
+            found = getattr(module, name)
+            if not inspect.isclass(found):
+                yield f"{module.__name__}.{name}", found
+                continue
+            for method, function in inspect.getmembers(found, inspect.isfunction):
+                if not method.startswith("_") or method == "__call__":
+                    yield f"{module.__name__}.{name}.{method}", function
+
+
+PUBLIC = dict(_public())
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_parameter_is_named(name: str) -> None:
+    function = PUBLIC[name]
+    told = inspect.getdoc(function) or ""
+    assert told, f"{name} has no docstring"
+    for parameter in inspect.signature(function).parameters:
+        if parameter != "self":
+            assert parameter in told.replace("`", " ").replace(":", " ").replace("=", " ").split() or (
+                f"``{parameter}" in told
+            ), f"the docstring of {name} does not say what {parameter} is for"
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(PUBLIC) > 60
+    assert "holdfast.client.Client.lock" in PUBLIC
