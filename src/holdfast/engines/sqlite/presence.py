@@ -126,7 +126,7 @@ class Presence:
     def is_heard(self) -> bool:
         """Whether wake-ups are delivered already, by a thread."""
         membership = self.membership
-        return membership is not None and membership.listener.hearing is not None
+        return membership is not None and membership.listener.is_running
 
     def listen(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Deliver wake-ups from now on, also when the database is another one day."""
