@@ -26,8 +26,11 @@ T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.0001
 LONGEST_PAUSE_SECONDS = 0.002
 
-BUSY_SECONDS = 0.25
+BUSY_SECONDS = 0.5
 """After this long the protocol is told, which knows how much time there is left to go on trying."""
+
+BUSY_TRIES = 50
+"""But not before so many tries: on a busy machine half a second is over before a process has had its turn."""
 
 
 class Busy(Exception):
@@ -89,14 +92,16 @@ class Local:
 class _Pauses:
     """Ever longer pauses with chance in them, so that two who collide do not collide again."""
 
-    __slots__ = ("_ends_at", "_longest")
+    __slots__ = ("_ends_at", "_longest", "_tries")
 
     def __init__(self, ends_at: float) -> None:
         self._ends_at = ends_at
+        self._tries = 0
         self._longest = FIRST_PAUSE_SECONDS
 
     def next(self) -> float:
-        if boottime() >= self._ends_at:
+        self._tries += 1
+        if self._tries >= BUSY_TRIES and boottime() >= self._ends_at:
             raise Refused(
                 "another process has been writing all the time: is one stopped in the middle of a write?"
             )

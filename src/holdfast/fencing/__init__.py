@@ -16,6 +16,8 @@ So every grant carries a token larger than all before, and the storage remembers
             fencing.enforce(db, "invoices", lease)          # StaleToken if a newer holder has been here
             db.execute("UPDATE invoices SET total = ?", (total + 10,))
 
+Where reading and writing are one short transaction, ``with fencing.transaction(db, lease):`` does all of it.
+
 The one who woke up late gets ``StaleToken`` instead of overwriting, and its transaction leaves nothing.
 
 A lease or its ``fence`` says which engine and which grant a number belongs to. So does the text that
@@ -26,6 +28,16 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 from __future__ import annotations
 
 from .grant import Grant, fence_text, parse_fence
-from .sql import advance, enforce, install, move, newest
+from .sql import advance, enforce, install, move, newest, transaction
 
-__all__ = ["Grant", "advance", "enforce", "fence_text", "install", "move", "newest", "parse_fence"]
+__all__ = [
+    "Grant",
+    "advance",
+    "enforce",
+    "fence_text",
+    "install",
+    "move",
+    "newest",
+    "parse_fence",
+    "transaction",
+]

@@ -5,8 +5,10 @@ Nothing here knows a storage: every guard accepts the same things and refuses th
 
 from __future__ import annotations
 
+import time
 from typing import Protocol, runtime_checkable
 
+from ..core.tokens import is_plausible
 from ..errors import InvalidArgument
 from ..model import Fence
 from .grant import parse_fence
@@ -96,6 +98,12 @@ def _checked_token(token: object) -> int:
         raise InvalidArgument(_not_presentable(token))
     if not 0 <= token <= MAX_TOKEN:
         raise InvalidArgument(f"token {token} is outside 0 to 2**63-1: pass lease.token unchanged")
+    if token and not is_plausible(token, time.time_ns() // 1000):
+        raise InvalidArgument(
+            f"token {token} is more than a day ahead of this machine's clock, so no engine issued it: a guard"
+            " that stored it would lock out every later holder. Pass lease.token unchanged, and look at"
+            " the clocks of this machine and of the engine"
+        )
     return int(token)
 
 

@@ -14,11 +14,21 @@ from typing import Protocol
 from ..errors import HoldfastError, InvalidArgument
 from ..model import Fence
 from .arguments import Presentable, checked_resource, checked_source, mark_of, refuse_read_lease
-from .refusal import stale_token
-from .rule import Mark, Refuse, decide
+from .plans import Dialect, Result, Statement, present, run
+from .rule import Mark
 from .sqlite import SqliteTable
 
-__all__ = ["Executes", "FenceTable", "advance", "enforce", "install", "move", "newest", "table_of"]
+__all__ = [
+    "Executes",
+    "FenceTable",
+    "advance",
+    "enforce",
+    "install",
+    "move",
+    "newest",
+    "table_of",
+    "transaction",
+]
 
 
 class Executes(Protocol):
@@ -31,14 +41,24 @@ class Executes(Protocol):
 class FenceTable(Protocol):
     """``holdfast_fence`` in one dialect, through one connection of the user's."""
 
+    @property
+    def dialect(self) -> Dialect: ...
+    def execute(self, statement: Statement) -> Result: ...
     def install(self) -> None: ...
     def in_transaction(self) -> bool: ...
     def would_commit_at_once(self) -> bool: ...
+    @property
+    def is_always_in_a_transaction(self) -> bool: ...
+    def attached(self) -> list[str]: ...
     def roll_back(self) -> None: ...
     def present(self, resource: str, mark: Mark) -> bool: ...
     def load(self, resource: str) -> Mark | None: ...
     def move(self, resource: str, source: str) -> None: ...
+    def is_not_installed(self, error: Exception) -> bool: ...
     def explain(self, error: Exception) -> str | None: ...
+    def begin(self) -> None: ...
+    def set_seal(self) -> None: ...
+    def commit_sealed(self) -> bool: ...
 
 
 def install(connection: Executes) -> None:
@@ -61,9 +81,11 @@ def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> Non
 
     Raises ``StaleToken`` (with ``resource``, ``token``, ``newest``) if a newer holder has been here: roll
     back. Raises ``InvalidArgument`` where there is no transaction (the check would commit on its own and
-    guard nothing), and for a read lease. A database that is busy is the driver's error, with a note.
+    guard nothing), for a read lease, where another database file is attached (the guard is of ``main``
+    alone), and before ``install``. A database that is busy is the driver's error, with a note.
 
-    With sqlite3, ``executescript`` commits before it runs: do not write with it after this call.
+    What this call cannot see, and ``transaction`` can: a commit between this call and the write (with
+    sqlite3, ``executescript`` commits before it runs), and a savepoint around this call that is rolled back.
     """
     resource = checked_resource(resource)
     refuse_read_lease(lease_or_token)
@@ -74,7 +96,56 @@ def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> Non
             "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
             ' execute "BEGIN IMMEDIATE" first, then enforce, then write, then COMMIT'
         )
-    _present(table, resource, mark)
+    _present(table, resource, mark, guards_writes=True)
+
+
+@contextmanager
+def transaction(
+    connection: Executes, lease_or_token: Presentable, resource: str | None = None
+) -> Iterator[None]:
+    """A whole guarded transaction: begins, shuts out older holders, and commits what is written within.
+
+        with fencing.transaction(db, lease):
+            (total,) = db.execute("SELECT total FROM invoices").fetchone()
+            db.execute("UPDATE invoices SET total = ?", (total + 10,))
+
+    ``resource`` is the lock's own name where it is not given. An exception within rolls back, and so does
+    ``StaleToken``, raised before anything within is run. A commit or rollback within is refused at the end
+    (``HoldfastError``), for what was written after it was not guarded: that is rolled back.
+    """
+    resource = checked_resource(_name_of(lease_or_token) if resource is None else resource)
+    refuse_read_lease(lease_or_token)
+    mark = mark_of(lease_or_token)
+    table = table_of(connection)
+    if table.in_transaction() and not table.is_always_in_a_transaction:
+        raise InvalidArgument(
+            "a transaction is open on this connection: commit it or roll it back, then begin this one"
+        )
+    try:
+        with _explained(table):
+            table.begin()
+        _present(table, resource, mark, guards_writes=True)
+        table.set_seal()
+        yield
+        with _explained(table):
+            is_committed = table.commit_sealed()
+        if not is_committed:
+            raise HoldfastError(
+                f"the guarded transaction on {resource!r} was committed or rolled back within: what was"
+                " written after that was not guarded, and is rolled back now. Leave the commit to"
+                " fencing.transaction"
+            )
+    except BaseException:
+        if table.in_transaction():
+            table.roll_back()
+        raise
+
+
+def _name_of(lease: object) -> str:
+    name = getattr(lease, "name", None)
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{type(lease).__name__} does not say what the lock protects: pass resource=")
+    return name
 
 
 def advance(cursor: Executes, resource: str, lease_or_token: Presentable) -> None:
@@ -128,19 +199,21 @@ def table_of(target: Executes) -> FenceTable:
     )
 
 
-def _present(table: FenceTable, resource: str, mark: Mark) -> None:
+def _present(table: FenceTable, resource: str, mark: Mark, guards_writes: bool = False) -> None:
     with _explained(table), _transaction_as_found(table):
-        if table.present(resource, mark):
-            return
-        # Still under the lock the refused statement took, so this is the row that refused it.
-        stored = table.load(resource)
-        decision = decide(stored, mark)
-        if stored is None or not isinstance(decision, Refuse):
-            raise HoldfastError(
-                f"table holdfast_fence refused token {mark.token} of {resource!r} against the rule:"
-                " look for a trigger or a foreign change on that table. Roll back"
-            )
-        raise stale_token(resource, stored, mark, decision.why)
+        run(present(table.dialect, resource, mark), table.execute)
+        if guards_writes:
+            _refuse_attached(table)
+
+
+def _refuse_attached(table: FenceTable) -> None:
+    attached = table.attached()
+    if attached:
+        raise InvalidArgument(
+            f"other databases are attached to this connection ({', '.join(attached)}): the guard in main"
+            " protects the data in main alone. Roll back, and write through a connection of its own to the"
+            " database that has the data, with the guard installed there"
+        )
 
 
 @contextmanager
@@ -160,6 +233,11 @@ def _explained(table: FenceTable) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if table.is_not_installed(error):
+            raise InvalidArgument(
+                "this database has no guard yet: call fencing.install(connection) once, before the first"
+                " enforce or advance; nothing was written"
+            ) from error
         note = table.explain(error)
         if note is not None:
             error.add_note(note)

@@ -7,14 +7,17 @@ the two together. Every value is bound, none is formatted into a statement.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from .plans import Result, Statement, load, run
 from .rule import Mark
 
-__all__ = ["SqliteTable"]
+__all__ = ["SqliteDialect", "SqliteTable"]
 
 _CREATE = """\
-CREATE TABLE IF NOT EXISTS holdfast_fence (
+CREATE TABLE IF NOT EXISTS main.holdfast_fence (
     resource   TEXT    NOT NULL PRIMARY KEY,
     source     TEXT    NOT NULL DEFAULT '',
     token      INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token >= 0),
@@ -23,12 +26,14 @@ CREATE TABLE IF NOT EXISTS holdfast_fence (
     updated_at TEXT    NOT NULL
 )"""
 
+# "main." everywhere: a TEMP table of the same name would be taken instead, and guards nothing.
+#
 # An INSERT takes the write lock of the database when it starts, whether or not it changes a row, and keeps
 # it to the end of the transaction: nobody can pass the guard between this check and the user's writes.
 # It must begin with the word INSERT: that is how sqlite3 knows to open a transaction and to count rows.
 # The row counts as changed exactly when the mark passed.
 _UPSERT = """\
-INSERT INTO holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
+INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
 VALUES (:resource, :source, :token, :nonce, :peers, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ON CONFLICT (resource) DO UPDATE SET
     source = CASE WHEN excluded.source <> '' THEN excluded.source ELSE stored.source END,
@@ -46,7 +51,7 @@ WHERE (excluded.source = '' OR stored.source = '' OR excluded.source = stored.so
            ELSE excluded.nonce = '' OR stored.nonce = '' OR excluded.nonce = stored.nonce END"""
 
 _MOVE = """\
-INSERT INTO holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
+INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
 VALUES (:resource, :source, 0, '', '', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ON CONFLICT (resource) DO UPDATE SET
     source = excluded.source, token = 0, nonce = '', peers = '', updated_at = excluded.updated_at
@@ -55,17 +60,47 @@ WHERE stored.source <> excluded.source"""
 # The casts keep the user's text_factory and registered converters away from our columns.
 _SELECT = """\
 SELECT CAST(token AS INTEGER), CAST(source AS BLOB), CAST(nonce AS BLOB), CAST(peers AS BLOB)
-FROM holdfast_fence WHERE resource = :resource"""
+FROM main.holdfast_fence WHERE resource = :resource"""
+
+_ATTACHED = """\
+SELECT CAST(name AS BLOB) FROM pragma_database_list WHERE name NOT IN ('main', 'temp') AND file <> ''"""
+
+
+class SqliteDialect:
+    """The texts. ``plans.Dialect``."""
+
+    def upsert(self, resource: str, mark: Mark) -> Statement:
+        values = {
+            "resource": resource,
+            "source": mark.source,
+            "token": mark.token,
+            "nonce": mark.nonce,
+            "peers": _encode_peers(mark.peers),
+        }
+        return Statement(_UPSERT, values)
+
+    def select(self, resource: str) -> Statement:
+        return Statement(_SELECT, {"resource": resource})
+
+    def mark_in(self, row: Sequence[Any]) -> Mark:
+        token, source, nonce, peers = row
+        return Mark(token, source.decode(), nonce.decode(), _decode_peers(peers.decode()))
 
 
 @dataclass(frozen=True, slots=True)
 class SqliteTable:
-    """``holdfast_fence`` as seen through one connection of the user's."""
+    """``holdfast_fence`` as seen through one connection of the user's: carries statements out."""
 
     connection: sqlite3.Connection
+    dialect: SqliteDialect = field(default_factory=SqliteDialect)
+
+    def execute(self, statement: Statement) -> Result:
+        cursor = self._cursor().execute(statement.text, statement.values)
+        rows = cursor.fetchall() if cursor.description else ()
+        return Result(cursor.rowcount, rows)
 
     def install(self) -> None:
-        self._cursor().execute(_CREATE)
+        self.execute(Statement(_CREATE))
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
@@ -80,29 +115,35 @@ class SqliteTable:
             return autocommit
         return self.connection.isolation_level is None
 
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        """Python 3.12: ``sqlite3.connect(autocommit=False)``."""
+        return getattr(self.connection, "autocommit", None) is False
+
+    def attached(self) -> list[str]:
+        """Files beside the one that the guard is in, by the names they were attached under."""
+        return [name.decode() for (name,) in self.execute(Statement(_ATTACHED)).rows]
+
     def roll_back(self) -> None:
-        self.connection.rollback()
+        if self.is_always_in_a_transaction:
+            self.connection.rollback()
+        else:
+            self.execute(Statement("ROLLBACK"))
 
     def present(self, resource: str, mark: Mark) -> bool:
         """Whether the mark passed; if it did, it is stored."""
-        row = {
-            "resource": resource,
-            "source": mark.source,
-            "token": mark.token,
-            "nonce": mark.nonce,
-            "peers": _encode_peers(mark.peers),
-        }
-        return self._cursor().execute(_UPSERT, row).rowcount == 1
+        return self.execute(self.dialect.upsert(resource, mark)).changed == 1
 
     def load(self, resource: str) -> Mark | None:
-        row = self._cursor().execute(_SELECT, {"resource": resource}).fetchone()
-        if row is None:
-            return None
-        token, source, nonce, peers = row
-        return Mark(token, source.decode(), nonce.decode(), _decode_peers(peers.decode()))
+        return run(load(self.dialect, resource), self.execute)
 
     def move(self, resource: str, source: str) -> None:
-        self._cursor().execute(_MOVE, {"resource": resource, "source": source})
+        self.execute(Statement(_MOVE, {"resource": resource, "source": source}))
+
+    def is_not_installed(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and "no such table: main.holdfast_fence" in str(
+            error
+        )
 
     def explain(self, error: Exception) -> str | None:
         """What to add to an error of the driver's, which stays the user's to handle."""
@@ -113,9 +154,31 @@ class SqliteTable:
             return _NOT_FIRST
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return _BUSY
-        if "no such table: holdfast_fence" in str(error):
-            return _NOT_INSTALLED
         return None
+
+    # --- a transaction of the guard's own -------------------------------------------------------
+
+    def begin(self) -> None:
+        if not self.is_always_in_a_transaction:
+            self.execute(Statement("BEGIN IMMEDIATE"))
+
+    def set_seal(self) -> None:
+        """A savepoint that only the end of this very transaction removes."""
+        self.execute(Statement(f"SAVEPOINT {_SEAL}"))
+
+    def commit_sealed(self) -> bool:
+        """Commit, if it is still the transaction that the seal was set in; if not, nothing is done."""
+        try:
+            self.execute(Statement(f"RELEASE {_SEAL}"))
+        except sqlite3.OperationalError as error:
+            if "no such savepoint" in str(error):
+                return False
+            raise
+        if self.is_always_in_a_transaction:
+            self.connection.commit()
+        else:
+            self.execute(Statement("COMMIT"))
+        return True
 
     def _cursor(self) -> sqlite3.Cursor:
         # A cursor of our own: the caller's may be in the middle of a result, or make rows of its own kind.
@@ -123,6 +186,8 @@ class SqliteTable:
         cursor.row_factory = None
         return cursor
 
+
+_SEAL = "holdfast_fence_seal"
 
 _NOT_FIRST = (
     "holdfast: this transaction read before it presented its token, and the database changed since."
@@ -133,7 +198,6 @@ _BUSY = (
     " nothing was written. Roll back and run the whole transaction again, or give"
     " sqlite3.connect a longer timeout."
 )
-_NOT_INSTALLED = "holdfast: call fencing.install(connection) once for this database."
 
 
 def _encode_peers(peers: tuple[int, ...]) -> str:

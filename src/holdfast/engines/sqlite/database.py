@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ...drivers.clock import boottime, wall_us
+from ...errors import EngineUnavailable
 from ..local import Busy
 from .place import EACH_THEIR_OWN, Place, Side
 
@@ -42,6 +43,13 @@ TABLES: Final = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {SCHEMA}",
 )
+
+JOURNAL_VERSIONS: Final = slice(18, 20)
+WAL_VERSIONS: Final = b"\x02\x02"
+"""Where the header of a database says how its journal is written, and which one can read it: in WAL mode."""
+
+NO_CHECKPOINT_ON_CLOSE: Final = 1006
+"""SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which the module names from Python 3.12 on."""
 
 FORK_PATIENCE_SECONDS: Final = 5.0
 """How long a fork waits for a call under way, so that no connection is open when it happens."""
@@ -121,6 +129,9 @@ def _configure(place: Place, connection: sqlite3.Connection) -> None:
     execute("PRAGMA busy_timeout = 0")
     # Copying the log back takes a sync to disk: the janitor does it, no caller waits for that.
     execute("PRAGMA wal_autocheckpoint = 0")
+    # Nor does whoever closes last: SQLite would lock everyone out until the disk has it. See _log_keeper.
+    if hasattr(connection, "setconfig"):  # Python 3.12
+        connection.setconfig(NO_CHECKPOINT_ON_CLOSE, True)
     if execute("PRAGMA user_version").fetchone()[0] == 0:
         _create_tables(connection)
 
@@ -162,6 +173,22 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         raise
 
 
+def new_database() -> bytes:
+    """The content of a database that nobody has used: in WAL mode from the first moment, with its tables.
+
+    To switch the journal mode and to create tables takes several syncs to disk, during which SQLite locks
+    out all who open the file. So it is all done in memory, and the file appears complete.
+    Empty where this SQLite cannot do that: whoever opens the file first creates the tables then.
+    """
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        if not hasattr(connection, "serialize"):
+            return b""
+        _create_tables(connection)
+        content = bytearray(connection.serialize())
+    content[JOURNAL_VERSIONS] = WAL_VERSIONS
+    return bytes(content)
+
+
 def _abandon(connection: sqlite3.Connection) -> None:
     """Never to be touched again, not even by the interpreter's end, which would close it."""
     import ctypes
@@ -199,7 +226,7 @@ class Database:
         """Make sure that there is a database, and open it. Called with the mutex held."""
         # Closing a file drops all locks that this process has on it: nobody may open it meanwhile.
         with opening:
-            side = self.place.prepare()
+            side = self.place.prepare(new_database)
             try:
                 self._connect()
             except BaseException:
@@ -210,11 +237,34 @@ class Database:
     def close(self) -> None:
         """Called with the mutex held. SQLite leaves the log alone if the file has moved."""
         if self.connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self.connection.close()
+            reader = self._log_keeper(self.connection)
+            for each in (self.connection, reader):
+                if each is not None:
+                    with contextlib.suppress(sqlite3.Error):
+                        each.close()
             # Only now: while it is being closed it is open, and a fork has to wait for it.
             self.connection = None
             _open.discard(self)
+
+    def _log_keeper(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
+        """A connection to be closed after this one, so that neither copies the log back and deletes it.
+
+        SQLite does that when the last connection to a file is closed, unless it cannot write. This one
+        cannot, and while it is open the other one is not the last.
+        """
+        if hasattr(connection, "setconfig"):
+            return None  # It has been told not to.
+        reader = None
+        try:
+            if self.identity is not None and self.place.identity() == self.identity:
+                uri = f"file:{quote(self.place.path)}?mode=ro"
+                reader = sqlite3.connect(
+                    uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True
+                )
+                reader.execute("PRAGMA user_version").fetchone()
+        except (sqlite3.Error, EngineUnavailable):
+            pass  # Then it is closed as SQLite sees fit.
+        return reader
 
     def forked(self) -> None:
         """This is the child. What is still open was left by a fork that nobody announced: never touch it."""

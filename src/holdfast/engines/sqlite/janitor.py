@@ -19,11 +19,11 @@ from ..local import Busy
 from .census import Census
 from .database import Database
 from .liveness import Status, alive_name, identify
-from .place import Place, Side
+from .place import NEW, Place, Side
 from .table import Execute, understand
 from .wakeups import socket_name
 
-__all__ = ["Janitor", "is_due"]
+__all__ = ["Janitor", "is_due", "shorten_log"]
 
 log = logging.getLogger("holdfast")
 
@@ -36,6 +36,9 @@ LONG_LOG_PAGES: Final = 8000
 HUGE_LOG_PAGES: Final = 4 * LONG_LOG_PAGES
 """A log this long is cut off, too; a shorter one stays as it is, for to write over it is much cheaper than to
 make the file grow again."""
+
+LEFT_LOG_BYTES: Final = 1 << 20
+"""A log shorter than this is left behind: to read it again takes a millisecond, to copy it back a sync."""
 
 LOOK_SECONDS: Final = 60.0
 SWEEP_US: Final = 600_000_000
@@ -120,6 +123,22 @@ def _copy_log_back(execute: Execute) -> None:
         execute("PRAGMA busy_timeout = 2000")
 
 
+def shorten_log(place: Place, execute: Execute) -> None:
+    """Called by a client that leaves: a log that grew long is cut off by the last one out.
+
+    Nobody but the next to open the database reads all of it. Nobody is kept from writing while the disk
+    is waited for: by then there is nothing left to copy, or others are there and it is left to them.
+    """
+    with contextlib.suppress(OSError):
+        if os.stat(f"{place.real_path}-wal").st_size < LEFT_LOG_BYTES:
+            return
+    if execute("SELECT count(*) FROM clients WHERE dead = 0").fetchone()[0]:
+        return
+    _, pages, copied = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if pages == copied:
+        execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
 def is_due(swept_at: int, wall: int) -> bool:
     """By the wall clock; one that was set back must not put it off for ever."""
     return not swept_at <= wall <= swept_at + SWEEP_US
@@ -195,10 +214,22 @@ def _forget(
 
 def _remove_orphans(execute: Execute, side: Side) -> None:
     """Files of clients that ended before they were in the table, or whose row is long gone."""
-    files = {name.rpartition(".")[0] for name in os.listdir(side.fd)}
+    names = os.listdir(side.fd)
+    for name in names:
+        if name.endswith(NEW) and _is_forgotten(side, name):
+            side.unlink(name)
+    files = {name.rpartition(".")[0] for name in names}
     rows = {row[0] for row in execute("SELECT id FROM clients").fetchall()}
     for client in files - rows:
         _remove_if_free(side, client)
+
+
+def _is_forgotten(side: Side, name: str) -> bool:
+    """Whoever was making a database of it has died."""
+    with contextlib.suppress(OSError):
+        found = os.stat(name, dir_fd=side.fd, follow_symlinks=False)
+        return found.st_mtime * 1_000_000 + SWEEP_US < wall_us()
+    return False
 
 
 def _remove_if_free(side: Side, client: str) -> None:

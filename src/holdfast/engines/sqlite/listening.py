@@ -7,9 +7,11 @@ none (another pid namespace, another system, too many at once) its liveness is p
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -29,6 +31,10 @@ __all__ = ["Listener"]
 MOST_DESCRIPTORS: Final = 64
 PROBE_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 0.05
+"""The pause before listening begins anew, so that what fails at once does not fill the log."""
+
+log = logging.getLogger("holdfast")
 
 
 class _Watch:
@@ -207,34 +213,58 @@ class Listener:
 
     # --- on a thread ----------------------------------------------------------------------------
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread listens, or is about to."""
+        thread = self._thread
+        return thread is not None and (thread.ident is None or thread.is_alive())
+
     def start_thread(self) -> None:
-        if self._thread is not None:
+        if self.is_running:
             return
         with self._mutex:
-            if self._thread is not None or self._closing:
+            if self.is_running or self._closing:
                 return
-            self._bell = Bell()
-            self._poller = select.epoll() if HAS_EPOLL else select.poll()
-            for fd in (self._bell.fileno(), *self._clients):
-                self._poller.register(fd, select.POLLIN)
-            if HAS_EPOLL:
-                self.hearing = Hearing(self, self._inbox)  # first: who comes first is told first
-            wait_in_turn(self._poller, self._inbox.fileno())
+            self._prepare()
             thread = threading.Thread(target=self._listen, name="holdfast-listener", daemon=True)
             self._thread = thread
         thread.start()
 
+    def _prepare(self) -> None:
+        """Called with the mutex held. What is there already may be what failed: it is made anew."""
+        if self.hearing is not None:
+            self.hearing.ring()  # whoever waits there looks, and then waits to be told
+        self._close_bells()
+        self._bell = Bell()
+        self._poller = select.epoll() if HAS_EPOLL else select.poll()
+        for fd in (self._bell.fileno(), *self._clients):
+            self._poller.register(fd, select.POLLIN)
+        if HAS_EPOLL:
+            self.hearing = Hearing(self, self._inbox)  # first: who comes first is told first
+        wait_in_turn(self._poller, self._inbox.fileno())
+
     def _listen(self) -> None:
+        """Until the client is closed. Whatever fails is logged, and listening begins anew.
+
+        Nothing is lost by that: messages wait in the inbox, and a descriptor tells of a death for ever.
+        """
+        while not self._closing:
+            try:
+                self._listen_on()
+            except BaseException as error:  # noqa: BLE001 - nobody else would listen
+                if self._closing:
+                    return  # we stood still, and whoever closes did not wait for us any longer
+                log.warning("holdfast: listening for wake-ups failed and begins anew: %r", error)
+                time.sleep(AGAIN_SECONDS)
+                with contextlib.suppress(OSError, ValueError), self._mutex:
+                    if not self._closing:
+                        self._prepare()
+
+    def _listen_on(self) -> None:
         unit = 1 if HAS_EPOLL else 1000
         while not self._closing and (poller := self._poller) is not None:
             probing = len(self._clients) < len(self._watches)
-            try:
-                heard = poller.poll(PROBE_SECONDS * unit if probing else None)
-            except (OSError, ValueError):
-                if self._closing:
-                    return  # we stood still, and whoever closes did not wait for us any longer
-                raise
-            for fd, _ in heard:
+            for fd, _ in poller.poll(PROBE_SECONDS * unit if probing else None):
                 self._heard(fd)
             if probing:
                 self._probe_all()

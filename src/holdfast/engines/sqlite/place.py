@@ -12,9 +12,10 @@ import errno
 import fcntl
 import os
 import pwd
+import secrets
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,13 @@ from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 from ..local import Busy
 
-__all__ = ["EACH_THEIR_OWN", "Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
+__all__ = ["EACH_THEIR_OWN", "NEW", "Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
+
+NEW: Final = ".new"
+"""The end of a side file's name that is to become the database."""
 
 LEFTOVERS: Final = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database; without the database they belong to nothing."""
@@ -195,6 +199,19 @@ class Side:
         """A new private file; its descriptor does not survive exec."""
         return self._open(name, os.O_EXCL)
 
+    def write_new(self, content: bytes) -> str:
+        """A new private file that is on the disk with all its content; tells its name."""
+        name = f"{secrets.token_hex(8)}{NEW}"
+        with open(self.create(name), "wb") as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                self.unlink(name)
+                raise
+        return name
+
     def open(self, name: str) -> int:
         """A private file, new or not. One of another user is refused, with PermissionError."""
         return self._open(name, 0)
@@ -279,14 +296,17 @@ class Place:
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
 
-    def prepare(self) -> Side:
-        """Make sure of a private database file and a private side folder on a file system that can do it."""
+    def prepare(self, new_database: Callable[[], bytes]) -> Side:
+        """Make sure of a private database file and a private side folder on a file system that can do it.
+
+        ``new_database`` is called for the content of the file where there is none yet.
+        """
         try:
             self._check_folder()
             self._check_owners()
             side = self.open_side()
             try:
-                self._ensure_file(side)
+                self._ensure_file(side, new_database)
             except BaseException:
                 side.close()
                 raise
@@ -391,15 +411,20 @@ class Place:
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _ensure_file(self, side: Side) -> None:
+    def _ensure_file(self, side: Side, new_database: Callable[[], bytes]) -> None:
         if not os.path.exists(self.path):
-            with side.gate():
-                self._create()
+            # Written before the gate is closed: nobody waits for another's disk.
+            name = side.write_new(new_database())
+            try:
+                with side.gate():
+                    self._create(side, name)
+            finally:
+                side.unlink(name)
         self._check_file(os.lstat(self.real_path))
         self._check_file(make_private(self.real_path, PRIVATE_FILE))
 
-    def _create(self) -> None:
-        """An empty private file. Others cannot be at it: they come through the same gate."""
+    def _create(self, side: Side, name: str) -> None:
+        """A new database, complete when it appears. Others cannot be at it: they come through this gate."""
         if os.path.exists(self.path):
             return
         path = self.real_path
@@ -407,12 +432,7 @@ class Place:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, PRIVATE_FILE)
-        try:
-            os.fchmod(fd, PRIVATE_FILE)
-        finally:
-            os.close(fd)
+        os.rename(name, path, src_dir_fd=side.fd)
 
     def _check_file(self, found: os.stat_result) -> None:
         if found.st_uid != os.geteuid():

@@ -18,7 +18,7 @@ from ..local import Busy
 from .board import Board
 from .claims import without
 from .database import Database
-from .janitor import Janitor, is_due
+from .janitor import Janitor, is_due, shorten_log
 from .membership import Membership
 from .place import Place, Side
 from .table import Execute, Loaded, Table
@@ -126,7 +126,7 @@ class Presence:
     def is_heard(self) -> bool:
         """Whether wake-ups are delivered already, by a thread."""
         membership = self.membership
-        return membership is not None and membership.listener.hearing is not None
+        return membership is not None and membership.listener.is_running
 
     def listen(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Deliver wake-ups from now on, also when the database is another one day."""
@@ -196,6 +196,7 @@ class Presence:
         with self.database.mutex:
             if self.membership is not None and not self.has_moved():
                 self._say_goodbye(self.membership)
+                self._shorten_log()
             self.leave()
 
     def _say_goodbye(self, membership: Membership) -> None:
@@ -205,6 +206,13 @@ class Presence:
                 membership.say_goodbye(self.database.open().execute)
                 return
             time.sleep(GOODBYE_PAUSE_SECONDS)
+
+    def _shorten_log(self) -> None:
+        """If it cannot be now: the next one who leaves does it, or the janitor."""
+        connection = self.database.connection
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                shorten_log(self.place, connection.execute)
 
     def forked(self) -> None:
         """This is the child: let go of everything inherited without a word."""

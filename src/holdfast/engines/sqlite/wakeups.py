@@ -12,14 +12,20 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import logging
 import os
 import socket
+from math import inf
 from typing import Final
 
+from ...core.tokens import is_plausible
+from ...drivers.clock import wall_us
 from ...rules.requests import Handed, Wake
 from .place import Side
 
 __all__ = ["Inbox", "Sent", "socket_name"]
+
+log = logging.getLogger("holdfast")
 
 LONGEST_PATH: Final = 103
 """What every system takes for the path of a socket."""
@@ -58,13 +64,15 @@ class _Way(socket.socket):
 class Inbox:
     """One client's socket: others' wake-ups come in, its own go out."""
 
-    __slots__ = ("_client", "_recv", "_side", "_ways", "bound", "name", "socket")
+    __slots__ = ("_client", "_recv", "_side", "_ways", "bound", "dropped", "name", "socket")
 
     def __init__(self, side: Side, client: str) -> None:
         self._side = side
         self._ways: dict[str, _Way] = {}
         self._client = f"{client}-"
         """What the nonces of a client begin with."""
+        self.dropped = 0
+        """How many messages, or the grants they brought, were not believed."""
         self.name = socket_name(client)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
@@ -127,15 +135,32 @@ class Inbox:
     # --- what comes in --------------------------------------------------------------------------
 
     def receive(self) -> tuple[str, Handed | None] | None:
-        """The next message; None: it is not from us. Raises OSError where there is none."""
+        """The next message; None: it is not for us. Raises OSError where there is none.
+
+        A grant is believed because of the nonce: 128 random bits that stand in the record alone. Whoever
+        wrote the grant read them there.
+        """
         nonce, *handed = self._recv(LONGEST_MESSAGE).decode("ascii", "replace").split("\n")
         if not nonce.startswith(self._client) or len(nonce) > LONGEST_NONCE or not nonce.isascii():
+            self._drop("that this client cannot have been sent")
             return None
         try:
             token, age = handed
-            return nonce, _new(Handed, (int(token), float(age)))
+            brought = _new(Handed, (int(token), float(age)))
         except ValueError:
             return nonce, None  # it only wakes, or another version says it otherwise
+        if not is_plausible(brought[0], wall_us()) or not 0.0 <= brought[1] < inf:
+            self._drop("with a grant that cannot be genuine")
+            return nonce, None  # whoever waits looks for itself
+        return nonce, brought
+
+    def _drop(self, what: str) -> None:
+        """A warning for the first one, for it should not happen; any number may follow."""
+        self.dropped += 1
+        level = logging.WARNING if self.dropped == 1 else logging.DEBUG
+        log.log(
+            level, "holdfast: dropped a wake-up in %s %s (%d so far)", self._side.path, what, self.dropped
+        )
 
     def close(self) -> None:
         self.socket.close()

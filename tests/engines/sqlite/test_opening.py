@@ -1,0 +1,177 @@
+"""Opening and closing keep nobody out: nothing waits for a disk while SQLite locks the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from engines.sqlite.stores import One, query, side_files, update
+from holdfast.core.ops import Refused
+from holdfast.engines import local
+from holdfast.engines.sqlite import database, janitor
+from holdfast.engines.sqlite.place import Place
+from support import run_python
+
+COMES_AND_GOES = """
+    import sys, holdfast
+
+    print("ready")
+    input()
+    for _ in range(15):
+        with holdfast.connect(sys.argv[1]) as locks, locks.lock(sys.argv[2], timeout=0):
+            pass
+    print("done")
+"""
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def test_processes_that_come_and_go_at_once_get_no_error(url: str) -> None:
+    with ExitStack() as stack:
+        children = [stack.enter_context(run_python(COMES_AND_GOES, url, f"n{n}")) for n in range(6)]
+        for child in children:
+            child.expect("ready")
+        for child in children:
+            child.send()
+        for child in children:
+            assert "done" in child.succeed(timeout=90)
+            assert child.stderr == ""
+
+
+def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
+    side = Place(str(path), makes_folder=False).prepare(database.new_database)
+    try:
+        header = path.read_bytes()[:20]
+        assert header[18:] == b"\2\2", "it is in WAL mode, which nobody has to switch"
+        assert query(path, "PRAGMA user_version") == [(database.SCHEMA,)]
+        assert {name for (name,) in query(path, "SELECT name FROM sqlite_master")} >= {"locks", "clients"}
+        assert query(path, "PRAGMA integrity_check") == [("ok",)]
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert list(side_files(path)) == []
+    finally:
+        side.close()
+
+
+def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
+    sources = set()
+    for _ in range(2):
+        side = Place(str(path), makes_folder=False).prepare(database.new_database)
+        side.close()
+        sources |= set(query(path, "SELECT value FROM meta WHERE key = 'source'"))
+        path.unlink()
+    assert len(sources) == 2
+
+
+def test_where_no_database_can_be_made_in_memory_it_is_made_in_its_place(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SQLite without ``serialize``."""
+    monkeypatch.setattr(database, "new_database", lambda: b"")
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        assert query(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_closing_the_last_connection_copies_nothing_while_others_are_locked_out(url: str, path: Path) -> None:
+    with holdfast.connect(url) as locks, locks.lock("x") as first:
+        pass
+    # SQLite deletes the log when it has been copied back, with the whole file locked until the disk has it.
+    assert log_of(path).stat().st_size > 0
+    with holdfast.connect(url) as locks, locks.lock("x") as second:
+        pass
+    assert second.token > first.token
+    assert second.fence.source == first.fence.source
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_connection_is_closed_even_if_the_database_is_gone(path: Path) -> None:
+    one = database.Database(Place(str(path), makes_folder=False))
+    with one.mutex:
+        one.create().close()
+        connection = one.connection
+        assert connection is not None
+        path.unlink()
+        one.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("SELECT 1")
+
+
+def test_nor_does_closing_for_a_fork(url: str, path: Path) -> None:
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert log_of(path).stat().st_size > 0
+
+
+def test_the_last_to_leave_cuts_off_a_log_that_grew_long(
+    url: str, path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "LEFT_LOG_BYTES", 1)
+    other = client()
+    other.hold("y")
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        pass
+    assert log_of(path).stat().st_size > 0, "another is there, which does it when it leaves"
+    other.store.close()
+    assert log_of(path).stat().st_size == 0
+    assert query(path, "SELECT count(*) FROM locks") == [(2,)]
+
+
+def test_a_log_is_not_cut_off_under_one_who_reads(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "LEFT_LOG_BYTES", 1)
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        pass
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        reader = reading(path)
+    with contextlib.closing(reader):
+        assert reader.execute("SELECT count(*) FROM locks").fetchone() == (1,)
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM locks").fetchone()
+    return reader
+
+
+def test_what_a_dead_process_was_making_a_database_of_is_removed(
+    path: Path, client: Callable[[], One]
+) -> None:
+    one = client()
+    one.hold("x")
+    folder = path.parent / f"{path.name}.clients"
+    old, young = folder / "dead.new", folder / "alive.new"
+    for file in (old, young):
+        file.touch()
+    long_ago = time.time() - 2 * janitor.SWEEP_US / 1_000_000
+    os.utime(old, (long_ago, long_ago))
+    update(path, "UPDATE meta SET value = 0 WHERE key = 'swept_at'")
+    janitor.tidy(Place(str(path), makes_folder=False))
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_machine_that_stands_still_does_not_make_a_busy_database_an_unavailable_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a second can pass before a process gets to its second try."""
+    readings = iter(range(1, 10_000))
+    monkeypatch.setattr(local, "boottime", lambda: float(next(readings)))
+    pauses = local._Pauses(local.BUSY_SECONDS)
+    for _ in range(local.BUSY_TRIES - 1):
+        pauses.next()
+    with pytest.raises(Refused):
+        pauses.next()
