@@ -184,6 +184,16 @@ class NodeLine:
         if question is not None:
             self._unanswered(question, Refused(self._trouble or f"no connection to {self.address} in time"))
 
+    @property
+    def is_owed(self) -> bool:
+        """Whether something that was sent is not answered. For any thread."""
+        return bool(self._owed)
+
+    def give_up(self, now: float) -> None:
+        """What was sent has not been answered for too long, and nobody asks: it may not have arrived."""
+        if self._owed and self._is_given_up(now):
+            self._break(f"no answer from {self.address} in {self._seconds:g} s")
+
     def _is_given_up(self, now: float) -> bool:
         if self._socket is None:
             return False
