@@ -67,7 +67,8 @@ class Mailbox:
         """The record whose changes are heard here, if the engine was asked to tell of them."""
         self._handed: Handed | None = None
         self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring."""
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
+        nonce has been told on a channel, where others may have heard it."""
         self.hearing: Hearing | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -87,7 +88,7 @@ class Mailbox:
     def fetch(self) -> Handed | None:
         """What was brought along since the last time."""
         handed = None if self._is_to_look else self._handed
-        self._handed, self._is_to_look = None, False
+        self._handed = None
         return handed
 
     def wait(self, seconds: float) -> bool:

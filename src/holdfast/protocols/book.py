@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ..core.deadlines import RENEW_AFTER
 from ..core.ops import Bell
+from ..core.printable import printable
 from ..errors import EngineUnavailable, LockLost, LossReason
 from ..model import Kind, Mode
 from ..rules.record import REFRESH_SECONDS
@@ -196,7 +197,7 @@ class LeaseState:
     def lost_error(self) -> LockLost:
         reason: LossReason = self.reason or "expired"
         told = LOSS_TOLD["ended" if reason == "expired" and not self.renews else reason]
-        told += f" ({self.note})" if self.note else ""
+        told += f" ({printable(self.note)})" if self.note else ""
         error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {told}")
         error.name, error.token, error.reason = self.name, self.token, reason
         return error

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.ops import Script
+from ..core.printable import printable
 from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
 from . import records
@@ -357,7 +358,7 @@ def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
     timeout = core.spec.timeout
     holders = describe_holders(lease.holders, lease.now)
     told = (
-        ", ".join(f"{h.owner} (token {h.token})" for h in holders[:3])
+        ", ".join(f"{printable(h.owner)} (token {h.token})" for h in holders[:3])
         or "nobody any more, or others before us"
     )
     error = LockTimeout(

@@ -14,6 +14,7 @@ import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
 from engines.redis.wire import Wire
+from holdfast.drivers.identity import attempt_names
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
@@ -68,12 +69,14 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
 
 def test_who_is_handed_it_is_told_its_token_and_for_how_long_it_had_waited(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
-    pair.hold_and_wait()
+    nonce = attempt_names(pair.waiter.id)()  # others are not believed
+    assert isinstance(pair.holder.acquire("x", "n1"), Granted)
+    assert isinstance(pair.waiter.acquire("x", nonce, wait=True), Queued)
     (place,) = pair.holder.apply("x", Inspect()).record.queue
     pair.holder.release("x", "n1")
-    pair.waiter.until_posted("n2")
+    pair.waiter.until_posted(nonce)
     (held,) = pair.holder.apply("x", Inspect()).record.holders
-    handed = pair.waiter.handed["n2"]
+    handed = pair.waiter.handed[nonce]
     assert handed is not None
     assert handed.token == held.token
     assert handed.age == pytest.approx(held.since - place.since, abs=2e-6)

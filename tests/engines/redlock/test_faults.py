@@ -262,11 +262,7 @@ async def test_somebody_flushes_the_scripts(world: World, trio: Nodes) -> None:
         for server in trio.servers:
             server.command("SCRIPT", "FLUSH")
         await ann(act)
-    for _ in range(1000):
-        if trio.claims("x", world.namespace) == NOBODY:
-            return
-        await ann(client.inspect, "x")  # a node that was slow to say that it lacks the script is heard now
-    raise AssertionError("a claim stayed behind")
+    await world.until(lambda: trio.claims("x", world.namespace) == NOBODY, "a claim stayed behind")
 
 
 # --- several names --------------------------------------------------------------------------------

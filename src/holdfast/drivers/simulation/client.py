@@ -86,7 +86,8 @@ class Box:
         self.posted = False
         self._handed: Handed | None = None
         self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring."""
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
+        nonce has been told on a channel, where others may have heard it."""
         self.task: Task | None = None
 
     def put(self, handed: Handed | None) -> None:
@@ -97,7 +98,7 @@ class Box:
     def fetch(self) -> Handed | None:
         """What was brought along since the last time."""
         handed = None if self._is_to_look else self._handed
-        self._handed, self._is_to_look = None, False
+        self._handed = None
         return handed
 
 

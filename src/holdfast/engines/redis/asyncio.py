@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
 
@@ -24,6 +24,9 @@ __all__ = ["RedisAsyncio"]
 T = TypeVar("T")
 S = TypeVar("S", StreamLine, HearingStream)
 log = logging.getLogger("holdfast")
+
+AGAIN_SECONDS: Final = 0.5
+"""How long a task that was made to end pauses before it listens again."""
 
 
 class RedisAsyncio:
@@ -116,6 +119,11 @@ class RedisAsyncio:
         if name is not None and self._space.sharded:
             self._ears.unlisten(name)
 
+    @property
+    def dropped_messages(self) -> int:
+        """So many messages came to the channels of this client that could not be read."""
+        return self._ears.dropped
+
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Nobody tells us that a client died: its claims run out."""
 
@@ -137,17 +145,20 @@ class RedisAsyncio:
     async def open_hearing(self, address: Address) -> HearingStream:
         return await self._streams.open_hearing(address)
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        """A task that somebody cancels ends; whoever listens next starts another."""
         task = asyncio.get_running_loop().create_task(self._work(work), name="holdfast-listener")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: ended())
 
     async def _work(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except Exception:
-            log.exception("holdfast: a task that listens ended; waiters look by themselves")
-            raise
+        while True:
+            try:
+                return await work()
+            except Exception:
+                log.exception("holdfast: a task that listens was ended; it begins again")
+                await asyncio.sleep(AGAIN_SECONDS)
 
     def gate(self) -> _Gate:
         return _Gate()

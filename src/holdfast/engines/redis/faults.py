@@ -14,11 +14,20 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.ops import Refused
+from ...core.printable import printable
 from ...errors import EngineUnavailable, HoldfastError
 from .settings import Address
 from .translation import trouble as trouble_of_a_script
 
-__all__ = ["DEMOTED", "Failure", "failure_of", "permission_needed", "redirection"]
+__all__ = [
+    "DEMOTED",
+    "RIGHTS",
+    "RIGHTS_IN_CLUSTER",
+    "Failure",
+    "failure_of",
+    "permission_needed",
+    "redirection",
+]
 
 Failure = Refused | HoldfastError
 
@@ -49,8 +58,9 @@ _WILL_NOT_PASS: Final = {
 }
 
 
-def failure_of(message: str, address: Address) -> Failure:
-    """What to raise for an error reply."""
+def failure_of(message: str, address: Address, needed: str = "") -> Failure:
+    """What to raise for an error reply. ``needed``: the rights that a user must have, if they are others."""
+    message = printable(message)
     code, _, rest = message.partition(" ")
     ours = trouble_of_a_script(message)
     if ours is not None:
@@ -58,7 +68,7 @@ def failure_of(message: str, address: Address) -> Failure:
     if code in _MAY_PASS:
         return Refused(f"{_MAY_PASS[code]} ({address}: {message})")
     if code == "NOPERM" or _forbidden_in_script(message):
-        return EngineUnavailable(f"{permission_needed()} ({address}: {message})")
+        return EngineUnavailable(f"{needed or permission_needed()} ({address}: {message})")
     if code in _WILL_NOT_PASS:
         return EngineUnavailable(f"{_WILL_NOT_PASS[code]} ({address}: {code})")
     if code == "ERR":
@@ -84,7 +94,7 @@ def _plain(message: str, rest: str, address: Address) -> Failure:
 
 
 def _forbidden_in_script(message: str) -> bool:
-    return "can't run this command or subcommand" in message or "No permissions to access a key" in message
+    return "The user executing the script can't" in message or "No permissions to access a key" in message
 
 
 RIGHTS: Final = (

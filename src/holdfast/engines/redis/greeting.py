@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from hiredis import ReplyError
 
 from ...core.ops import Refused, Unknown
+from ...core.printable import printable
 from ...errors import EngineUnavailable
 from .faults import failure_of
 from .lines import Line, packed_command
@@ -92,7 +93,7 @@ def _must_serve(server: Server, settings: Settings, address: Address) -> None:
     if _version(server.version) < MINIMUM_VERSION:
         wanted = ".".join(map(str, MINIMUM_VERSION))
         raise EngineUnavailable(
-            f"the server at {address} is version {server.version or 'unknown'}; "
+            f"the server at {address} is version {printable(server.version) or 'unknown'}; "
             f"Holdfast needs {wanted} or later"
         )
     if server.role not in ("master", "primary") and not clustered:
@@ -115,5 +116,5 @@ def evicting(told: Any) -> str | None:
     facts = dict(row.split(b":", 1) for row in rows if b":" in row)
     if b"maxmemory_policy" not in facts:
         return None
-    policy = facts[b"maxmemory_policy"].decode("ascii", "replace")
+    policy = printable(facts[b"maxmemory_policy"].decode("ascii", "replace"))
     return "" if policy == "noeviction" or facts.get(b"maxmemory", b"0") == b"0" else policy

@@ -6,11 +6,15 @@ come: a quiet one is asked for a word from time to time, for sending succeeds as
 
 Every connection hears the client's own channel. In a Cluster there is a channel for each hash tag, too, in
 the slot of the locks that it is about; whoever waits for a lock listens to that, at the server of the slot.
+
+Anyone who may publish can send a message to a client's channel. What a message may say, and which of them are
+believed, is in ``wakeups.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import threading
 from collections import deque
@@ -23,13 +27,13 @@ from hiredis import ReplyError
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks
 from ...errors import EngineUnavailable
-from ...rules.requests import Handed
 from .faults import failure_of, redirection
 from .lines import Gate, HearingLine, packed_command
 from .routing import Router
 from .settings import Address
 from .topology import masters_of
 from .translation import Space, channel_of
+from .wakeups import WakeUps
 
 __all__ = ["PING", "Ears", "Stage"]
 
@@ -43,7 +47,8 @@ IDLE_CHANNELS: Final = 1000
 """So many sharded channels are kept though nobody waits there: who comes back need not subscribe again."""
 
 PING: Final = packed_command(b"PING")
-_new = tuple.__new__
+
+log = logging.getLogger("holdfast")
 
 
 class OverheardLine(Protocol):
@@ -65,8 +70,8 @@ class Stage(Protocol):
         """Connect and log in."""
         ...
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have it done beside everything else, until it ends by itself."""
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        """Have it done beside everything else, until it ends by itself; ``ended`` is called when it has."""
         ...
 
     def gate(self) -> Gate: ...
@@ -119,18 +124,49 @@ class _Ear:
         """Ends the pause after this try, also when it rings before that begins."""
         self.trouble: Exception | None = None
         self.closed = False
+        self._is_running = False
+        self._warned = False
+        """Whether it was logged that this connection brought something that is no message of ours."""
+
+    def start(self) -> None:
+        """Unless it runs: whatever ended it, it begins again. The mutex of the ears is held."""
+        if not self._is_running and not self.closed:
+            self._is_running = True
+            try:
+                self._stage.start(self.run, self._ended)
+            except BaseException:
+                self._is_running = False
+                raise
+
+    def _ended(self) -> None:
+        self._is_running = False
 
     async def run(self) -> None:
+        """Until it is closed. Nothing else ends it: an error that nobody expected is logged."""
         while not self.closed:
             self._bell = self._stage.gate()
             try:
-                await self._listen(await self._find())
-            except (Troubled, EngineUnavailable) as trouble:
-                self.trouble = trouble
-            if self.closed:
-                return
+                await self._listen_once()
+            except Exception as error:  # noqa: BLE001 - logged with its traceback in there
+                self._unexpected(error)
+            if not self.closed:
+                await self._bell.wait(self._next_pause())
+
+    async def _listen_once(self) -> None:
+        """As long as one connection lasts."""
+        try:
+            await self._listen(await self._find())
+        except (Troubled, EngineUnavailable) as trouble:
+            self.trouble = trouble
+        if not self.closed:
             await self._ears.lost(self)
-            await self._bell.wait(self._next_pause())
+
+    def _unexpected(self, error: Exception) -> None:
+        self.trouble = Refused(f"listening for wake-ups failed unexpectedly ({type(error).__name__})")
+        if not self._failures:  # the first since it last worked
+            log.error(
+                "holdfast: listening for wake-ups failed unexpectedly; it is begun again", exc_info=error
+            )
 
     def _next_pause(self) -> float:
         longest = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
@@ -161,7 +197,7 @@ class _Ear:
 
     def _begin(self, line: HearingLine, address: Address) -> None:
         with self._ears.mutex:
-            self._in_place = False
+            self._in_place = self._warned = False
             self.address = address
             self._asked = deque([self._own_channel, *self.channels])
             line.send(packed_command(b"SUBSCRIBE", self._own_channel))
@@ -211,15 +247,11 @@ class _Ear:
         """A channel that is heard elsewhere now, if that is what the message says."""
         kind = message[0] if message.__class__ is list and message else None
         if kind == b"message" or kind == b"smessage":
-            nonce, *brought = message[2].decode("utf-8", "surrogatepass").split("\n")
-            handed: Handed | None = None
-            if brought and self._ears.takes:
-                try:
-                    token, age = brought
-                    handed = _new(Handed, (int(token), float(age)))
-                except ValueError:
-                    pass  # nothing that we understand: it only wakes
-            self._post(nonce, handed)
+            woken = self._ears.wake_ups.read(message)
+            if woken is None:
+                self._dropped()
+            else:
+                self._post(*woken)
         elif isinstance(message, ReplyError):
             return self._refused(str(message))
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -227,6 +259,18 @@ class _Ear:
         elif kind == b"sunsubscribe":
             return self.channels.get(message[1])
         return None
+
+    def _dropped(self) -> None:
+        """What came is no message of ours: others may publish, too."""
+        self._ears.dropped += 1
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "holdfast: a message to the channel of this client at %s cannot be read. It was dropped, and "
+                "so are others like it (%d so far). Which users may publish there? See docs/redis.md",
+                self.address,
+                self._ears.dropped,
+            )
 
     def _confirmed(self, name: bytes) -> None:
         missed = False
@@ -264,8 +308,11 @@ class Ears:
     """All that one client hears with."""
 
     def __init__(self, router: Router, space: Space, hooks: Hooks, stage: Stage, takes: bool = True) -> None:
-        self.takes = takes
-        """Whether a lock that a message brings is taken without asking; not where replicas must have it."""
+        """``takes``: whether a lock that a message brings is taken without asking; not where replicas must
+        have it."""
+        self.wake_ups = WakeUps(hooks.client, sharded=space.sharded, takes=takes)
+        self.dropped = 0
+        """So many messages could not be read."""
         self._router = router
         self._space = space
         self._hooks = hooks
@@ -283,8 +330,12 @@ class Ears:
     def start(self) -> None:
         """Hear what concerns the client as a whole; does not wait until it does."""
         with self.mutex:
-            if not self._ears and not self._closed:
+            if self._closed:
+                return
+            if not self._ears:
                 self._ear_at(next(iter(masters_of(self._router.masters)), None))
+            for ear in self._ears.values():
+                ear.start()
 
     async def listen(self, name: str) -> None:
         """Hear of this name. Returns when that is so, or was: after a break everyone is told to look."""
@@ -313,6 +364,8 @@ class Ears:
             channel.listeners += 1
             self._idle.pop(channel_name, None)
             ear = next((each for each in self._ears.values() if channel_name in each.channels), None)
+            if ear is not None:
+                ear.start()
         if channel.heard:
             return
         if ear is not None:
@@ -351,7 +404,7 @@ class Ears:
         if ear is None:
             ear = _Ear(self, self._hooks, self._stage, self._finder(address), self._own_channel)
             self._ears[address] = ear
-            self._stage.start(ear.run)
+        ear.start()
         return ear
 
     def _finder(self, address: Address | None) -> Callable[[], Awaitable[Address]]:
@@ -377,7 +430,11 @@ class Ears:
             for message in line.read():
                 if ear is not None:
                     ear.hear(message)
-        except (Troubled, EngineUnavailable):
+        except Exception as error:
+            # The thread that listens makes it anew, and tells everyone to look. Of this thread somebody waits
+            # for a lock, and whatever came to others is none of its concern.
+            if not isinstance(error, Troubled | EngineUnavailable):
+                log.exception("holdfast: listening for wake-ups failed unexpectedly; it is begun again")
             line.hang_up()
             return False
         return True

@@ -36,10 +36,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from ...core.ops import Refused
+from ...core.printable import printable
 from ...core.urls import URL
 from ...errors import InvalidArgument
 
 __all__ = [
+    "TLS",
     "Address",
     "Credentials",
     "Login",
@@ -51,6 +53,7 @@ __all__ = [
     "merged",
     "provider_failed",
     "settings_from_url",
+    "tls_in",
 ]
 
 Credentials = tuple[str | None, str | None]
@@ -91,7 +94,8 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host and self.port else self.host
+        host = printable(self.host)  # a Sentinel or a member of a Cluster may have named it
+        host = f"[{host}]" if ":" in host and self.port else host
         return f"{host}:{self.port}" if self.port else host
 
 
@@ -145,9 +149,7 @@ def settings_from_url(url: URL, options: Mapping[str, Any]) -> Settings:
     shape = SHAPES[url.scheme]
     given = merged(url, options, _known(url.scheme))
     username, password = credentials_in(url, given)
-    tls = _tls(given) if url.scheme == "rediss" or _flag(given, "ssl", False) else None
-    if tls is None and (stray := next((name for name in TLS if name in given), None)):
-        raise InvalidArgument(f"{stray} needs TLS: write rediss:// (Sentinel and Cluster: add ssl=true)")
+    tls = tls_in(given, "rediss:// (Sentinel and Cluster: add ssl=true)", url.scheme == "rediss")
     service = _text(given, "service") or ""
     if shape == "sentinel" and not service:
         raise InvalidArgument("redis+sentinel:// needs the name of the master: write …?service=NAME")
@@ -280,6 +282,16 @@ def _seconds(given: Mapping[str, Any], option: str, default: float) -> float:
     if isinstance(value, bool) or not 0 < seconds < 3600:
         raise InvalidArgument(f"{option} is a number of seconds, above 0 and below 3600")
     return seconds
+
+
+def tls_in(given: Mapping[str, Any], how: str, always: bool = False) -> ssl.SSLContext | None:
+    """What the options say of TLS; None: connections are not encrypted. ``how``: what asks for it."""
+    if always or _flag(given, "ssl", False):
+        return _tls(given)
+    stray = next((name for name in TLS if name in given), None)
+    if stray is not None:
+        raise InvalidArgument(f"{stray} needs TLS: write {how}")
+    return None
 
 
 def _tls(given: Mapping[str, Any]) -> ssl.SSLContext:

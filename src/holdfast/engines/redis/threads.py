@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,9 @@ S = TypeVar("S", bound=SocketLine)
 log = logging.getLogger("holdfast")
 
 STOP_SECONDS: Final = 2.0
+
+AGAIN_SECONDS: Final = 0.5
+"""How long a thread that was made to end pauses before it listens again."""
 
 HEIR_FIRST: Final = PING
 """Goes before a release that hands over, and costs the server next to nothing. A server writes first to those
@@ -147,6 +151,11 @@ class RedisThreads:
             self._ears.unlisten(name)
 
     @property
+    def dropped_messages(self) -> int:
+        """So many messages came to the channels of this client that could not be read."""
+        return self._ears.dropped
+
+    @property
     def hearing(self) -> Hearing | None:
         """One who waits may listen itself, where there is one connection for everything."""
         if self._overhearing is None and self._ears.line_in_place() is not None and not self._closed:
@@ -187,17 +196,26 @@ class RedisThreads:
     async def open_hearing(self, address: Address) -> HearingSocket:
         return self._sockets.open_hearing(address)
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = threading.Thread(target=self._work, args=(work,), name="holdfast-listener", daemon=True)
-        self._threads.append(thread)
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        thread = threading.Thread(
+            target=self._work, args=(work, ended), name="holdfast-listener", daemon=True
+        )
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
         thread.start()
 
-    def _work(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _work(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        """Until it ends by itself. Something that is thrown into this thread does not end it, either."""
         try:
-            at_once(work())
-        except Exception:
-            log.exception("holdfast: a thread that listens ended; waiters look by themselves")
-            raise
+            while True:
+                try:
+                    return at_once(work())
+                except BaseException:
+                    if self._closed:
+                        raise
+                    log.exception("holdfast: a thread that listens was ended; it begins again")
+                    time.sleep(AGAIN_SECONDS)
+        finally:
+            ended()
 
     def gate(self) -> _Gate:
         return _Gate()

@@ -31,6 +31,7 @@ from .running import (
     source_of,
 )
 from .settings import RedlockSettings
+from .tls import ADVICE, no_tls
 
 __all__ = ["RedlockAsyncio"]
 
@@ -303,7 +304,7 @@ class _Node:
             self._failures += 1
             pause = min(AGAIN_SECONDS * 2 ** min(self._failures - 1, 10), AGAIN_SECONDS_MAX)
             self._again_at = asyncio.get_running_loop().time() + pause
-            self._trouble = str(trouble) or f"no answer from {self.address} in {self._seconds:g} s"
+            self._trouble = str(trouble) or self._silence()
         finally:
             self.opening = None
             waiting, self._next = self._next, {}
@@ -315,17 +316,27 @@ class _Node:
 
     async def _connect(self) -> None:
         try:
-            line = await open_stream(StreamLine, self.address, None, self._seconds)
+            line = await open_stream(StreamLine, self.address, self._settings.tls, self._seconds)
         except EngineUnavailable as error:
             raise Refused(str(error)) from None
         try:
             login = self._settings.login
             run = await greet_node(line, self._settings, (login.username, login.password), self._client)
+        except Refused as error:
+            broke = not line.is_open
+            line.close()
+            raise (Refused(f"{error}{ADVICE}") if broke and self._settings.tls is None else error) from None
         except BaseException:
             line.close()
             raise
         self._line, self.run, self._failures = line, run, 0
         self._met(self)
+
+    def _silence(self) -> str:
+        """It was connected to or not, and did not go on in time."""
+        if self._settings.tls is not None:
+            return no_tls(self.address, self._seconds)
+        return f"no answer from {self.address} in {self._seconds:g} s"
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -23,10 +23,14 @@ IDLE_SECONDS: Final = 0.5
 """One unused for longer is looked at before it is used: a server may have closed its connection."""
 
 
+LEFT_SECONDS: Final = 0.02
+"""One unused for longer is read by another thread, if a node has yet to answer there."""
+
+
 class Bundle:
     """Used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "_by_fileno", "_lines", "_looks", "_poll", "_space", "_used_at")
+    __slots__ = ("__weakref__", "_by_fileno", "_left", "_lines", "_looks", "_poll", "_space", "_used_at")
 
     def __init__(
         self,
@@ -35,8 +39,11 @@ class Bundle:
         client: str,
         seconds: float,
         unheard: Callable[[Question, int], None],
+        left: Callable[[], None],
     ) -> None:
+        """``left`` is told that a node has not answered yet what must not get lost, and nobody waits here."""
         self._space = space
+        self._left = left
         self._poll = select.poll()
         self._looks = Looks()
         self._used_at = monotonic()
@@ -76,6 +83,8 @@ class Bundle:
             for line in lines:
                 if line.next is not None:
                     line.leave()
+            if op.behind_until is not None:
+                self._left()
             return answers.copy()  # what comes from now on is no answer to this any more
         except BaseException:
             self.close()  # nobody knows what was sent and what is to come
@@ -112,6 +121,26 @@ class Bundle:
         for other in self._lines:
             if other is not line and other.run == line.run:
                 raise one_server(other.address, line.address)
+
+    # --- while nobody uses it -------------------------------------------------------------------
+
+    def is_owed(self) -> bool:
+        """Whether a node has yet to answer something. For any thread."""
+        return any(line.is_owed for line in self._lines)
+
+    def is_left(self, now: float) -> bool:
+        """Whether that is so, and nobody has come back for a while to hear it. For any thread."""
+        return now - self._used_at > LEFT_SECONDS and self.is_owed()
+
+    def catch_up(self, now: float) -> None:
+        """Read what was answered since, send what that calls for; give up nodes that have not answered."""
+        try:
+            self._look_up(0.0)
+            for line in self._lines:
+                line.give_up(now)
+        except BaseException:
+            self.close()
+            raise
 
     def end(self) -> None:
         """Close it, having heard what was answered since it was last used."""

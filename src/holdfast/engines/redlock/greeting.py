@@ -10,6 +10,7 @@ from ..redis.faults import failure_of
 from ..redis.greeting import greet
 from ..redis.lines import Line, packed_command
 from ..redis.settings import Credentials, Settings
+from .rights import permission_needed
 from .translation import loading_commands, run_of_info
 
 __all__ = ["greet_node", "one_server"]
@@ -28,7 +29,7 @@ async def greet_node(line: Line, settings: Settings, credentials: Credentials, c
         info, *loaded = await line.exchange(_INFO + payload, count + 1)
         for reply in (info, *loaded):
             if isinstance(reply, ReplyError):
-                raise failure_of(str(reply), line.address)
+                raise failure_of(str(reply), line.address, permission_needed())
     except EngineUnavailable as error:
         raise Refused(str(error)) from None
     run = run_of_info(info)

@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from time import monotonic
@@ -20,10 +21,12 @@ import hiredis
 
 from ...core.ops import Refused, Troubled, Unknown
 from ..redis.settings import Address, Settings
+from ..redis.sockets import connection_refused
 from ..sockets import HARD_CLOSE, told, tune
 from .asking import Asking, Question, expected
 from .greeting import greet_node
 from .places import Lookup, Place
+from .tls import ADVICE, no_tls, receiving, sending
 
 __all__ = ["NodeLine"]
 
@@ -62,6 +65,7 @@ class NodeLine:
         "_heard",
         "_interest",
         "_is_between",
+        "_is_shaking",
         "_lookup",
         "_member",
         "_owed",
@@ -123,6 +127,8 @@ class NodeLine:
         self._wanted = 0
         self._since = 0.0
         """When the connection was begun."""
+        self._is_shaking = False
+        """While it is being agreed how to encrypt."""
         self._lookup: Lookup | None = None
         """While it is not known where the node is."""
         self._places: list[Place] = []
@@ -150,8 +156,12 @@ class NodeLine:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                owed.pop()  # nothing of it was sent: a new connection may be had in time
-                self._not_sent(error)
+                if self._settings.tls is None:  # TLS may have sent a part, and does not say so
+                    owed.pop()  # nothing of it was sent: a new connection may be had in time
+                    self._not_sent(error)
+                else:
+                    self._not_sent(error)
+                    return
                 self._ask_later(question, monotonic())
                 return
             if sent != len(payload):
@@ -167,7 +177,7 @@ class NodeLine:
     def _ask_later(self, question: Question, now: float) -> None:
         """It is not quite ready for it."""
         if self._is_given_up(now):
-            self._break(f"no answer from {self.address} in {self._seconds:g} s")
+            self._break(self._silence())
         try:
             if self._socket is None:
                 self._connect(now)
@@ -182,7 +192,25 @@ class NodeLine:
         """Nobody waits any more for what is to be sent next. It never is."""
         question, self.next = self.next, None
         if question is not None:
-            self._unanswered(question, Refused(self._trouble or f"no connection to {self.address} in time"))
+            in_time = f"no connection to {self.address} in time"
+            if self._is_shaking:
+                in_time = f"no TLS with {self.address} in time: is it a server without TLS?"
+            self._unanswered(question, Refused(self._trouble or in_time))
+
+    def _silence(self) -> str:
+        if self._is_shaking:
+            return no_tls(self.address, self._seconds)
+        return f"no answer from {self.address} in {self._seconds:g} s"
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether something that was sent is not answered. For any thread."""
+        return bool(self._owed)
+
+    def give_up(self, now: float) -> None:
+        """What was sent has not been answered for too long, and nobody asks: it may not have arrived."""
+        if self._owed and self._is_given_up(now):
+            self._break(f"no answer from {self.address} in {self._seconds:g} s")
 
     def _is_given_up(self, now: float) -> bool:
         if self._socket is None:
@@ -239,7 +267,12 @@ class NodeLine:
             return
         except (OSError, IndexError, hiredis.ProtocolError) as error:
             told = getattr(error, "strerror", None) or type(error).__name__
-            self._break(f"the connection to {self.address} broke: {told}")
+            self._break(f"the connection to {self.address} broke: {told}{self._advice()}")
+
+    def _advice(self) -> str:
+        """A server that speaks TLS alone ends a connection whose first words are others."""
+        is_new = self._greeting is not None and self._settings.tls is None
+        return ADVICE if is_new else ""
 
     def _read(self, data: bytes) -> None:
         """What came is not just the reply that was awaited."""
@@ -281,7 +314,10 @@ class NodeLine:
         if self._socket is None:
             return False
         if self._greeting is None and not self.run:
-            self._connected()
+            if self._is_shaking:
+                self._shake_hands()
+            else:
+                self._connected()
             return False
         if self._unsent:
             payload, self._unsent = self._unsent, b""
@@ -385,6 +421,49 @@ class NodeLine:
             self._let_go()
             self._reach_next(os.strerror(code))
             return
+        if self._settings.tls is None:
+            self._greet()
+        else:
+            self._encrypt(self._socket, self._settings.tls)
+
+    def _encrypt(self, connected: socket.socket, context: ssl.SSLContext) -> None:
+        try:
+            secure = context.wrap_socket(
+                connected, server_hostname=self.address.host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError) as error:
+            self._not_encrypted(error)
+            return
+        self._socket = secure
+        self._send_some, self._recv = sending(secure), receiving(secure)
+        self._is_shaking = True
+        self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        """Go on agreeing how to encrypt: the certificate of the server is verified in there."""
+        assert isinstance(self._socket, ssl.SSLSocket)  # noqa: S101 - it was made so
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(select.POLLIN)
+        except ssl.SSLWantWriteError:
+            self._watch(select.POLLOUT)
+        except (OSError, ValueError) as error:
+            self._not_encrypted(error)
+        else:
+            self._is_shaking = False
+            self._greet()
+
+    def _not_encrypted(self, error: Exception) -> None:
+        why = str(connection_refused(self.address, error))
+        if self._places:
+            self._let_go()
+            self._reach_next(why)
+        else:
+            self._break(why)
+
+    def _greet(self) -> None:
+        """The first words on a connection that is there."""
         self._is_between = False
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
@@ -474,6 +553,7 @@ class NodeLine:
         if self._greeting is not None:
             self._greeting.close()
             self._greeting = None
+        self._is_shaking = False
         if self._interest:
             with contextlib.suppress(OSError, KeyError):
                 self._poll.unregister(self.fileno)

@@ -20,6 +20,13 @@ of ``connect``; durations are written ``50ms``, ``2s`` or as a number of seconds
     tells a node what it missed, while there is such.
 ``username``, ``password``
     As in the URL, for those who keep secrets elsewhere. All nodes have the same.
+``ssl`` (false)
+    ``true``: all nodes over TLS. The certificate of each is verified, and that it is for the name or the
+    address by which the URL names the node.
+``ssl_ca_certs``, ``ssl_ca_path``, ``ssl_certfile``, ``ssl_keyfile``
+    With ``ssl``: files of certificates, as for ``rediss://``.
+``ssl_cert_reqs``, ``ssl_check_hostname``
+    ``required`` and ``true``; ``none`` or ``false`` do without.
 """
 
 from __future__ import annotations
@@ -31,7 +38,17 @@ from typing import Any, Final
 
 from ...core.urls import URL
 from ...errors import InvalidArgument
-from ..redis.settings import Address, Login, Settings, address_of, credentials_in, database_in, merged
+from ..redis.settings import (
+    TLS,
+    Address,
+    Login,
+    Settings,
+    address_of,
+    credentials_in,
+    database_in,
+    merged,
+    tls_in,
+)
 
 __all__ = ["RedlockSettings", "settings_from_url"]
 
@@ -46,7 +63,9 @@ OPTIONS: Final = (
     "password",
     "retry_delay",
     "retry_jitter",
+    "ssl",
     "username",
+    *TLS,
 )
 
 UNITS: Final = {"ms": 0.001, "s": 1.0}
@@ -82,8 +101,9 @@ def settings_from_url(url: URL, options: Mapping[str, Any]) -> RedlockSettings:
     username, password = credentials_in(url, given)
     login = Login(username, password)
     database = database_in(url, "single")
+    tls = tls_in(given, "redlock://…?ssl=true as well")
     return RedlockSettings(
-        nodes=tuple([Settings("single", (each,), database, login) for each in _addresses(url)]),
+        nodes=tuple([Settings("single", (each,), database, login, tls) for each in _addresses(url)]),
         node_seconds=_seconds(given, "node_timeout", 0.05, least=0.001),
         drift=_drift(given),
         retry_seconds=_seconds(given, "retry_delay", 0.2, least=0.001),

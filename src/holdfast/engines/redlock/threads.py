@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from ...core.ops import Pause, Refused
@@ -38,6 +39,12 @@ __all__ = ["RedlockThreads"]
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
+
+READ_SECONDS: Final = 0.03
+"""How often connections that nobody uses are looked at while a node has yet to answer there."""
+
+STAY_SECONDS: Final = 2.0
+"""The thread that does that stays so long after it was last needed: starting one takes time."""
 
 LOOK_SECONDS: Final = 0.2
 """One who waits for connections looks so often whether some were lost to an interrupt."""
@@ -129,7 +136,7 @@ class _Bundles:
         self._known: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self._taken: weakref.WeakSet[Bundle] = weakref.WeakSet()
         self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
-        self._teller = _Teller(self._made, settings.node_seconds)
+        self._teller = _Teller(self._made, self._read_owed, settings.node_seconds)
         self._refusal = Refusal()
         self._closed = False
 
@@ -144,7 +151,10 @@ class _Bundles:
 
     def fan_apart(self, op: Fan) -> Answers:
         self._refusal.refuse()
-        bundle = self._apart.pop() if self._apart else self._new()
+        try:
+            bundle = self._apart.pop()
+        except IndexError:
+            bundle = self._new()
         return self._fan(bundle, op, self._apart.append)
 
     def _fan(self, bundle: Bundle, op: Fan, give_back: Callable[[Bundle], None]) -> Answers:
@@ -182,10 +192,60 @@ class _Bundles:
         return self._made()
 
     def _made(self) -> Bundle:
-        bundle = Bundle(self._settings, self._space, self._client, self._seconds, self._teller.owe)
+        teller = self._teller
+        bundle = Bundle(
+            self._settings, self._space, self._client, self._seconds, teller.owe, teller.has_to_read
+        )
         with self._mutex:
             self._known.add(bundle)
         return bundle
+
+    # --- what nodes answer when nobody waits for it -------------------------------------------------
+
+    def _read_owed(self) -> bool:
+        """On connections that nobody uses now. Whether there is, or may be, more to come."""
+        now = monotonic()
+        with self._mutex:
+            known = list(self._known)
+        if not any(bundle.is_owed() for bundle in known):
+            return False
+        if any(bundle.is_left(now) for bundle in known):
+            self._read_apart(now)
+            for _ in range(self._idle.qsize()):
+                try:
+                    bundle = self._idle.get_nowait()
+                except queue.Empty:
+                    break
+                if self._catch_up(bundle, now):
+                    self._idle.put(bundle)
+        return True
+
+    def _read_apart(self, now: float) -> None:
+        try:
+            bundle = self._apart.pop()
+        except IndexError:
+            return
+        if self._catch_up(bundle, now):
+            if self._apart:
+                bundle.end()  # the keeper could not wait, and has another now
+            else:
+                self._apart.append(bundle)
+
+    def _catch_up(self, bundle: Bundle, now: float) -> bool:
+        """Whether it can be used again."""
+        try:
+            if bundle.is_left(now):
+                bundle.catch_up(now)
+        except BaseException as error:
+            with self._mutex:
+                self._taken.discard(bundle)
+            if not isinstance(error, EngineUnavailable):
+                raise
+            self._refusal.found(str(error))
+            return False
+        if self._closed:
+            bundle.end()
+        return not self._closed
 
     def close(self) -> None:
         self._closed = True
@@ -206,22 +266,37 @@ class _Bundles:
 
 
 class _Teller:
-    """Tells nodes what they have not heard, on a thread that lives as long as there is something to tell."""
+    """Tells nodes what they have not heard, and reads what they answer when nobody else does.
 
-    def __init__(self, new_bundle: Callable[[], Bundle], seconds: float) -> None:
+    On a thread that lives as long as there is something to tell or to read, and a little longer.
+    """
+
+    def __init__(
+        self, new_bundle: Callable[[], Bundle], read_owed: Callable[[], bool], seconds: float
+    ) -> None:
         self._new_bundle = new_bundle
+        self._read_owed = read_owed
         self._seconds = seconds
         self._debts = Debts()
         self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
+        self._needed_until = 0.0
         self._stopped = threading.Lock()
         """Free once it is to stop."""
         self._stopped.acquire()
         self._is_over = False
 
     def owe(self, question: Question, node: int) -> None:
-        if not self._debts.add(question, node):
-            return
+        if self._debts.add(question, node):
+            self._start()
+
+    def has_to_read(self) -> None:
+        """A node has yet to answer, on a connection that may not be used again soon."""
+        self._needed_until = monotonic() + STAY_SECONDS  # before we look for the thread: see _is_done
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
         with self._mutex:
             if not self._is_over and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._work, name="holdfast-teller", daemon=True)
@@ -233,14 +308,19 @@ class _Teller:
         pause = TELL_AGAIN_SECONDS
         try:
             while not self._stopped.acquire(timeout=pause):
-                with self._mutex:
-                    due = self._debts.due(self._seconds)
-                    if due is None:
-                        self._thread = None  # who owes something from now on starts another
-                        return
-                if bundle is None:
-                    bundle = self._new_bundle()
-                pause = self._debts.settle(bundle.fan(due[0]), due[1], pause)
+                is_owed = self._read_owed()
+                due = self._debts.due(self._seconds)
+                if due is not None:
+                    if bundle is None:
+                        bundle = self._new_bundle()
+                    pause = self._debts.settle(bundle.fan(due[0]), due[1], pause)
+                    continue
+                if bundle is not None:
+                    bundle.close()
+                    bundle = None
+                if not is_owed and self._is_done():
+                    return
+                pause = READ_SECONDS
         except EngineUnavailable as trouble:
             log.debug("holdfast: nodes could not be told what they missed: %s", trouble)
         except Exception:
@@ -251,6 +331,20 @@ class _Teller:
         finally:
             if bundle is not None:
                 bundle.close()
+            self._leave()
+
+    def _is_done(self) -> bool:
+        """Whether this thread may end: from now on another is started when there is something to do."""
+        with self._mutex:
+            self._thread = None
+            if monotonic() < self._needed_until or self._debts.due(self._seconds) is not None:
+                self._thread = threading.current_thread()
+            return self._thread is None
+
+    def _leave(self) -> None:
+        with self._mutex:
+            if self._thread is threading.current_thread():
+                self._thread = None
 
     def stop(self) -> None:
         with self._mutex:

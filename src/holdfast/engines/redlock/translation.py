@@ -25,6 +25,7 @@ from ..redis.lines import packed_command
 from ..redis.settings import Address
 from .keys import MARK_KEY, RECORDS, Space, escaped
 from .loading import load
+from .rights import permission_needed
 
 __all__ = [
     "PACKERS",
@@ -254,7 +255,7 @@ def missing_scripts(raw: Sequence[Any]) -> list[int]:
 def _trouble(raw: Sequence[Any], address: Address) -> Troubled:
     """Nothing happened where every reply is an error; a node that is no use to us may be one of many."""
     error = next(each for each in raw if isinstance(each, ReplyError))
-    told = str(failure_of(str(error), address))
+    told = str(failure_of(str(error), address, permission_needed()))
     return Refused(told) if all(isinstance(each, ReplyError) for each in raw) else Unknown(told)
 
 

@@ -255,14 +255,16 @@ async def initialise(quorum: Quorum, greetings: dict[int, Greeting]) -> str:
     first = min(greetings, key=lambda node: greetings[node].run)
     greeting = greetings[first]
     set_id = set_of(greeting.mark.primed) if run_of(greeting.mark.primed) == greeting.run else await Nonce()
-    primed = await _prime(quorum, {first: greeting}, set_id)
+    troubles: list[str] = []
+    primed = await _prime(quorum, {first: greeting}, set_id, troubles)
     if first not in primed:
-        raise Refused(f"{quorum.labels[first]} does not answer, or was restarted")
+        raise Refused("; ".join([f"{quorum.labels[first]} does not answer, or was restarted", *troubles]))
     set_id = set_of(primed[first])
     others = {node: each for node, each in greetings.items() if node != first}
-    primed |= await _prime(quorum, others, set_id)
+    primed |= await _prime(quorum, others, set_id, troubles)
     if len(primed) < quorum.size or {set_of(mark) for mark in primed.values()} != {set_id}:
-        raise Refused("the nodes are being initialised by somebody else, or some of them do not answer")
+        told = "the nodes are being initialised by somebody else, or some of them do not answer"
+        raise Refused("; ".join([told, *troubles]))
     starts: dict[int, Batch] = {node: (("", Start(mark)),) for node, mark in primed.items()}
     answers = await quorum.ask_each(starts, lambda told: _marked(told) >= quorum.size)
     if _marked(answers) < quorum.majority:
@@ -270,8 +272,10 @@ async def initialise(quorum: Quorum, greetings: dict[int, Greeting]) -> str:
     return set_id
 
 
-async def _prime(quorum: Quorum, greetings: dict[int, Greeting], set_id: str) -> dict[int, str]:
-    """Node → how it is primed now."""
+async def _prime(
+    quorum: Quorum, greetings: dict[int, Greeting], set_id: str, troubles: list[str]
+) -> dict[int, str]:
+    """Node → how it is primed now. ``troubles``: what kept nodes from it is added to these."""
     asks: dict[int, Batch] = {}
     for node, greeting in greetings.items():
         wanted = mark_text(set_id, quorum.size, greeting.run)
@@ -279,7 +283,9 @@ async def _prime(quorum: Quorum, greetings: dict[int, Greeting], set_id: str) ->
     answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks))
     primed = {}
     for node, answer in answers.items():
-        if not isinstance(answer, Troubled) and isinstance(answer[0], Marked):
+        if isinstance(answer, Troubled):
+            troubles.append(str(answer))
+        elif isinstance(answer[0], Marked):
             mark = answer[0].mark.primed
             if run_of(mark) == greetings[node].run:
                 primed[node] = mark

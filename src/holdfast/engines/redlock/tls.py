@@ -1,0 +1,43 @@
+"""TLS on a connection that never blocks: what would block says so as a plain socket does."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["ADVICE", "no_tls", "receiving", "sending"]
+
+ADVICE: Final = "; is it a server with TLS? Then add ssl=true"
+"""For a connection without TLS that broke before it could be used."""
+
+
+def sending(secure: ssl.SSLSocket) -> Callable[..., Any]:
+    """Sends all of it or, for now, nothing: then it has to be called again with the same bytes, or more."""
+
+    def send(payload: bytes) -> int:
+        try:
+            return secure.send(payload)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            raise BlockingIOError from None
+
+    return send
+
+
+def receiving(secure: ssl.SSLSocket) -> Callable[..., Any]:
+    """Returns all that was decrypted: of that the poll knows nothing."""
+
+    def receive(size: int) -> bytes:
+        try:
+            data = secure.recv(size)
+            while data and secure.pending():
+                data += secure.recv(size)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        return data
+
+    return receive
+
+
+def no_tls(address: object, seconds: float) -> str:
+    return f"no TLS with {address} in {seconds:g} s: is it a server without TLS?"
