@@ -196,7 +196,7 @@ class AsyncClient:
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
         )
         return AsyncLease(self, state)
 
@@ -265,8 +265,8 @@ class AsyncLease(BaseLease):
 
     async def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        await self._client._driver.run(locking.export(self._client._driver.book, self._state))
-        return Handover.of(self._state, self._client.namespace).text()
+        secret = await self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace, secret).text()
 
 
 class AsyncLock:

@@ -183,7 +183,7 @@ class Client:
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
         )
         return Lease(self, state)
 
@@ -276,8 +276,8 @@ class Lease(BaseLease):
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        self._client._driver.run(locking.export(self._client._driver.book, self._state))
-        return Handover.of(self._state, self._client.namespace).text()
+        secret = self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace, secret).text()
 
 
 class Lock:

@@ -52,6 +52,7 @@ class Holder(NamedTuple):
     client: str
     """Whose life this grant hangs on; empty while it is handed over from one process to another."""
     owner: str
+    """The holder, for people; the seal of its secret while it is handed over."""
     mode: str
     token: int
     since: float

@@ -261,10 +261,16 @@ _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
     Renew: ("renew", lambda ask: (_number(ask.ttl), _text(ask.nonce))),
     Refresh: ("refresh", lambda ask: (_text(ask.nonce),)),
     Stop: ("stop", lambda ask: (_text(ask.nonce),)),
-    Export: ("export", lambda ask: (_text(ask.nonce),)),
+    Export: ("export", lambda ask: (_text(ask.seal), _text(ask.nonce))),
     Adopt: (
         "adopt",
-        lambda ask: (_text(ask.client), _text(ask.owner), _flag(ask.renews), _text(ask.nonce)),
+        lambda ask: (
+            _text(ask.client),
+            _text(ask.owner),
+            _text(ask.seal),
+            _flag(ask.renews),
+            _text(ask.nonce),
+        ),
     ),
     Downgrade: ("downgrade", lambda ask: (_text(ask.reader_nonce), _text(ask.nonce))),
     Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, _text(ask.reason))),
