@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from ...errors import EngineUnavailable
-from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher
+from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher, is_brief
 from ...rules.requests import (
     Absent,
     Acquire,
@@ -228,9 +228,11 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
 
 
 def _options(ask: Acquire) -> bytes:
-    """Two characters and no more where a free lock can be granted without a closer look."""
+    """Two characters and no more where a free lock can be granted without a closer look, and where what one
+    wants may be left with its place in the queue."""
     options = _flag(ask.wait) + _flag(ask.fair)
     is_plain = ask.max_hold is None and (ask.kind != "semaphore" or ask.limit > 0)
+    is_plain = is_plain and (not ask.metadata or is_brief(ask.metadata))
     return options if is_plain else options + b" " + _number(ask.max_hold)
 
 
