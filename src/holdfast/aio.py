@@ -26,7 +26,15 @@ from .drivers.asyncio import AsyncioDriver, Box, LossCancellation
 from .drivers.clock import boottime
 from .drivers.forks import tell_when_forked
 from .errors import InvalidArgument, Unsupported
-from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, check_fair, engine_for
+from .facade import (
+    IO_TIMEOUT_SECONDS,
+    UPGRADE,
+    BaseLease,
+    check_fair,
+    check_max_waiters,
+    engine_for,
+    max_waiters_of,
+)
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.book import LeaseState
@@ -69,15 +77,19 @@ def connect(
 
     Connects when it is first used, and belongs to the event loop in which that is.
     """
-    return AsyncClient(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
+    seconds, given = arguments.check_io_timeout(io_timeout), max_waiters_of(url, options)
+    engine = engine_for(url, namespace, options)
+    return AsyncClient(engine, namespace, seconds, check_max_waiters(engine, given))
 
 
 class AsyncClient:
     """Locks of one engine, for the tasks of one event loop."""
 
-    def __init__(self, engine: Engine, namespace: str, io_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, namespace: str, io_timeout: float, max_waiters: int = arguments.MAX_WAITERS
+    ) -> None:
         self._engine = engine
-        self._driver = AsyncioDriver(engine, io_timeout)
+        self._driver = AsyncioDriver(engine, io_timeout, max_waiters)
         self.namespace = namespace
         tell_when_forked(self._driver)
 
@@ -269,7 +281,7 @@ class AsyncClient:
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
         )
         return AsyncLease(self, state)
 
@@ -342,8 +354,8 @@ class AsyncLease(BaseLease):
 
     async def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        await self._client._driver.run(locking.export(self._client._driver.book, self._state))
-        return Handover.of(self._state, self._client.namespace).text()
+        secret = await self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace, secret).text()
 
 
 class AsyncLock:

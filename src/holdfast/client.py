@@ -20,7 +20,15 @@ from .drivers.clock import boottime
 from .drivers.forks import tell_when_forked
 from .drivers.threads import Mailbox, ThreadsDriver
 from .errors import Unsupported
-from .facade import IO_TIMEOUT_SECONDS, UPGRADE, BaseLease, check_fair, engine_for
+from .facade import (
+    IO_TIMEOUT_SECONDS,
+    UPGRADE,
+    BaseLease,
+    check_fair,
+    check_max_waiters,
+    engine_for,
+    max_waiters_of,
+)
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
 from .protocols import locking, records
 from .protocols.book import LeaseState
@@ -55,15 +63,19 @@ def connect(
 
     Connects when it is first used. Close it, or use it as a context manager: closing releases what it holds.
     """
-    return Client(engine_for(url, namespace, options), namespace, arguments.check_io_timeout(io_timeout))
+    seconds, given = arguments.check_io_timeout(io_timeout), max_waiters_of(url, options)
+    engine = engine_for(url, namespace, options)
+    return Client(engine, namespace, seconds, check_max_waiters(engine, given))
 
 
 class Client:
     """Locks of one engine, for threads. Cheap to keep, meant to be shared by all threads of a process."""
 
-    def __init__(self, engine: Engine, namespace: str, io_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, namespace: str, io_timeout: float, max_waiters: int = arguments.MAX_WAITERS
+    ) -> None:
         self._engine = engine
-        self._driver = ThreadsDriver(engine, io_timeout)
+        self._driver = ThreadsDriver(engine, io_timeout, max_waiters)
         self.namespace = namespace
         tell_when_forked(self._driver)
         _open_clients.add(self)
@@ -252,7 +264,7 @@ class Client:
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner)
+            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
         )
         return Lease(self, state)
 
@@ -353,8 +365,8 @@ class Lease(BaseLease):
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        self._client._driver.run(locking.export(self._client._driver.book, self._state))
-        return Handover.of(self._state, self._client.namespace).text()
+        secret = self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        return Handover.of(self._state, self._client.namespace, secret).text()
 
 
 class Lock:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .core import arguments
+from .core.urls import parse_url
 from .drivers.adapter import Engine
 from .drivers.clock import boottime, wall_seconds
 from .engines import default_url, engine_of_client, open_engine
@@ -16,14 +17,49 @@ from .model import Fence, Kind, Mode
 from .protocols import locking, records
 from .protocols.book import Book, LeaseState
 
-__all__ = ["IO_TIMEOUT_SECONDS", "UPGRADE", "BaseClient", "BaseLease", "check_fair", "engine_for"]
+__all__ = [
+    "IO_TIMEOUT_SECONDS",
+    "UPGRADE",
+    "BaseClient",
+    "BaseLease",
+    "check_fair",
+    "engine_for",
+    "max_waiters_of",
+]
 
 IO_TIMEOUT_SECONDS = 5.0
+
+ONE_RECORD = ("memory", "sqlite", "redis", "redis+sentinel", "redis+cluster", "postgresql")
+"""Engines that keep all who wait for a name in one record, which is read and written as a whole."""
 
 UPGRADE = (
     "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
     "for ever: release it and take write(), or take write() and downgrade()"
 )
+
+
+def max_waiters_of(url: object, options: dict[str, Any]) -> int | None:
+    """The option ``max_waiters``, taken out of ``options``, or as the URL has it; None: it is not given."""
+    if "max_waiters" in options:
+        return arguments.check_max_waiters(options.pop("max_waiters"))
+    text = os.environ.get("HOLDFAST_URL") if url is None else url
+    if not text or not isinstance(text, str) or "max_waiters" not in text:
+        return None
+    given = parse_url(text).options.get("max_waiters")
+    return None if given is None else arguments.check_max_waiters(given)
+
+
+def check_max_waiters(engine: Engine, given: int | None) -> int:
+    """How many may wait for one name. Where each waiter is kept apart, no record grows with them."""
+    name = engine.guarantees.engine
+    if name in ONE_RECORD:
+        return arguments.MAX_WAITERS if given is None else given
+    if given is not None:
+        raise Unsupported(
+            f"{name} does not count who waits for a name, so it has no option max_waiters: leave it out, or "
+            f"take {', '.join(f'{each}://' for each in ONE_RECORD)}"
+        )
+    return arguments.MAX_WAITERS_MAX
 
 
 def engine_for(url: object, namespace: str, options: Mapping[str, Any]) -> Engine:

@@ -17,7 +17,8 @@ from holdfast.core.handover import Handover
 
 PREFIX = handover.PREFIX
 NONCE = "0123456789abcdef-" + "0f" * 16
-GOOD = Handover("shop", "invoices", "lock", "exclusive", NONCE, 30.0, 5.0)
+SECRET = "0123456789abcdef-" + "e1" * 16
+GOOD = Handover("shop", "invoices", "lock", "exclusive", NONCE, SECRET, 30.0, 5.0)
 
 
 def written(fields: Any) -> str:
@@ -61,7 +62,7 @@ anything = st.recursive(
 def test_what_is_exported_comes_back(
     namespace: str, name: str, what: tuple[str, str], ttl: float, grace: float
 ) -> None:
-    exported = Handover(namespace, name, *what, NONCE, ttl, ttl * grace)
+    exported = Handover(namespace, name, *what, NONCE, SECRET, ttl, ttl * grace)
     assert handover.parse(exported.text()) == exported
     assert handover.parse(f" {exported.text()}\n") == exported, "as a file or a shell returns it"
 
@@ -110,6 +111,12 @@ def test_a_nonce_of_another_form_is_refused(nonce: str) -> None:
     assert not nonce or len(nonce) < 3 or nonce not in str(refused.value), "it may open a lease"
 
 
+@pytest.mark.parametrize("secret", ["", "x", None, 7, NONCE + "0", "e1" * 16])
+def test_a_secret_of_another_form_is_refused(secret: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"secret.*export"):
+        handover.parse(written({**fields_of(GOOD), "secret": secret}))
+
+
 @pytest.mark.parametrize("deep", ["[" * 6000, "{" * 6000, '{"a":' * 2000, '{"a":[' * 1000])
 def test_depth_is_bounded(deep: str) -> None:
     with pytest.raises(InvalidArgument, match="flat"):
@@ -119,7 +126,7 @@ def test_depth_is_bounded(deep: str) -> None:
 def test_size_is_bounded() -> None:
     with pytest.raises(InvalidArgument, match="characters"):
         handover.parse(written({**fields_of(GOOD), "name": "x" * 100_000}))
-    longest = Handover("\x01" * 512, "\x01" * 512, "semaphore", "permit", NONCE, 1e7, 1.25e6)
+    longest = Handover("\x01" * 512, "\x01" * 512, "semaphore", "permit", NONCE, SECRET, 1e7, 1.25e6)
     assert handover.parse(longest.text()) == longest
 
 

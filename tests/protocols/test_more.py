@@ -96,10 +96,10 @@ def test_a_lease_is_handed_to_another_process() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = a.acquire()
-    a.run(records.export(a.book, state), once(LOST_REPLY, Export))
+    secret = a.run(records.export(a.book, state), once(LOST_REPLY, Export))
     assert (state.ended, a.book.leases) == ("exported", {})
     world.pass_time(20.0)
-    adopted = b.run(records.adopt(b.book, SPEC, state.nonce, "host/2/b"), once(LOST_REPLY, Adopt))
+    adopted = b.run(records.adopt(b.book, SPEC, state.nonce, "host/2/b", secret), once(LOST_REPLY, Adopt))
     assert (adopted.token, adopted.nonce) == (state.token, state.nonce)
     world.pass_time(100.0)
     assert adopted.loss(world.now) is None
@@ -111,11 +111,11 @@ def test_what_is_not_adopted_in_time_is_gone() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = a.acquire()
-    a.run(records.export(a.book, state))
+    secret = a.run(records.export(a.book, state))
     world.pass_time(31.0)
     assert world.is_free()
     with pytest.raises(NotHeld, match="expired"):
-        b.run(records.adopt(b.book, SPEC, state.nonce, "o"))
+        b.run(records.adopt(b.book, SPEC, state.nonce, "o", secret))
 
 
 def test_a_lease_is_adopted_once() -> None:
@@ -123,12 +123,12 @@ def test_a_lease_is_adopted_once() -> None:
     a, b, c = (world.client(name) for name in "abc")
     state = a.acquire()
     with pytest.raises(NotHeld):
-        b.run(records.adopt(b.book, SPEC, state.nonce, "o"))
-    a.run(records.export(a.book, state))
-    b.run(records.adopt(b.book, SPEC, state.nonce, "o"))
+        b.run(records.adopt(b.book, SPEC, state.nonce, "o", "any"))
+    secret = a.run(records.export(a.book, state))
+    b.run(records.adopt(b.book, SPEC, state.nonce, "o", secret))
     for other in (b, c):
         with pytest.raises(NotHeld):
-            other.run(records.adopt(other.book, SPEC, state.nonce, "o"))
+            other.run(records.adopt(other.book, SPEC, state.nonce, "o", secret))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -138,8 +138,8 @@ def test_an_adoption_that_was_interrupted_does_not_live_for_ever(after: bool) ->
         world = World()
         a, b = world.client("a"), world.client("b")
         state = a.acquire()
-        a.run(records.export(a.book, state))
-        task = b.start(records.adopt(b.book, SPEC, state.nonce, "o"))
+        secret = a.run(records.export(a.book, state))
+        task = b.start(records.adopt(b.book, SPEC, state.nonce, "o", secret))
         task.interrupt_at, task.interrupt_after = index, after
         world.finish(task)
         if task.error is None:
@@ -155,12 +155,12 @@ def test_an_adoption_that_failed_can_be_tried_again() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = a.acquire()
-    a.run(records.export(a.book, state))
+    secret = a.run(records.export(a.book, state))
     b.faults = always(LOST_REPLY)
     with pytest.raises(EngineUnavailable):
-        b.run(records.adopt(b.book, SPEC, state.nonce, "o"))
+        b.run(records.adopt(b.book, SPEC, state.nonce, "o", secret))
     b.faults = once(REFUSED)
-    adopted = b.run(records.adopt(b.book, SPEC, state.nonce, "o"))
+    adopted = b.run(records.adopt(b.book, SPEC, state.nonce, "o", secret))
     world.pass_time(100.0)
     assert adopted.loss(world.now) is None
     assert world.look().record.holders[0].renews

@@ -234,7 +234,7 @@ def test_nodes_that_are_needed_are_looked_after_at_once() -> None:
 QUESTIONS: dict[str, Callable[[Quorum], QuorumScript[Any]]] = {
     "inspect": lambda quorum: apply(quorum, "x", Inspect()),
     "break": lambda quorum: apply(quorum, "x", Break(None, "")),
-    "adopt": lambda quorum: apply(quorum, "x", Adopt("his", "me", "me")),
+    "adopt": lambda quorum: apply(quorum, "x", Adopt("his", "me", "me", "seal")),
     "list": lambda quorum: list_names(quorum, ""),
 }
 
@@ -300,9 +300,9 @@ def test_what_is_handed_over_lasts_as_long_as_before(drift: float) -> None:
     assert isinstance(world.run(apply(quorum, "x", ask)), Granted)
     for client in ("her", "him"):
         world.node_us += 5_000_000
-        assert isinstance(world.run(apply(quorum, "x", Export(ask.nonce))), Done)
+        assert isinstance(world.run(apply(quorum, "x", Export(ask.nonce, "seal"))), Done)
         quorum = world.quorum(client, drift=drift)
-        granted = world.run(apply(quorum, "x", Adopt(ask.nonce, client, client)))
+        granted = world.run(apply(quorum, "x", Adopt(ask.nonce, client, client, "seal")))
         assert granted.ttl == pytest.approx(TTL_SECONDS)
         assert kept_seconds(world, "x") * (1.0 - drift) >= relied_until(0.0, granted.ttl)
         assert isinstance(world.run(apply(quorum, "x", Renew(ask.nonce, granted.ttl))), Done)
@@ -320,8 +320,8 @@ def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> N
     assert isinstance(world.run(apply(quorum, "x", Renew("me-x", 2.0))), Done)
     world.nodes[0].records["x"] = missed
     world.node_us += 20_000_000
-    assert isinstance(world.run(apply(quorum, "x", Export("me-x"))), Done)
-    granted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her")))
+    assert isinstance(world.run(apply(quorum, "x", Export("me-x", "seal"))), Done)
+    granted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her", "seal")))
     assert kept_seconds(world, "x") * (1.0 - 0.01) >= relied_until(0.0, granted.ttl)
 
 

@@ -77,8 +77,8 @@ def test_it_outlives_all_nodes_being_away_one_after_another() -> None:
     assert token not in {each.records["x"].claim.number for each in world.nodes if each.records["x"].claim}
     (holder,) = world.run(apply(quorum, "x", Inspect())).record.holders
     assert (holder.token, holder.client, holder.metadata) == (token, "me", {"job": "7"})
-    assert isinstance(world.run(apply(quorum, "x", Export("me-x"))), Done)
-    adopted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her")))
+    assert isinstance(world.run(apply(quorum, "x", Export("me-x", "seal"))), Done)
+    adopted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her", "seal")))
     assert adopted.token == token
 
 
@@ -99,11 +99,11 @@ def test_what_was_adopted_is_given_to_nodes_that_lack_it_too() -> None:
     quorum = world.quorum()
     world.nodes[2].trouble = AWAY
     token = holding_x(world, quorum, max_hold=600.0)
-    assert isinstance(world.run(apply(quorum, "x", Export("me-x"))), Done)
+    assert isinstance(world.run(apply(quorum, "x", Export("me-x", "seal"))), Done)
     world.nodes[2].trouble = None
     pass_time(world, 5.0)
     heir = world.quorum("her")
-    assert world.run(apply(heir, "x", Adopt("me-x", "her", "her"))).token == token
+    assert world.run(apply(heir, "x", Adopt("me-x", "her", "her", "seal"))).token == token
     pass_time(world, 5.0)
     assert isinstance(renewed(world, heir), Done)
     claims = [each.records["x"].claim for each in world.nodes]

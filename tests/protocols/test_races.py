@@ -244,7 +244,7 @@ def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
 def test_who_adopts_a_lease_has_late_copies_of_its_first_request_refused() -> None:
     """The adopter cannot know whether the exporter left any under way."""
     book = a_book()
-    adopt = Driven(records.adopt(book, SPEC, "theirs", "me"))
+    adopt = Driven(records.adopt(book, SPEC, "theirs", "me", "secret"))
     adopt.reply(Granted(7, (), "lock", "exclusive", 10.0, None, {}))
     assert isinstance(adopt.result, LeaseState)
     release = Driven(records.release(book, adopt.result, 5.0))

@@ -18,6 +18,7 @@ from holdfast.rules.requests import (
     Break,
     Broken,
     Busy,
+    Done,
     Downgrade,
     Exhausted,
     Export,
@@ -85,6 +86,8 @@ class Judge:
     record: Record = EMPTY
     now: float = 1000.0
     minted: list[int] = field(default_factory=list)
+    seals: dict[str, str] = field(default_factory=dict)
+    """With which each grant was exported last."""
 
     def step(self, request: Request, wall_us: int, dead: Collection[str] = ()) -> Step:
         before, now = self.record, self.now
@@ -101,6 +104,7 @@ class Judge:
         self._check_queue(before, request, step, dead)
         self._check_ended(before, request, step, dead)
         self._check_value(before, request, step, dead)
+        self._check_hand_over(before, request, step)
         self.record = step.record
         return step
 
@@ -247,3 +251,13 @@ class Judge:
         assert step.record.value is not None
         assert step.record.value.token == holder.token
         assert step.record.value.data == request.data
+
+    def _check_hand_over(self, before: Record, request: Request, step: Step) -> None:
+        """Only what was exported is adopted, with the secret of the latest export."""
+        if isinstance(request, Export) and isinstance(step.reply, Done):
+            self.seals[request.nonce] = request.seal
+        if isinstance(request, Adopt) and isinstance(step.reply, Granted):
+            client = {h.nonce: h.client for h in before.holders}[request.nonce]
+            if client != request.client:
+                assert client == "", f"{request} took it from {client}"
+                assert request.seal == self.seals[request.nonce], f"{request} did not know the secret"

@@ -35,6 +35,7 @@ from rules.judge import Judge
 
 CLIENTS = ("a", "b", "c")
 ATTEMPTS = 3
+SEALS = ("seal", "seal", "seal", "another seal")
 MODES = {"lock": ("exclusive",), "rwlock": ("read", "write"), "semaphore": ("permit",)}
 KINDS = tuple(MODES)
 PAUSES = (*[0.0] * 12, *[0.001] * 4, 0.5, 1.0, 1.9, 2.0, 2.1, 3.0, 4.9, 5.0, 7.0, 31.0)
@@ -93,7 +94,7 @@ def acquires(kind: str) -> st.SearchStrategy[Acquire]:
 
 
 def requests(kind: str) -> st.SearchStrategy[Request]:
-    nonce, linger = nonces(), st.sampled_from(LINGERS)
+    nonce, linger, seal = nonces(), st.sampled_from(LINGERS), st.sampled_from(SEALS)
     other = KINDS[(KINDS.index(kind) + 1) % len(KINDS)]
     releasing = st.builds(Release, nonce, linger) | st.builds(Withdraw, nonce, linger)
     living = st.builds(Renew, nonce, st.sampled_from(TTLS)) | st.builds(Refresh, nonce)
@@ -102,8 +103,8 @@ def requests(kind: str) -> st.SearchStrategy[Request]:
     )
     rare = (
         st.builds(Stop, nonce)
-        | st.builds(Export, nonce)
-        | st.builds(lambda n, c: Adopt(n, c, f"host/2/{c}"), nonce, st.sampled_from(CLIENTS))
+        | st.builds(Export, nonce, seal)
+        | st.builds(lambda n, c, s: Adopt(n, c, f"host/2/{c}", s), nonce, st.sampled_from(CLIENTS), seal)
         | st.builds(lambda n: Downgrade(n, f"{n[0]}r"), nonce)
         | st.builds(Break, st.none() | st.integers(1, 40), st.just("test"))
         | st.builds(SetValue, nonce, st.binary(max_size=3), st.just(60.0))
@@ -161,8 +162,8 @@ def long_moves(kind: str, seed: int, length: int = 60) -> list[Move]:
         lambda: Watch(pick(("w1", "w2")), pick(CLIENTS)),
         lambda: Unwatch(pick(("w1", "w2"))),
         lambda: Stop(pick(nonces)),
-        lambda: Export(pick(nonces)),
-        lambda: Adopt(pick(nonces), pick(CLIENTS), "host/2/adopter"),
+        lambda: Export(pick(nonces), pick(SEALS)),
+        lambda: Adopt(pick(nonces), pick(CLIENTS), "host/2/adopter", pick(SEALS)),
         downgrade,
         lambda: Break(pick((None, 1, 5, 1000)), "test"),
         lambda: SetValue(pick(nonces), pick((b"", b"x", b"yz")), 60.0),
@@ -180,6 +181,22 @@ def long_moves(kind: str, seed: int, length: int = 60) -> list[Move]:
         )
         for _ in range(length)
     ]
+
+
+def handover_moves() -> list[Move]:
+    """A lock on its way: exported twice, asked for with what is not its secret, adopted, and handed on."""
+    asks: list[Request] = [
+        Acquire("a0", "a", "host/1/a", "lock", "exclusive", 30.0, False),
+        Adopt("a0", "b", "host/2/b", "host/1/a"),
+        Export("a0", "first"),
+        Export("a0", "second"),
+        *[Adopt("a0", "b", "host/2/b", seal) for seal in ("first", "", "a0", "host/1/a", "second", "second")],
+        Adopt("a0", "c", "host/3/c", "second"),
+        Export("a0", "third"),
+        Adopt("a0", "c", "host/3/c", "second"),
+        Adopt("a0", "c", "host/3/c", "third"),
+    ]
+    return [Move(0.5, "", ask, 0) for ask in asks]
 
 
 def aimed(move: Move, record: Record) -> Request:

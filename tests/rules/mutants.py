@@ -10,6 +10,7 @@ from collections.abc import Collection
 from holdfast.rules.record import Holder, Record, Waiter
 from holdfast.rules.requests import (
     Acquire,
+    Adopt,
     Busy,
     Done,
     Downgrade,
@@ -222,3 +223,15 @@ def refreshing_moves_to_the_end(
     queue: list[Waiter] = [w for w in step.record.queue if w.nonce != request.nonce]
     queue += [w for w in step.record.queue if w.nonce == request.nonce]
     return step._replace(record=step.record._replace(queue=tuple(queue)))
+
+
+@mutant
+def the_secret_is_not_compared(
+    record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()
+) -> Step:
+    """The nonce adopts, and that stands in the record."""
+    if isinstance(request, Adopt):
+        for holder in record.holders:
+            if holder.nonce == request.nonce and not holder.client:
+                request = request._replace(seal=holder.owner)
+    return apply(record, request, now, wall_us, dead)

@@ -18,6 +18,7 @@ OTHERS: Final = node.mark_text("5e7", 3, "run0")
 
 OWNERS: Final = ("a-1.1", "a-1.2", "b-1.1", "c-1.1")
 CLIENTS: Final = ("a", "b", "")
+SEALS: Final = ("seal", "seal", "seal", "another seal")
 SECOND: Final = 1_000_000
 OFFSETS: Final = (
     -61 * SECOND,
@@ -72,8 +73,14 @@ requests: st.SearchStrategy[node.NodeRequest] = st.one_of(
     st.builds(node.Stamp, owner=owners, number=st.just(0)),
     st.builds(node.Release, owner=owners, linger=st.sampled_from(LINGERS)),
     st.builds(node.Renew, owner=owners, ttl=ttls),
-    st.builds(node.Export, owner=owners, token=st.integers(1, 2**53 - 1)),
-    st.builds(node.Adopt, owner=owners, client=st.sampled_from(CLIENTS[:2]), label=st.just("host/3/x")),
+    st.builds(node.Export, owner=owners, token=st.integers(1, 2**53 - 1), seal=st.sampled_from(SEALS)),
+    st.builds(
+        node.Adopt,
+        owner=owners,
+        client=st.sampled_from(CLIENTS[:2]),
+        label=st.just("host/3/x"),
+        seal=st.sampled_from(SEALS),
+    ),
     st.just(node.Look()),
 )
 
@@ -110,8 +117,8 @@ def random_moves(seed: int, count: int = 40) -> list[NodeMove]:
         lambda: node.Stamp(pick(OWNERS), 0),
         lambda: node.Release(pick(OWNERS), pick(LINGERS)),
         lambda: node.Renew(pick(OWNERS), pick(TTLS)),
-        lambda: node.Export(pick(OWNERS), chance.randrange(1, 2**53)),
-        lambda: node.Adopt(pick(OWNERS), pick(CLIENTS[:2]), "host/3/x"),
+        lambda: node.Export(pick(OWNERS), chance.randrange(1, 2**53), pick(SEALS)),
+        lambda: node.Adopt(pick(OWNERS), pick(CLIENTS[:2]), "host/3/x", pick(SEALS)),
         node.Look,
     ]
     weights = (4, 2, 2, 2, 1, 1, 1)

@@ -411,27 +411,54 @@ def test_a_value_is_set_by_the_holder_stays_after_it_and_is_forgotten_in_time() 
 def test_an_exported_grant_is_adopted_once() -> None:
     name = Name()
     token = name.granted("a1").token
-    assert name.ask(Adopt("a1", "b", "b")) == Gone(
-        "stolen", "it was not exported, or somebody else adopted it"
+    assert name.ask(Adopt("a1", "b", "b", "seal")) == Gone(
+        "stolen", "it was not exported with this secret, or another client adopted it"
     )
-    assert name.ask(Export("a1")) == Done()
+    assert name.ask(Export("a1", "seal")) == Done()
     name.now += 9.0
-    adopted = name.ask(Adopt("a1", "b", "b"))
+    adopted = name.ask(Adopt("a1", "b", "b", "seal"))
     assert isinstance(adopted, Granted)
     assert adopted.token == token
-    assert isinstance(name.ask(Adopt("a1", "c", "c")), Gone)
+    assert isinstance(name.ask(Adopt("a1", "c", "c", "seal")), Gone)
     assert name.record.holders[0].expires_at == name.now + 10.0
     assert (name.record.holders[0].client, name.record.holders[0].renews) == ("b", True)
+
+
+def test_only_the_secret_of_the_latest_export_adopts() -> None:
+    """An export whose outcome is unknown is done again, with another secret."""
+    name = Name()
+    name.granted("a1")
+    name.ask(Export("a1", "first"))
+    name.ask(Export("a1", "second"))
+    stored = name.record
+    for seal in ("first", "", "a1"):
+        assert isinstance(name.ask(Adopt("a1", "b", "b", seal)), Gone)
+        assert name.record is stored
+    assert isinstance(name.ask(Adopt("a1", "b", "b", "second")), Granted)
+    assert name.record.holders[0].owner == "b"
+    name.ask(Export("a1", "third"))
+    assert isinstance(name.ask(Adopt("a1", "c", "c", "second")), Gone)
+
+
+def test_what_an_older_version_exported_is_read_and_not_adopted() -> None:
+    """It kept the owner and knew of no secret: it runs out."""
+    name = Name()
+    name.granted("a1")
+    (holder,) = name.record.holders
+    name.record = name.record._replace(holders=(holder._replace(client="", renews=False),))
+    assert isinstance(name.ask(Adopt("a1", "b", "b", "seal")), Gone)
+    name.now += 11.0
+    assert name.look().holders == ()
 
 
 def test_who_is_told_that_it_adopted_has_the_full_time() -> None:
     """Also the second time: its deadline is counted from before that request."""
     name = Name()
     name.granted("a1")
-    name.ask(Export("a1"))
-    name.ask(Adopt("a1", "b", "b"))
+    name.ask(Export("a1", "seal"))
+    name.ask(Adopt("a1", "b", "b", "seal"))
     name.now += 4.0
-    reply = name.ask(Adopt("a1", "b", "b"))
+    reply = name.ask(Adopt("a1", "b", "b", "seal"))
     assert isinstance(reply, Granted)
     assert name.record.holders[0].expires_at == name.now + reply.ttl
 

@@ -202,15 +202,17 @@ def test_no_renewal_goes_beyond_max_hold() -> None:
 def test_a_hand_over_carries_the_token() -> None:
     one = OneNode()
     one.must_issue("a")
-    assert one.ask(node.Adopt("a", "d", "h/2/t")) == node.Lost("stolen", NOT_EXPORTED)
-    assert one.ask(node.Export("a", NOW + 4)) == node.Kept()
-    assert one.ask(node.Adopt("a", "d", "h/2/t")) == node.Kept()
-    assert one.ask(node.Adopt("a", "d", "h/2/t")) == node.Kept()
-    assert one.ask(node.Adopt("a", "e", "h/3/t")).__class__ is node.Lost
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Lost("stolen", NOT_EXPORTED)
+    assert one.ask(node.Export("a", NOW + 4, "first")) == node.Kept()
+    assert one.ask(node.Export("a", NOW + 4, "seal")) == node.Kept()
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "first")) == node.Lost("stolen", NOT_EXPORTED)
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Kept()
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Kept()
+    assert one.ask(node.Adopt("a", "e", "h/3/t", "seal")).__class__ is node.Lost
     claim = one.record.claim
     assert claim is not None
     assert (claim.token, claim.client, claim.label) == (NOW + 4, "d", "h/2/t")
-    assert one.ask(node.Export("b", 1)) == node.Lost("stolen")
+    assert one.ask(node.Export("b", 1, "seal")) == node.Lost("stolen")
 
 
 # --- breaking -----------------------------------------------------------------------------------
@@ -245,8 +247,8 @@ def test_a_node_without_the_right_mark_does_nothing_but_let_go(mark: node.Mark) 
         node.Acquire("b", NOW, SECOND, 0, "c", "h/1/t", "{}"),
         node.Stamp("a", NOW + 3),
         node.Renew("a", SECOND),
-        node.Export("a", NOW),
-        node.Adopt("a", "c", "h/1/t"),
+        node.Export("a", NOW, "seal"),
+        node.Adopt("a", "c", "h/1/t", "seal"),
         node.Look(),
     ):
         before = one.record

@@ -70,9 +70,9 @@ class Handling(Tools):
         if what < 0.3:
             await locking.extend(self.book, state, self.chance.choice((2.0, 4.0, 5.0)))
         elif what < 0.4:
-            await locking.export(self.book, state)
+            secret = await locking.export(self.book, state)
             spec = self.spec(state.name, timeout=None, grace=0.0, max_hold=None)
-            self.board.handed_over.append((spec, state.nonce))
+            self.board.handed_over.append((spec, state.nonce, secret))
             return
         elif what < 0.45:
             records.dropped(self.book, state)

@@ -46,7 +46,7 @@ class Board:
     names: tuple[str, ...]
     limit: int
     stop_at: float = STOP_AT
-    handed_over: list[tuple[Spec, str]] = field(default_factory=list)
+    handed_over: list[tuple[Spec, str, str]] = field(default_factory=list)
     """Exported leases that nobody has adopted yet."""
 
 
@@ -427,9 +427,9 @@ class Tools(Worker):
         elif what < 0.5:
             await locking.extend(self.book, state, self.chance.choice((2.0, 4.0, 5.0)))
         elif what < 0.6:
-            await locking.export(self.book, state)
+            secret = await locking.export(self.book, state)
             spec = self.spec(state.name, timeout=None, grace=0.0, max_hold=None)
-            self.board.handed_over.append((spec, state.nonce))
+            self.board.handed_over.append((spec, state.nonce, secret))
             return
         elif what < 0.65:
             records.dropped(self.book, state)
@@ -441,8 +441,8 @@ class Tools(Worker):
             await super().release(core)
 
     async def adopt(self) -> None:
-        spec, nonce = self.board.handed_over.pop()
-        state = await records.adopt(self.book, spec, nonce, self.owner)
+        spec, nonce, secret = self.board.handed_over.pop()
+        state = await records.adopt(self.book, spec, nonce, self.owner, secret)
         self.got(state)
         try:
             await Worker.body(self, state)

@@ -13,6 +13,8 @@ from ..errors import InvalidArgument
 from ..model import Kind, Mode, Unset
 
 __all__ = [
+    "MAX_WAITERS",
+    "MAX_WAITERS_MAX",
     "VALUE_RETENTION_SECONDS",
     "Duration",
     "IfLost",
@@ -21,6 +23,7 @@ __all__ = [
     "check_grace",
     "check_io_timeout",
     "check_limit",
+    "check_max_waiters",
     "check_name",
     "check_prefix",
     "check_reason",
@@ -41,6 +44,10 @@ Duration = float | timedelta
 NAME_BYTES_MAX: Final = 512
 VALUE_BYTES_MAX: Final = 64 * 1024
 METADATA_BYTES_MAX: Final = 4096
+MAX_WAITERS: Final = 2_000
+"""How many may wait for one name unless the option ``max_waiters`` says otherwise. A thousand in one process
+is usual; and each costs a record of Redis or of the embedded engine some 300 bytes, at every step."""
+MAX_WAITERS_MAX: Final = 1_000_000
 TTL_SECONDS_MIN: Final = 0.01
 TTL_SECONDS_MAX: Final = 366 * 86_400.0
 LIMIT_MAX: Final = 1_000_000
@@ -296,3 +303,15 @@ def _metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
             f"metadata has at most {METADATA_BYTES_MAX} bytes, this has {size}: store a reference"
         )
     return copy
+
+
+def check_max_waiters(given: object) -> int:
+    """The option ``max_waiters``: a whole number, in a URL as text."""
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 10:
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_WAITERS_MAX:
+        raise InvalidArgument(
+            f"max_waiters, how many may wait for one name, is a whole number from 1 to {MAX_WAITERS_MAX}, "
+            f"not {given!r}"
+        )
+    return given

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, cast
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode
 from .arguments import Spec, check_grace, check_limit, check_name, check_ttl
 
-__all__ = ["Handover", "check_fields", "check_kind_and_mode", "check_nonce", "parse"]
+__all__ = [
+    "Handover",
+    "check_fields",
+    "check_kind_and_mode",
+    "check_nonce",
+    "check_secret",
+    "parse",
+    "seal_of",
+]
 
 PREFIX = "holdfast1:"
+SEALED = "exported/"
 KINDS_AND_MODES = (
     ("lock", "exclusive"),
     ("rwlock", "read"),
@@ -33,20 +43,24 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What the adopter needs to know. The nonce is the capability: whoever has the text may adopt."""
+    """What the adopter needs to know. The secret is the capability: whoever has the text may adopt.
+
+    All else stands in the record, for everybody who may inspect it; of the secret only its seal does.
+    """
 
     namespace: str
     name: str
     kind: str
     mode: str
     nonce: str
+    secret: str = field(repr=False)
     ttl: float
     grace: float
     limit: int = 0
 
     @classmethod
-    def of(cls, state: Any, namespace: str) -> Handover:
-        return cls(namespace, state.name, state.kind, state.mode, state.nonce, state.ttl, state.grace)
+    def of(cls, state: Any, namespace: str, secret: str) -> Handover:
+        return cls(namespace, state.name, state.kind, state.mode, state.nonce, secret, state.ttl, state.grace)
 
     def text(self) -> str:
         return PREFIX + base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode("ascii")
@@ -114,6 +128,7 @@ def check_fields(given: Handover) -> None:
     check_grace(given.grace, check_ttl(given.ttl))
     check_kind_and_mode(given.kind, given.mode)
     check_nonce(given.nonce)
+    check_secret(given.secret)
     if not isinstance(given.limit, int) or isinstance(given.limit, bool) or given.limit < 0:
         raise InvalidArgument("its limit is not a number of permits")
     if given.limit:
@@ -129,3 +144,14 @@ def check_nonce(nonce: object) -> None:
     """Engines make keys and paths of it. Every driver writes it in this one form, whatever the engine."""
     if not isinstance(nonce, str) or NONCE.fullmatch(nonce) is None:
         raise InvalidArgument("its nonce is not one of a grant")
+
+
+def check_secret(secret: object) -> None:
+    """It is minted as a nonce is: what is random in it nobody else knows."""
+    if not isinstance(secret, str) or NONCE.fullmatch(secret) is None:
+        raise InvalidArgument("its secret is not one that lease.export() minted")
+
+
+def seal_of(secret: str) -> str:
+    """What the engine keeps of a secret. A record tells it to those who may look: it adopts nothing."""
+    return SEALED + hashlib.sha256(secret.encode()).hexdigest()

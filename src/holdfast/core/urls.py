@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from ..errors import InvalidArgument
@@ -38,6 +38,12 @@ class URL:
 
     def __repr__(self) -> str:
         return f"<URL {self}>"
+
+    def without(self, names: Iterable[str]) -> URL:
+        """The URL without these options."""
+        if self.options.keys().isdisjoint(names):
+            return self
+        return replace(self, options={k: v for k, v in self.options.items() if k not in names})
 
     def only(self, known: Iterable[str]) -> None:
         """Refuse options that nobody would read."""

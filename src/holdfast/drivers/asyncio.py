@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import pause_seconds
 from ..core.ops import (
     Apply,
@@ -111,9 +112,10 @@ class Box:
 class AsyncioDriver:
     """Everything one client needs to run scripts on one event loop."""
 
-    def __init__(self, engine: Engine, io_timeout: float) -> None:
+    def __init__(self, engine: Engine, io_timeout: float, max_waiters: int = MAX_WAITERS) -> None:
         self._engine = engine
         self._io_timeout = io_timeout
+        self._max_waiters = max_waiters
         self.closed = False
         self._begin()
 
@@ -142,6 +144,7 @@ class AsyncioDriver:
             reports=Reports(engine.url),
             exits=(*EXITS, asyncio.CancelledError),
         )
+        self.book.max_waiters = self._max_waiters
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
         self.adapter = adapter = self._engine.asyncio(hooks)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import pause_seconds
 from ..core.ops import (
     Apply,
@@ -127,9 +128,10 @@ class Mailbox:
 class ThreadsDriver:
     """Everything one client needs to run scripts on threads."""
 
-    def __init__(self, engine: Engine, io_timeout: float) -> None:
+    def __init__(self, engine: Engine, io_timeout: float, max_waiters: int = MAX_WAITERS) -> None:
         self._engine = engine
         self._io_timeout = io_timeout
+        self._max_waiters = max_waiters
         self.closed = False
         self.running_loop: Callable[[], object] = self._look_for_loop
         """The event loop that runs in this thread, if one does: blocking would stop everything else there."""
@@ -157,6 +159,7 @@ class ThreadsDriver:
             engine.lasting,
             reports=Reports(engine.url),
         )
+        self.book.max_waiters = self._max_waiters
         hooks = Hooks(client, self.post, self.post_all, self._io_timeout, self._is_keeper)
         self.adapter = adapter = self._engine.threads(hooks)
         self._perform: dict[type, Callable[[Any], Any]] = {

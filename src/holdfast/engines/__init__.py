@@ -10,7 +10,7 @@ from ..core.urls import URL, parse_url
 from ..drivers.adapter import Engine
 from ..errors import EngineUnavailable, InvalidArgument
 
-__all__ = ["CLIENTS", "SCHEMES", "default_url", "engine_of_client", "load", "open_engine"]
+__all__ = ["CLIENTS", "CLIENT_OPTIONS", "SCHEMES", "default_url", "engine_of_client", "load", "open_engine"]
 
 SCHEMES: Final[Mapping[str, str]] = {
     "memory": "memory",
@@ -26,6 +26,9 @@ SCHEMES: Final[Mapping[str, str]] = {
     "postgresql+advisory": "postgres",
 }
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
+
+CLIENT_OPTIONS: Final = ("max_waiters",)
+"""What a URL may say on any engine: read by the client itself."""
 
 CLIENTS: Final[Mapping[str, str]] = {
     "kazoo": "zookeeper",
@@ -46,7 +49,7 @@ def default_url() -> str:
 
 def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine:
     """The engine that a URL names. No I/O: connecting comes with the first use."""
-    url: URL = parse_url(text)
+    url: URL = parse_url(text).without(CLIENT_OPTIONS)
     folder = SCHEMES.get(url.scheme)
     if folder is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))

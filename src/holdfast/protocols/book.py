@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
+from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import RENEW_AFTER
 from ..core.ops import Bell
 from ..core.printable import printable
@@ -272,6 +273,8 @@ class Book:
     """What ``await Nonce()`` tells, likewise."""
     lasting: bool = False
     """What is left behind does not expire with its ttl: cleaning up is never given up."""
+    max_waiters: int = MAX_WAITERS
+    """So many may wait for one name, of all clients; one more is turned away."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     jobs: deque[Job] = field(default_factory=deque)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from ..model import HolderInfo, Kind, LockInfo, Mode, WaiterInfo
 from ..rules.record import Holder, Waiter
 from ..rules.requests import Snapshot
 
 __all__ = ["describe", "describe_holders"]
+
+EXPORTED: Final = "exported"
+"""The owner of what is on its way from one process to another."""
 
 
 def describe(name: str, snapshot: Snapshot) -> LockInfo:
@@ -29,9 +32,10 @@ def describe_holders(holders: tuple[Holder, ...], now: float) -> tuple[HolderInf
 
 
 def _holder(holder: Holder, now: float) -> HolderInfo:
-    host, pid, thread = _parts(holder.owner)
+    owner = holder.owner if holder.client else EXPORTED
+    host, pid, thread = _parts(owner) if holder.client else ("", 0, "")
     return HolderInfo(
-        owner=holder.owner,
+        owner=owner,
         client=holder.client,
         host=host,
         pid=pid,

@@ -481,9 +481,10 @@ async def set_value(book: Book, state: LeaseState, data: bytes, retention: float
     await records.set_value(book, state, data, retention)
 
 
-async def export(book: Book, state: LeaseState) -> None:
+async def export(book: Book, state: LeaseState) -> str:
+    """The secret that the adopter has to present."""
     check(state, book.now())
-    await records.export(book, state)
+    return await records.export(book, state)
 
 
 async def downgrade(book: Book, state: LeaseState, wrap: Callable[[LeaseState], T]) -> T:

@@ -16,7 +16,7 @@ from typing import Final
 
 from . import transitions
 from .mutex import admits
-from .record import Record, Wants
+from .record import Record, Wants, is_brief
 from .requests import Acquire, Done, Granted, Handed, Queued, Release, Request
 from .transitions import Step, grant
 
@@ -46,7 +46,7 @@ def heir_of(request: Request, step: Step) -> str | None:
 
 def _noted(step: Step, ask: Acquire) -> Step:
     """With its place one leaves what it wants."""
-    if ask.kind != "lock" or not ask.fair or ask.max_hold is not None:
+    if ask.kind != "lock" or not ask.fair or ask.max_hold is not None or not is_brief(ask.metadata):
         return step
     record = step.record
     for place, waiter in enumerate(record.queue):

@@ -17,6 +17,7 @@ __all__ = [
     "REFRESH_SECONDS",
     "RETENTION_SECONDS",
     "TURN_SECONDS",
+    "WAITER_METADATA_MAX",
     "Ended",
     "Holder",
     "Record",
@@ -25,6 +26,7 @@ __all__ = [
     "Wants",
     "Watcher",
     "cover",
+    "is_brief",
     "is_idle",
     "rebase",
 ]
@@ -37,6 +39,9 @@ PATIENCE_SECONDS: Final = 5.0
 
 REFRESH_SECONDS: Final = 1.0
 """How often a waiter tells the engine that it still waits, and hears where it stands."""
+
+WAITER_METADATA_MAX: Final = 256
+"""So many characters of metadata are kept with a place in the queue at most."""
 
 RETENTION_SECONDS: Final = 86_400.0
 """How long an idle record is kept, counted from its last change."""
@@ -52,6 +57,7 @@ class Holder(NamedTuple):
     client: str
     """Whose life this grant hangs on; empty while it is handed over from one process to another."""
     owner: str
+    """The holder, for people; the seal of its secret while it is handed over."""
     mode: str
     token: int
     since: float
@@ -70,6 +76,14 @@ class Wants(NamedTuple):
     ttl: float
     renews: bool
     metadata: Mapping[str, str]
+
+
+def is_brief(metadata: Mapping[str, str]) -> bool:
+    """Whether it may stand in the queue, which is read and written at every step, and so has to stay small.
+
+    A waiter with longer metadata takes the lock by itself when its turn has come.
+    """
+    return sum(map(len, metadata)) + sum(map(len, metadata.values())) <= WAITER_METADATA_MAX
 
 
 class Waiter(NamedTuple):

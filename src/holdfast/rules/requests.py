@@ -104,6 +104,8 @@ class Export(NamedTuple):
     """Let it live one ttl without any client, for another process to adopt."""
 
     nonce: str
+    seal: str
+    """A hash of the secret that the adopter has to know: it stands in the owner's place meanwhile."""
 
 
 class Adopt(NamedTuple):
@@ -112,6 +114,8 @@ class Adopt(NamedTuple):
     nonce: str
     client: str
     owner: str
+    seal: str
+    """As it was exported with last."""
     renews: bool = True
 
 

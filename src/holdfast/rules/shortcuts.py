@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from .codec import ENDING, QUEUE_ENDING, beginning_of, encode_holder, encode_waiter, quoted
 from .handing import CAME_SECONDS
-from .record import MAX_TOKEN, PATIENCE_SECONDS, TURN_SECONDS, Holder, Waiter, Wants
+from .record import MAX_TOKEN, PATIENCE_SECONDS, TURN_SECONDS, Holder, Waiter, Wants, is_brief
 from .requests import Acquire, Handed, Queued, Wake
 
 __all__ = ["HandedOver", "Joined", "handed_over", "joined"]
@@ -76,6 +76,8 @@ def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver |
 def joined(text: str, ask: Acquire, now: float) -> Joined | None:
     """One who is new here joins the end of the line, with what it wants."""
     if ask.kind != "lock" or not ask.wait or not ask.fair or ask.max_hold is not None:
+        return None
+    if ask.metadata and not is_brief(ask.metadata):
         return None
     lines = _lines(text)
     if lines is None or not lines[1] or f"[{quoted(ask.nonce)}," in text:

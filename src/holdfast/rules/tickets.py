@@ -58,6 +58,7 @@ class Ticket(NamedTuple):
     client: str
     """Whose session carries it; empty while it is handed over from one process to another."""
     owner: str
+    """The holder, for people; the seal of its secret while it is handed over."""
     kind: str
     mode: str
     ttl: float

@@ -77,6 +77,8 @@ ADMITS: Final[dict[str | None, Admits]] = {
 ENDED_KEPT: Final = 100
 """More ended attempts than this are not remembered: the oldest are forgotten first."""
 
+NOT_EXPORTED: Final = "it was not exported with this secret, or another client adopted it"
+
 BROKEN_KEPT_SECONDS: Final = 3600.0
 """How long a broken grant is remembered beyond its ttl, so that its holder learns why it is gone."""
 
@@ -354,15 +356,16 @@ def _export(record: Record, ask: Export, now: float, wall_us: int, admits: Admit
     if holder is None:
         return record, _gone(record, ask.nonce)
     expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
-    return _replacing(record, holder, holder._replace(client="", renews=False, expires_at=expires_at)), Done()
+    exported = holder._replace(client="", owner=ask.seal, renews=False, expires_at=expires_at)
+    return _replacing(record, holder, exported), Done()
 
 
 def _adopt(record: Record, ask: Adopt, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
         return record, _gone(record, ask.nonce)
-    if holder.client not in ("", ask.client):
-        return record, Gone("stolen", "it was not exported, or somebody else adopted it")
+    if holder.client != ask.client and (holder.client, holder.owner) != ("", ask.seal):
+        return record, Gone("stolen", NOT_EXPORTED)
     expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
     adopted = holder._replace(client=ask.client, owner=ask.owner, renews=ask.renews, expires_at=expires_at)
     after = _replacing(record, holder, adopted)

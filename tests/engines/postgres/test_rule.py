@@ -26,7 +26,7 @@ from holdfast.rules.requests import (
     Watch,
     Withdraw,
 )
-from rules.moves import KINDS, Move, acquires, long_moves, moves
+from rules.moves import KINDS, Move, acquires, handover_moves, long_moves, moves
 from support.servers import shared_postgresql
 
 
@@ -46,6 +46,10 @@ def test_every_step_is_the_same(rule: Rule, kind: str) -> None:
         Twin(rule).play(sequence)
 
     check()
+
+
+def test_every_step_of_a_hand_over_is_the_same(rule: Rule) -> None:
+    Twin(rule).play(handover_moves())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +160,12 @@ def test_a_name_of_an_attempt_that_is_not_ours_is_just_not_there(rule: Rule, non
     """Somebody passed a text to ``adopt`` that we never exported."""
     twin = Twin(rule)
     twin.step(asking("a0"), 0)
-    for request in (Adopt(nonce, "b", "host/1/b"), Release(nonce), Renew(nonce, 1.0), Withdraw(nonce)):
+    for request in (
+        Adopt(nonce, "b", "host/1/b", "seal"),
+        Release(nonce),
+        Renew(nonce, 1.0),
+        Withdraw(nonce),
+    ):
         twin.step(request, 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from engines.postgres.twin import Rule, Twin, install_rule, quiet_moves
 from holdfast.rules.requests import Refresh, Renew
-from rules.moves import KINDS, long_moves
+from rules.moves import KINDS, handover_moves, long_moves
 from support.servers import shared_postgresql
 
 SEEDS = 40
@@ -108,7 +108,9 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a broken holder is not woken": ("IF v_victim.client <> '' THEN", "IF false THEN"),
     "breaking ignores the token": ("WHERE a.token IS NULL OR h.token = a.token);", "WHERE true);"),
     "an exported lease keeps its client": ("h.client := '';\n", ""),
-    "whoever asks adopts": ("IF a.op = 'adopt' AND h.client NOT IN ('', a.client) THEN", "IF false THEN"),
+    "whoever asks adopts": ("IF a.op = 'adopt' AND h.client <> a.client AND (", "IF false AND ("),
+    "the secret is not compared": ("h.client = '' AND h.owner = a.seal", "h.client = ''"),
+    "the secret is not kept": ("h.owner := a.seal;\n", ""),
     "a reader keeps the writer's token": (
         "h.token := @schema@.next_token_1(r, p_wall);",
         "h.token := h.token;",
@@ -147,6 +149,10 @@ def connection() -> Iterator[psycopg.Connection]:
 
 
 def is_caught(rule: Rule) -> bool:
+    try:
+        Twin(rule).play(handover_moves())
+    except AssertionError:
+        return True
     for seed in range(SEEDS):
         for kind in KINDS:
             twin = Twin(rule)

@@ -105,9 +105,15 @@ MUTANTS = (
     ),
     Mutant(
         "adopting needs no export",
-        "elseif holder[CLIENT] ~= '' and holder[CLIENT] ~= client then",
+        "elseif holder[CLIENT] ~= client and (holder[CLIENT] ~= '' or holder[OWNER] ~= seal) then",
         "elseif false then",
     ),
+    Mutant(
+        "the secret is not compared",
+        "(holder[CLIENT] ~= '' or holder[OWNER] ~= seal)",
+        "holder[CLIENT] ~= ''",
+    ),
+    Mutant("the secret is not kept", "= '', seal, false", "= '', holder[OWNER], false"),
     Mutant(
         "a downgrade keeps its token",
         "reader_nonce, 'read', token, now\n",

@@ -114,8 +114,16 @@ MUTANTS = (
         "claim[CLIENT], claim[TOKEN], claim[EXPIRES_AT] = claim[CLIENT]",
     ),
     Mutant(
-        "adopting needs no export", "if claim[CLIENT] ~= '' and claim[CLIENT] ~= client then", "if false then"
+        "adopting needs no export",
+        "if claim[CLIENT] ~= client and (claim[CLIENT] ~= '' or claim[LABEL] ~= ARGV[5]) then",
+        "if false then",
     ),
+    Mutant(
+        "the secret is not compared",
+        "(claim[CLIENT] ~= '' or claim[LABEL] ~= ARGV[5])",
+        "claim[CLIENT] ~= ''",
+    ),
+    Mutant("the secret is not kept", "claim[LABEL] = ARGV[4]\n", ""),
     Mutant("the longest ttl is not noted", "if ttl > (tonumber(longest) or 0) then", "if false then"),
     Mutant("the last ttl counts", "if ttl > (tonumber(longest) or 0) then", "if true then"),
     Mutant(

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from ...errors import EngineUnavailable
-from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher
+from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher, is_brief
 from ...rules.requests import (
     Absent,
     Acquire,
@@ -228,9 +228,11 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
 
 
 def _options(ask: Acquire) -> bytes:
-    """Two characters and no more where a free lock can be granted without a closer look."""
+    """Two characters and no more where a free lock can be granted without a closer look, and where what one
+    wants may be left with its place in the queue."""
     options = _flag(ask.wait) + _flag(ask.fair)
     is_plain = ask.max_hold is None and (ask.kind != "semaphore" or ask.limit > 0)
+    is_plain = is_plain and (not ask.metadata or is_brief(ask.metadata))
     return options if is_plain else options + b" " + _number(ask.max_hold)
 
 
@@ -261,10 +263,16 @@ _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
     Renew: ("renew", lambda ask: (_number(ask.ttl), _text(ask.nonce))),
     Refresh: ("refresh", lambda ask: (_text(ask.nonce),)),
     Stop: ("stop", lambda ask: (_text(ask.nonce),)),
-    Export: ("export", lambda ask: (_text(ask.nonce),)),
+    Export: ("export", lambda ask: (_text(ask.seal), _text(ask.nonce))),
     Adopt: (
         "adopt",
-        lambda ask: (_text(ask.client), _text(ask.owner), _flag(ask.renews), _text(ask.nonce)),
+        lambda ask: (
+            _text(ask.client),
+            _text(ask.owner),
+            _text(ask.seal),
+            _flag(ask.renews),
+            _text(ask.nonce),
+        ),
     ),
     Downgrade: ("downgrade", lambda ask: (_text(ask.reader_nonce), _text(ask.nonce))),
     Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, _text(ask.reason))),

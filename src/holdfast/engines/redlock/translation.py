@@ -204,10 +204,10 @@ PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
         "renew", space.key_of(name), _text(ask.owner), _number(ask.ttl)
     ),
     node.Export: lambda space, name, ask: _script(
-        "export", space.key_of(name), _text(ask.owner), _number(ask.token)
+        "export", space.key_of(name), _text(ask.owner), _number(ask.token), _text(ask.seal)
     ),
     node.Adopt: lambda space, name, ask: _script(
-        "adopt", space.key_of(name), _text(ask.owner), _text(ask.client), _text(ask.label)
+        "adopt", space.key_of(name), _text(ask.owner), _text(ask.client), _text(ask.label), _text(ask.seal)
     ),
     node.Look: lambda space, name, ask: _script("look", space.key_of(name)),
     node.List: lambda space, name, ask: _page(space.pattern_of(ask.prefix), ask.cursor),

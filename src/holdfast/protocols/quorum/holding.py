@@ -224,7 +224,7 @@ async def export(quorum: Quorum, name: str, ask: Export) -> Reply:
     attempt = quorum.attempts.get(ask.nonce)
     if attempt is None or not attempt.token:
         return GONE
-    told = await _ask_holder(quorum, name, node.Export(attempt.owner, attempt.token))
+    told = await _ask_holder(quorum, name, node.Export(attempt.owner, attempt.token, ask.seal))
     kept = is_kept(told, quorum.size)
     if kept is None:
         raise Unknown("too few nodes answered to tell whether it was exported")
@@ -249,7 +249,7 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     found = ours[0]
     (holder,) = holders_of((found,), quorum.stretch)
     for request in (
-        node.Adopt(found.owner, ask.client, ask.owner),
+        node.Adopt(found.owner, ask.client, ask.owner, ask.seal),
         node.Renew(found.owner, quorum.kept_us(holder.ttl)),
     ):
         told = await _ask_holder(quorum, name, request)

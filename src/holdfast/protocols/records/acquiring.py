@@ -41,7 +41,7 @@ from ...rules.requests import (
 from ..book import Book, LeaseState
 from .closing import CLOSING, closed
 from .giving_back import abandon, clean_up
-from .trouble import unavailable, unexpected
+from .trouble import too_many_wait, unavailable, unexpected
 
 __all__ = [
     "LOOK_AGAIN_SECONDS",
@@ -207,6 +207,8 @@ class Attempt:
                     self.sent = self.asked = sent
                 while True:
                     if outcome.__class__ is Queued:
+                        if not self.queued and outcome.position >= self.book.max_waiters:
+                            raise too_many_wait(self.spec.name, outcome.position, self.book.max_waiters)
                         until = self.in_line(outcome)
                         if until is None:
                             return await self._too_late()

@@ -6,6 +6,7 @@ import contextlib
 
 from ...core.arguments import Spec
 from ...core.deadlines import RENEW_AFTER, relied_until
+from ...core.handover import seal_of
 from ...core.ops import (
     Nonce,
     Now,
@@ -98,17 +99,24 @@ def _downgraded(book: Book, state: LeaseState, nonce: str, grant: Granted, sent:
     return reader
 
 
-async def export(book: Book, state: LeaseState) -> None:
-    """Let it live one ttl without us, for another process to adopt."""
-    reply, _ = await insist(book, state.name, Export(state.nonce))
+async def export(book: Book, state: LeaseState) -> str:
+    """Let it live one ttl without us, for another process to adopt: the secret that it has to present.
+
+    The engine gets a hash of it. Exported once more, after a try that failed, it has another secret, and the
+    latest is the one that counts.
+    """
+    secret = await Nonce()
+    reply, _ = await insist(book, state.name, Export(state.nonce, seal_of(secret)))
     _must_be_held(book, state, reply, await Now())
     state.end("exported")
     book.drop(state)
+    return secret
 
 
-async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
+async def adopt(book: Book, spec: Spec, nonce: str, owner: str, secret: str) -> LeaseState:
     """Take over what another process exported, with its token."""
     book.check_kept()
+    seal = seal_of(secret)
     if nonce in book.leases:
         # The engine would say yes to a repeated request; but two leases of one grant would not know of
         # each other's release.
@@ -117,10 +125,11 @@ async def adopt(book: Book, spec: Spec, nonce: str, owner: str) -> LeaseState:
         raise twice
     sent = await Now()
     try:
-        reply, _ = await insist(book, spec.name, Adopt(nonce, book.client, owner, spec.renew))
+        reply, _ = await insist(book, spec.name, Adopt(nonce, book.client, owner, seal, spec.renew))
     except BaseException:
         # It may have happened all the same, and nobody will have the lease: let it run out.
-        await clean_up(book, spec.name, spec.ttl, Adopt(nonce, book.client, owner, renews=False), wait=True)
+        undo = Adopt(nonce, book.client, owner, seal, renews=False)
+        await clean_up(book, spec.name, spec.ttl, undo, wait=True)
         raise
     if isinstance(reply, Gone):
         told = f": {reply.note}" if reply.note else " or was not adopted in time"

@@ -23,7 +23,15 @@ from ...rules.requests import (
 )
 from ..book import Book
 
-__all__ = ["insist", "loss_reason", "pause_or_give_up", "unavailable", "unexpected", "unexpected_reply"]
+__all__ = [
+    "insist",
+    "loss_reason",
+    "pause_or_give_up",
+    "too_many_wait",
+    "unavailable",
+    "unexpected",
+    "unexpected_reply",
+]
 
 
 async def insist(
@@ -66,6 +74,14 @@ def unavailable(name: str, trouble: Troubled) -> EngineUnavailable:
 
 def loss_reason(reply: Gone) -> LossReason:
     return cast(LossReason, reply.reason) if reply.reason in ("stolen", "broken") else "expired"
+
+
+def too_many_wait(name: str, waiting: int, limit: int) -> EngineUnavailable:
+    """The queue is full. What was left there of this attempt is withdrawn by the one who raises it."""
+    return EngineUnavailable(
+        f"{name!r} has {waiting} waiters already, and {limit} may wait for one name: try again later, or "
+        "raise the limit with the option max_waiters of connect() or of the URL"
+    )
 
 
 def unexpected(spec: Spec, reply: Reply) -> HoldfastError:

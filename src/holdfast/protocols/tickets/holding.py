@@ -17,6 +17,7 @@ from ...rules.requests import (
     Stop,
 )
 from ...rules.tickets import Settings, Stand, Ticket, find, holding
+from ...rules.transitions import NOT_EXPORTED
 from .desk import Desk, Mine, Session
 from .giving_back import gone
 from .ops import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
@@ -90,8 +91,8 @@ async def export(desk: Desk, name: str, ask: Export) -> Reply:
     if mine is None or mine.ticket is None:
         return Gone("expired")
     ticket: Ticket | None = mine.ticket
-    while ticket is not None and ticket.client:
-        now, lent = await Wall(), ticket._replace(client="")
+    while ticket is not None and ticket.client in ("", desk.client) and ticket.owner != ask.seal:
+        now, lent = await Wall(), ticket._replace(client="", owner=ask.seal)
         if ticket.lasts is not None:
             lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
         if await Lend(name, lent, ticket.ttl):
@@ -111,10 +112,11 @@ async def adopt(desk: Desk, name: str, ask: Adopt) -> Reply:
         seen = find(await filled(name, stand.tickets), ask.nonce)
         if seen is None:
             return Gone("expired") if stand.note is None else Gone(stand.note.reason, stand.note.note)
-        if seen.client not in ("", desk.client):
-            return Gone("stolen", "it was not exported, or somebody else adopted it")
+        if seen.client != desk.client and (seen.client, seen.owner) != ("", ask.seal):
+            return Gone("stolen", NOT_EXPORTED)
         if not ask.renews:
-            if seen.client and not await Lend(name, seen._replace(client=""), seen.ttl):
+            lent = seen._replace(client="", owner=ask.seal)
+            if seen.client and not await Lend(name, lent, seen.ttl):
                 return Gone("expired")
             desk.forget(ask.nonce)
             return Done()

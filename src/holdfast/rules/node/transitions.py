@@ -45,7 +45,7 @@ OVER_KEPT: Final = 100
 """So many attempts that are over are remembered at most, the latest: whoever is forgotten too soon may get a
 claim that nobody knows of, and that runs out."""
 
-NOT_EXPORTED: Final = "it was not exported, or somebody else adopted it"
+NOT_EXPORTED: Final = "it was not exported with this secret, or another client adopted it"
 
 
 class NodeStep(NamedTuple):
@@ -175,7 +175,8 @@ def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, Node
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
         return record, _lost(record, ask.owner, now)
-    exported = claim._replace(client="", token=ask.token, expires_at=_extended(claim, now + claim.ttl))
+    expires_at = _extended(claim, now + claim.ttl)
+    exported = claim._replace(client="", label=ask.seal, token=ask.token, expires_at=expires_at)
     return record._replace(claim=exported), Kept()
 
 
@@ -183,7 +184,7 @@ def _adopt(record: NodeRecord, ask: Adopt, now: int) -> tuple[NodeRecord, NodeRe
     claim = record.claim
     if claim is None or claim.owner != ask.owner:
         return record, _lost(record, ask.owner, now)
-    if claim.client not in ("", ask.client):
+    if claim.client != ask.client and (claim.client, claim.label) != ("", ask.seal):
         return record, Lost("stolen", NOT_EXPORTED)
     expires_at = _extended(claim, now + claim.ttl)
     adopted = claim._replace(client=ask.client, label=ask.label, expires_at=expires_at)

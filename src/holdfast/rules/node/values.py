@@ -65,7 +65,7 @@ class Claim(NamedTuple):
     client: str
     """Whose life it hangs on; empty while it is handed over from one process to another."""
     label: str
-    """Who that is, for people."""
+    """Who that is, for people; the seal of its secret while it is handed over."""
     metadata: str
     token: int = 0
     """What the majority issued, written down when the claim is handed over, or given to this node when others
@@ -161,6 +161,8 @@ class Export(NamedTuple):
 
     owner: str
     token: int
+    seal: str
+    """A hash of the secret that the adopter has to know: it stands in the label's place meanwhile."""
 
 
 class Adopt(NamedTuple):
@@ -169,6 +171,8 @@ class Adopt(NamedTuple):
     owner: str
     client: str
     label: str
+    seal: str
+    """As it was exported with last."""
 
 
 class Look(NamedTuple):

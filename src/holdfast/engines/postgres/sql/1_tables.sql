@@ -73,12 +73,17 @@ CREATE TABLE IF NOT EXISTS @schema@.versions (
 
 DO $do$
 BEGIN
-    IF to_regtype('@schema@.ask_1') IS NULL THEN
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_attribute
+        WHERE attrelid = to_regclass('@schema@.ask_1') AND attname = 'seal' AND NOT attisdropped
+    ) THEN
         -- A request: what does not belong to one of its kind is NULL.
+        DROP TYPE IF EXISTS @schema@.ask_1 CASCADE;
         CREATE TYPE @schema@.ask_1 AS (
             op text, nonce text, client text, owner text, kind text, mode text, ttl float8, wait boolean,
             fair boolean, renews boolean, max_hold float8, permits integer, metadata text, linger float8,
-            reader_nonce text, token bigint, reason text, data bytea, retention float8, declared integer
+            reader_nonce text, token bigint, reason text, data bytea, retention float8, declared integer,
+            seal text
         );
     END IF;
     IF NOT EXISTS (

@@ -274,8 +274,8 @@ BEGIN
         RETURN s;
     END IF;
     h := r.holders[v_index];
-    IF a.op = 'adopt' AND h.client NOT IN ('', a.client) THEN
-        s.reply := 'X' || json_build_array('stolen', 'it was not exported, or somebody else adopted it');
+    IF a.op = 'adopt' AND h.client <> a.client AND (h.client = '' AND h.owner = a.seal) IS NOT TRUE THEN
+        s.reply := 'X' || json_build_array('stolen', 'it was not exported with this secret, or another client adopted it');
         RETURN s;
     END IF;
 
@@ -295,6 +295,7 @@ BEGIN
         h.expires_at := greatest(h.expires_at, least(p_now + h.ttl, h.until));
         IF a.op = 'export' THEN
             h.client := '';
+            h.owner := a.seal;
             h.renews := false;
         ELSIF a.op = 'adopt' THEN
             h.client := a.client;

@@ -45,7 +45,7 @@ BEGIN
     END IF;
     v_reply := @schema@.change_1(p_namespace, p_name, ROW (
         'acquire', p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl, p_wait, p_fair, p_renews, p_max_hold,
-        p_permits, p_metadata, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        p_permits, p_metadata, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::@schema@.ask_1);
     RETURN CASE WHEN v_reply LIKE 'Q%' THEN @schema@.lazily_1(v_reply) ELSE v_reply END;
 END
@@ -68,7 +68,7 @@ BEGIN
     END IF;
     RETURN @schema@.lazily_1(@schema@.change_1(p_namespace, p_name, ROW (
         'release', p_nonce, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p_linger, NULL,
-        NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL
     )::@schema@.ask_1));
 END
 $function$;
@@ -184,7 +184,7 @@ BEGIN
     END IF;
     RETURN @schema@.change_1(p_namespace, p_name, ROW (
         'renew', p_nonce, NULL, NULL, NULL, NULL, p_ttl, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL
     )::@schema@.ask_1);
 END
 $function$;

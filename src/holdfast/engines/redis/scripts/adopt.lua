@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Adopt. KEYS: the record. ARGV: client, owner, whether it renews, nonce.
+-- Adopt. KEYS: the record. ARGV: client, owner, seal, whether it renews, nonce.
 --@include rules/constants
 --@include clock
 --@include rules/channels

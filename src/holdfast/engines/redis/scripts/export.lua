@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Export. KEYS: the record. ARGV: nonce.
+-- Export. KEYS: the record. ARGV: seal, nonce.
 --@include rules/constants
 --@include clock
 --@include rules/channels

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Adopt. KEYS: the record, the mark. ARGV: what the mark must say, owner, client, label.
+-- Adopt. KEYS: the record, the mark. ARGV: what the mark must say, owner, client, label, seal.
 --@include rules/constants
 --@include rules/ready
 --@include clock
@@ -11,7 +11,7 @@ claim = settled(claim, now)
 if not claim or claim[OWNER] ~= owner then
   return lost(over, claim, owner, now)
 end
-if claim[CLIENT] ~= '' and claim[CLIENT] ~= client then
+if claim[CLIENT] ~= client and (claim[CLIENT] ~= '' or claim[LABEL] ~= ARGV[5]) then
   return { 'lost', 'stolen', NOT_EXPORTED }
 end
 claim[CLIENT], claim[LABEL], claim[EXPIRES_AT] = client, ARGV[4], extended(claim, now + claim[TTL])

@@ -21,21 +21,23 @@ local function stop(record, ask)
 end
 
 local function export(record, ask, now)
-  local holder = take_holder(record, ask[1])
+  local seal, nonce = ask[1], ask[2]
+  local holder = take_holder(record, nonce)
   if not holder then
-    return gone(record, ask[1])
+    return gone(record, nonce)
   end
-  holder[CLIENT], holder[RENEWS], holder[EXPIRES_AT] = '', false, extended(holder, holder[TTL], now)
+  holder[CLIENT], holder[OWNER], holder[RENEWS] = '', seal, false
+  holder[EXPIRES_AT] = extended(holder, holder[TTL], now)
   return DONE, true
 end
 
 local function adopt(record, ask, now)
-  local client, owner, renews, nonce = unpack(ask)
+  local client, owner, seal, renews, nonce = unpack(ask)
   local holder = take_holder(record, nonce)
   if not holder then
     return gone(record, nonce)
-  elseif holder[CLIENT] ~= '' and holder[CLIENT] ~= client then
-    return { 'gone', 'stolen', 'it was not exported, or somebody else adopted it' }
+  elseif holder[CLIENT] ~= client and (holder[CLIENT] ~= '' or holder[OWNER] ~= seal) then
+    return { 'gone', 'stolen', 'it was not exported with this secret, or another client adopted it' }
   end
   holder[CLIENT], holder[OWNER], holder[RENEWS] = client, owner, renews == '1'
   holder[EXPIRES_AT] = extended(holder, holder[TTL], now)

@@ -13,7 +13,7 @@ local OVER_KEPT = 100
 
 -- A text, since the server writes out numbers at length; Lua reckons with it all the same.
 local RETENTION_MS = '86400000'
-local NOT_EXPORTED = 'it was not exported, or somebody else adopted it'
+local NOT_EXPORTED = 'it was not exported with this secret, or another client adopted it'
 
 -- So many values stand before the claim in a record.
 local BEFORE_CLAIM = 3
