@@ -31,6 +31,8 @@ PRIVATE_FOLDER: Final = 0o700
 NEW: Final = ".new"
 """The end of a side file's name that is to become the database."""
 
+MOST_LINKS: Final = 40
+
 LEFTOVERS: Final = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database; without the database they belong to nothing."""
 
@@ -131,6 +133,10 @@ def _unescaped(text: str) -> str:
 
 def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
+
+
+def _in_real_folder(path: str) -> str:
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _may(path: str, what: int) -> bool:
@@ -290,8 +296,26 @@ class Place:
 
     @property
     def real_path(self) -> str:
-        """Whatever links lead there: what lies beside the file must be one for all who use it."""
-        return os.path.realpath(self.path)
+        """Whatever links lead there: what lies beside the file must be one for all who use it.
+
+        A link of another user is refused, not followed: it could be gone again before its owner is looked at.
+        """
+        path = _in_real_folder(self.path)
+        for _ in range(MOST_LINKS):
+            try:
+                found = os.lstat(path)
+                if not stat.S_ISLNK(found.st_mode):
+                    return path
+                if found.st_uid not in (os.geteuid(), 0):
+                    raise self._foreign("belongs to", found)
+                path = _in_real_folder(os.path.join(os.path.dirname(path), os.readlink(path)))
+            except (FileNotFoundError, NotADirectoryError):
+                return path
+            except OSError as error:
+                if isinstance(error, EngineUnavailable):
+                    raise
+                raise self.explain(error) from error
+        raise self.unavailable("is a link that leads to itself", "remove the link")
 
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
@@ -303,10 +327,12 @@ class Place:
         """
         try:
             self._check_folder()
-            self._check_owners()
-            side = self.open_side()
+            # Links are followed here and nowhere below: one that appears later is what it is, a link.
+            real = self.real_path
+            self._check_owners(real)
+            side = self.open_side(real)
             try:
-                self._ensure_file(side, new_database)
+                self._ensure_file(side, real, new_database)
             except BaseException:
                 side.close()
                 raise
@@ -355,9 +381,8 @@ class Place:
                 "give a path on a local disk, or use a server engine (redis://, postgresql://)",
             )
 
-    def _check_owners(self) -> None:
+    def _check_owners(self, real: str) -> None:
         """Nobody but this user (and root) can put another file, folder or link under our names."""
-        real = self.real_path
         for folder in dict.fromkeys((os.path.dirname(self.path), os.path.dirname(real))):
             found = os.stat(folder)
             if found.st_uid not in (os.geteuid(), 0):
@@ -367,6 +392,8 @@ class Place:
                     f"is in a folder ({folder}) where every user can replace it",
                     f"let this user alone write the folder (chmod o-w {folder}), or give another path",
                 )
+            if os.geteuid() == 0:
+                self._check_above(folder)
         # Some of them may be missing. In a sticky folder another user may have made any of them.
         for path in (self.path, real, *(real + leftover for leftover in LEFTOVERS)):
             with contextlib.suppress(FileNotFoundError):
@@ -375,6 +402,13 @@ class Place:
                 if found.st_uid != os.geteuid() and not (is_link and found.st_uid == 0):
                     what = "" if path in (self.path, real) else f"has a file beside it ({path}) that "
                     raise self._foreign(f"{what}belongs to", found)
+
+    def _check_above(self, folder: str) -> None:
+        """For root, who can write everywhere: whoever owns a folder above can lead the path anywhere."""
+        for above in (Path(folder), *Path(folder).parents):
+            found = os.lstat(above)
+            if found.st_uid != 0:
+                raise self._foreign(f"is below a folder ({above}) that belongs to", found)
 
     def _foreign(self, what: str, found: os.stat_result) -> EngineUnavailable:
         return self.unavailable(
@@ -385,25 +419,24 @@ class Place:
     def check_leftovers(self) -> None:
         """Again, when SQLite has opened what lies beside the database: from now on nobody can replace it."""
         try:
-            self._check_owners()
+            self._check_owners(self.real_path)
         except OSError as error:
             raise self.explain(error) from error
 
-    def open_side(self) -> Side:
+    def open_side(self, real: str | None = None) -> Side:
         """The side folder; made if it is missing. Files of this user alone are in it."""
-        path = self.real_path + ".clients"
+        path = (self.real_path if real is None else real) + ".clients"
         _make_folder(path)
-        self._check_side(make_private(path, PRIVATE_FOLDER))
+        self._check_side(path, make_private(path, PRIVATE_FOLDER))
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            self._check_side(os.fstat(fd))
+            self._check_side(path, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
         return Side(path, fd)
 
-    def _check_side(self, found: os.stat_result) -> None:
-        path = self.real_path + ".clients"
+    def _check_side(self, path: str, found: os.stat_result) -> None:
         if not stat.S_ISDIR(found.st_mode):
             raise self.unavailable(f"has no private folder, {path} is something else", f"remove {path}")
         if found.st_uid != os.geteuid():
@@ -411,30 +444,29 @@ class Place:
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _ensure_file(self, side: Side, new_database: Callable[[], bytes]) -> None:
-        if not os.path.exists(self.path):
+    def _ensure_file(self, side: Side, real: str, new_database: Callable[[], bytes]) -> None:
+        if not os.path.lexists(real):
             # Written before the gate is closed: nobody waits for another's disk.
             name = side.write_new(new_database())
             try:
                 with side.gate():
-                    self._create(side, name)
+                    self._create(side, real, name)
             finally:
                 side.unlink(name)
-        self._check_file(os.lstat(self.real_path))
-        self._check_file(make_private(self.real_path, PRIVATE_FILE))
+        self._check_file(real, os.lstat(real))
+        self._check_file(real, make_private(real, PRIVATE_FILE))
 
-    def _create(self, side: Side, name: str) -> None:
+    def _create(self, side: Side, path: str, name: str) -> None:
         """A new database, complete when it appears. Others cannot be at it: they come through this gate."""
-        if os.path.exists(self.path):
+        if os.path.lexists(path):
             return
-        path = self.real_path
         for leftover in LEFTOVERS:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
         os.rename(name, path, src_dir_fd=side.fd)
 
-    def _check_file(self, found: os.stat_result) -> None:
+    def _check_file(self, real: str, found: os.stat_result) -> None:
         if found.st_uid != os.geteuid():
             raise self._foreign("belongs to", found)
         if not stat.S_ISREG(found.st_mode):
@@ -442,9 +474,9 @@ class Place:
         if found.st_nlink > 1:
             # SQLite would keep a log for each name, and neither would know of the other's.
             raise self.unavailable("has several names", "remove its other hard links")
-        folder = os.path.dirname(self.real_path)
+        folder = os.path.dirname(real)
         # SQLite itself would open it read-only without a word.
-        if not _may(self.path, os.R_OK | os.W_OK):
+        if not _may(real, os.R_OK | os.W_OK):
             raise self.unavailable("is read-only", "let this user write it (chmod u+rw)")
         if not _may(folder, os.W_OK | os.X_OK):
             raise self.unavailable("is in a read-only folder", EACH_THEIR_OWN)
