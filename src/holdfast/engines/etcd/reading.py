@@ -13,7 +13,7 @@ from ...rules.tickets import Settings, Stand, Ticket, ordered, token_at
 from . import wire_pb2 as wire
 from .keys import KIND, LIMIT, TICKETS, VALUE
 
-__all__ = ["Handle", "kind_bytes", "kvs_of", "stand_of", "ticket_of"]
+__all__ = ["Handle", "kind_bytes", "kvs_of", "stand_of", "stand_told", "ticket_of"]
 
 
 class Handle(NamedTuple):
@@ -38,6 +38,15 @@ def ticket_of(kv: wire.KeyValue) -> Ticket:
 
 def kvs_of(responses: Iterable[wire.ResponseOp]) -> list[wire.KeyValue]:
     return [kv for response in responses for kv in response.response_range.kvs]
+
+
+def stand_told(folder: bytes, responses: Iterable[wire.ResponseOp]) -> Stand:
+    """``stand_of``, and how many tickets more there are where only some were asked for."""
+    responses = list(responses)
+    stand = stand_of(folder, kvs_of(responses))
+    ranges = [response.response_range for response in responses]
+    count = max([read.count for read in ranges if read.more], default=0)
+    return stand._replace(unlisted=count - len(stand.tickets)) if count > len(stand.tickets) else stand
 
 
 def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:
