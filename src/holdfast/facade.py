@@ -29,8 +29,8 @@ __all__ = [
 
 IO_TIMEOUT_SECONDS = 5.0
 
-ONE_RECORD = ("memory", "sqlite", "redis", "redis+sentinel", "redis+cluster", "postgresql")
-"""Engines that keep all who wait for a name in one record, which is read and written as a whole."""
+COUNTED = ("memory", "sqlite", "redis", "redis+sentinel", "redis+cluster", "postgresql", "etcd", "zookeeper")
+"""Engines that tell a waiter its place in the queue. The others keep no queue that all clients see."""
 
 UPGRADE = (
     "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
@@ -50,14 +50,14 @@ def max_waiters_of(url: object, options: dict[str, Any]) -> int | None:
 
 
 def check_max_waiters(engine: Engine, given: int | None) -> int:
-    """How many may wait for one name. Where each waiter is kept apart, no record grows with them."""
+    """How many may wait for one name."""
     name = engine.guarantees.engine
-    if name in ONE_RECORD:
+    if name in COUNTED:
         return arguments.MAX_WAITERS if given is None else given
     if given is not None:
         raise Unsupported(
             f"{name} does not count who waits for a name, so it has no option max_waiters: leave it out, or "
-            f"take {', '.join(f'{each}://' for each in ONE_RECORD)}"
+            f"take {', '.join(f'{each}://' for each in COUNTED)}"
         )
     return arguments.MAX_WAITERS_MAX
 

@@ -80,9 +80,6 @@ LACKS: Final[Mapping[str, frozenset[str]]] = {
     # Independent nodes: no one place for a queue, a value or a count, and nobody who could wake a stranger.
     "redlock": frozenset({"rwlock", "semaphore", "value", "queue", "wake-ups", "counted queue"}),
     "postgresql+advisory": frozenset({"semaphore", "handing over", "counted queue"}),
-    # Each waiter has a node or key of its own: no record grows with them, and nobody counts them.
-    "zookeeper": frozenset({"counted queue"}),
-    "etcd": frozenset({"counted queue"}),
 }
 """What an engine cannot do, of all that a test may need (``@needs("queue")``)."""
 

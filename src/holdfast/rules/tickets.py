@@ -94,6 +94,8 @@ class Stand(NamedTuple):
     """The newest token of the name, also when its ticket is gone."""
     note: Ended | None = None
     """How the attempt that was asked about was ended from outside."""
+    unlisted: int = 0
+    """So many tickets more stand there, of a mutex of which less was told."""
 
 
 NOTHING: Final = Stand()

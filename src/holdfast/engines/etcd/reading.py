@@ -14,7 +14,16 @@ from ...rules.tickets import Settings, Stand, Ticket, ordered, token_at
 from . import wire_pb2 as wire
 from .keys import KIND, LIMIT, TICKETS, VALUE
 
-__all__ = ["Handle", "kind_bytes", "kvs_of", "mail_of", "stand_of", "tells_an_end", "ticket_of"]
+__all__ = [
+    "Handle",
+    "kind_bytes",
+    "kvs_of",
+    "mail_of",
+    "stand_of",
+    "stand_told",
+    "tells_an_end",
+    "ticket_of",
+]
 
 
 class Handle(NamedTuple):
@@ -59,6 +68,15 @@ def tells_an_end(note: bytes) -> bool:
         return decode_note(note).reason != "withdrawn"
     except EngineUnavailable:
         return True
+
+
+def stand_told(folder: bytes, responses: Iterable[wire.ResponseOp]) -> Stand:
+    """``stand_of``, and how many tickets more there are where only some were asked for."""
+    responses = list(responses)
+    stand = stand_of(folder, kvs_of(responses))
+    ranges = [response.response_range for response in responses]
+    count = max([read.count for read in ranges if read.more], default=0)
+    return stand._replace(unlisted=count - len(stand.tickets)) if count > len(stand.tickets) else stand
 
 
 def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:

@@ -45,7 +45,7 @@ from .conversation import Conversation
 from .drafts import Draft, what_stands
 from .failures import Compacted, LeaseMissing, LeaseThere
 from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
-from .reading import Handle, kind_bytes, kvs_of, mail_of, stand_of, tells_an_end
+from .reading import Handle, kind_bytes, kvs_of, mail_of, stand_of, stand_told, tells_an_end
 from .requests import (
     absent,
     created_at,
@@ -198,12 +198,12 @@ class EtcdStore:
                 if heard.TTL <= 0:
                     raise NoSession from None
         if not answer.succeeded:
-            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            stand = stand_told(draft.folder, answer.responses)
             return await self._completed(op.name, stand, ticket)
         revision = answer.header.revision
         newest = token_at(revision)
         if draft.reads:
-            stand = stand_of(draft.folder, kvs_of(answer.responses))
+            stand = stand_told(draft.folder, answer.responses)
             return stand._replace(settings=stand.settings or draft.settings, newest=newest)
         mine = Ticket(revision, newest, *ticket[2:11], Handle(key, revision, revision))
         return Stand(draft.settings, (mine,), None, newest)
@@ -249,7 +249,7 @@ class EtcdStore:
                 compare = [created_at(behind.key, behind.created)]
                 still = [get(folder + KIND), get(folder + LIMIT), *mine, get(behind.key)]
         answer = await self._call("Txn", txn(compare, still, acts) if compare else txn([], acts, []))
-        stand = stand_of(folder, kvs_of(answer.responses))
+        stand = stand_told(folder, answer.responses)
         me = find(stand.tickets, op.nonce)
         if op.kind == "lock" and me is not None and me.place != op.place:
             return await self._look(op._replace(place=me.place, behind=None))

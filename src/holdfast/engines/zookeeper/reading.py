@@ -160,11 +160,13 @@ def stand_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str 
     """From the children of what the name is, and of a semaphore its limit. ``nonce``: of a mutex, tell no
     more than matters to this attempt."""
     (children, stat), *limit = read
+    standing = len(children)
     if nonce and kind == "lock":
         children = around(nonce, children)
     tickets = listed(folder, kind, children)
     settings = limited(kind, declared, stat, limit[0] if limit else None, tickets)
-    return Stand(settings, tickets, newest=token_at(stat.mzxid) if stat.version else 0)
+    newest = token_at(stat.mzxid) if stat.version else 0
+    return Stand(settings, tickets, newest=newest, unlisted=standing - len(children))
 
 
 def limited(kind: str, declared: int, stat: Any, read: Any, tickets: Iterable[Ticket]) -> Settings:

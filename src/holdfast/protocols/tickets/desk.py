@@ -74,6 +74,7 @@ class Mine:
         "name",
         "nonce",
         "place",
+        "position",
         "session",
         "ticket",
         "ttl",
@@ -94,6 +95,8 @@ class Mine:
         self.entered = False
         """It was seen among the tickets."""
         self.place = 0
+        self.position = 0
+        """How many were before it in the queue when it was armed."""
         self.uncertain = False
         """A copy of it may be under way."""
         self.armed: Watched | None = None

@@ -145,8 +145,9 @@ class Asking:
                 return None
             return grant
         if mine.armed == waits_for:
-            return _queued(stand, me, present, self.session)
+            return _queued(mine, stand, me, present, self.session)
         chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
+        mine.position = _position(stand, me)
         await self._arm(waits_for, chosen)
         return None  # look again: it may have gone before anybody watched
 
@@ -269,9 +270,15 @@ async def _told(mine: Mine, stand: Stand, session: Session) -> bool:
     return mine.ticket is not None
 
 
-def _queued(stand: Stand, me: Ticket, settings: Settings, session: Session) -> Queued:
+def _position(stand: Stand, me: Ticket) -> int:
+    before = len([t for t in stand.tickets if t.place < me.place]) - len(holding(stand)) + stand.unlisted
+    return max(before, 0)
+
+
+def _queued(mine: Mine, stand: Stand, me: Ticket, settings: Settings, session: Session) -> Queued:
+    """Of a mutex that is looked at again less may be told: its place is the one that it had when it armed."""
     blocking = blockers(stand.tickets, me, settings)
-    before = len([t for t in stand.tickets if t.place < me.place]) - len(holding(stand))
+    before = mine.position if mine.kind == "lock" else _position(stand, me)
     clients = tuple({ticket.client: None for ticket in blocking[-1:] if ticket.client})
     refresh_in = min(REFRESH_SECONDS, session.lasts * RENEW_AFTER)
-    return Queued(max(before, 0), LOOK_IN_SECONDS, clients, refresh_in)
+    return Queued(before, LOOK_IN_SECONDS, clients, refresh_in)
