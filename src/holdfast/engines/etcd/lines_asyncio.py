@@ -8,6 +8,7 @@ import os
 import socket
 from typing import Any, Final
 
+from ...drivers.patience import connect_seconds
 from ..sockets import HARD_CLOSE, told
 from ..sockets_asyncio import give_to_loop, reach
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method
@@ -33,9 +34,24 @@ class Line(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pong: asyncio.TimerHandle | None = None
         self._heard = False
+        self._greeting: asyncio.Future[None] | None = None
         self.failure: Failed | None = None
         """Why nothing comes any more."""
         self.http2 = Http2(member.scheme, member.endpoint)
+
+    async def greeted(self) -> None:
+        """Until the server has said its first word. Raises Failed: nothing was asked."""
+        self._flush()
+        while not self.http2.heard and self.failure is None:
+            self._greeting = self._loop.create_future()
+            await self._greeting
+        if self.failure is not None:
+            failed = _not_begun(self)
+            raise Failed(failed.code, f"{self._member.endpoint}: {failed.details}")
+
+    def _greet(self) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(None)
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -84,6 +100,7 @@ class Line(asyncio.Protocol):
         except Broken as broken:
             self._end(no_grpc(self._member, self.http2, broken))
         else:
+            self._greet()
             self._flush()
             if self.http2.has_pings() and self._pong is None:
                 self._pong = self._loop.call_later(PONG_SECONDS, self._answer_pings)
@@ -127,6 +144,7 @@ class Line(asyncio.Protocol):
         if self.failure is not None:
             return
         self.failure = failure
+        self._greet()
         for timer in (self._timer, self._pong):
             if timer is not None:
                 timer.cancel()
@@ -213,7 +231,7 @@ class Connection:
             opening = self._opening = asyncio.ensure_future(self._connect(timeout))
             opening.add_done_callback(self._opened)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(connect_seconds(timeout)):
                 line = await asyncio.shield(opening)
         except TimeoutError:
             raise Failed(NEVER_SENT, f"no connection to {self._member.endpoint} in time") from None
@@ -232,14 +250,23 @@ class Connection:
             self._line = opening.result()
 
     async def _connect(self, timeout: float) -> Line:
-        member = self._member
+        """Where there is little time for it, with the server's first word: see ``lines``."""
+        member, made, within = self._member, None, connect_seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 connected = await reach(member.host, member.port, timeout)
                 made = Line(member, connected)
                 await give_to_loop(connected, made, member.protection, member.host)
+                if within < timeout:
+                    await made.greeted()
         except (OSError, UnicodeError) as error:
+            if made is not None:
+                made.close()
             raise not_connected(member, error) from None
+        except BaseException:
+            if made is not None:
+                made.close()
+            raise
         self._lines = {line for line in self._lines if line.failure is None} | {made}
         return made
 

@@ -58,6 +58,13 @@ class Conninfo(str):
 
     __slots__ = ()
 
+    @property
+    def where(self) -> str:
+        """The server, fit for an error message."""
+        settings = conninfo_to_dict(self)
+        host = str(settings.get("host") or settings.get("hostaddr") or "the local server")
+        return f"{host}:{settings.get('port') or 5432}"
+
     def __repr__(self) -> str:
         return "<Conninfo>"
 
