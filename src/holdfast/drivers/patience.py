@@ -6,35 +6,31 @@ sets the limit around one request; an engine asks for it where it connects, in t
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 __all__ = ["connect_seconds", "limited"]
 
 
-class _Limit:
-    """Kept by reference: a task that is started meanwhile inherits it, but only for as long."""
+class limited:  # noqa: N801 - a context manager, used like a function
+    """Within ``with limited(seconds)`` connecting takes at most so long. No generator: many grants come by.
 
-    __slots__ = ("seconds",)
+    Kept by reference: a task that is started meanwhile inherits it, but only for as long.
+    """
+
+    __slots__ = ("_token", "seconds")
 
     def __init__(self, seconds: float) -> None:
         self.seconds: float | None = seconds
 
+    def __enter__(self) -> None:
+        self._token: Token[limited | None] = _limit.set(self)
 
-_limit: ContextVar[_Limit | None] = ContextVar("holdfast_patience", default=None)
+    def __exit__(self, *error: object) -> None:
+        self.seconds = None
+        _limit.reset(self._token)
 
 
-@contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Within this block, connecting takes at most so many seconds."""
-    limit = _Limit(seconds)
-    token = _limit.set(limit)
-    try:
-        yield
-    finally:
-        limit.seconds = None
-        _limit.reset(token)
+_limit: ContextVar[limited | None] = ContextVar("holdfast_patience", default=None)
 
 
 def connect_seconds(io_timeout: float) -> float:

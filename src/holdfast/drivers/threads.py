@@ -244,7 +244,7 @@ class ThreadsDriver:
             if records.asks_at_once(book, spec, timeout):
                 try:
                     request = records.asking(book, spec, owner, nonce)
-                    if timeout is None:
+                    if timeout is None or timeout >= book.io_timeout:
                         outcome = self.adapter.apply(spec.name, request)
                     else:
                         with limited(max(timeout, CONNECT_SECONDS_MIN)):
