@@ -93,6 +93,9 @@ class Deadlock(HoldfastError):
 class EngineUnavailable(HoldfastError, ConnectionError):
     """The engine cannot be reached, or refuses to work. Nothing is thought held that is not."""
 
+    nothing_was_sent: bool = False
+    """The request never left this process, so nothing of it can be in the engine."""
+
 
 class Unsupported(HoldfastError):
     """This engine cannot do that. The message names one that can."""

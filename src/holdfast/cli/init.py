@@ -18,7 +18,10 @@ Examples:
   holdfast init --sql --url postgresql://db.example.org/app | psql app
 
 Without it PostgreSQL is prepared when it is first used, which needs the right
-to create a schema. Safe to run again, and by many at once.
+to create a schema. Safe to run again, and by many at once. The role that locks
+then needs no more than this:
+  GRANT USAGE ON SCHEMA holdfast TO the_role;
+  GRANT EXECUTE ON ALL ROUTINES IN SCHEMA holdfast TO the_role;
 """
 
 Sql = Annotated[bool, typer.Option("--sql", help="Print what would be run, for an administrator.")]

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DRIFT", "MARGIN_SECONDS", "RENEW_AFTER", "pause_seconds", "relied_until"]
+__all__ = [
+    "CONNECT_SECONDS_MIN",
+    "DRIFT",
+    "MARGIN_SECONDS",
+    "RENEW_AFTER",
+    "connect_patience",
+    "pause_seconds",
+    "relied_until",
+]
 
 DRIFT: Final = 0.01
 """How much faster than ours the engine's clock may run."""
 
 MARGIN_SECONDS: Final = 0.001
+
+CONNECT_SECONDS_MIN: Final = 0.5
+"""A caller who has less time than this, or none (``timeout=0``), waits so long for a first connection."""
 
 RENEW_AFTER: Final = 1 / 3
 """A lease is renewed when this part of its ttl has passed."""
@@ -18,6 +29,11 @@ RENEW_AFTER: Final = 1 / 3
 def relied_until(sent: float, ttl: float) -> float:
     """The deadline of a lease: counted from before the request was sent, never from the reply."""
     return sent + ttl * (1.0 - DRIFT) - MARGIN_SECONDS
+
+
+def connect_patience(left: float | None) -> float | None:
+    """How long a caller who has ``left`` seconds (None: any number) waits for a connection."""
+    return None if left is None else max(left, CONNECT_SECONDS_MIN)
 
 
 def pause_seconds(attempt: int) -> float:

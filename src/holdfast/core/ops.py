@@ -60,6 +60,8 @@ class Apply:
 
     name: str
     request: Request
+    patience: float | None = None
+    """Where there is no connection yet: in so many seconds it must be had. None: in ``io_timeout``."""
 
     def __await__(self) -> Generator[Apply, Reply, Reply]:
         return (yield self)

@@ -42,6 +42,7 @@ from ..rules.requests import Handed
 from .adapter import Engine, Hooks
 from .clock import boottime
 from .identity import attempt_names, new_client_id, owner_prefix
+from .patience import limited
 
 __all__ = ["AsyncioDriver", "Box", "LossCancellation"]
 
@@ -220,7 +221,11 @@ class AsyncioDriver:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             try:
                 if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
-                    reply = await adapter.apply(op.name, op.request)
+                    if op.patience is None:
+                        reply = await adapter.apply(op.name, op.request)
+                    else:
+                        with limited(op.patience):
+                            reply = await adapter.apply(op.name, op.request)
                 elif op.__class__ in self._perform_at_once:
                     reply = self._perform_at_once[op.__class__](op)
                 else:

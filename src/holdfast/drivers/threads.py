@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core.arguments import MAX_WAITERS
-from ..core.deadlines import pause_seconds
+from ..core.deadlines import CONNECT_SECONDS_MIN, pause_seconds
 from ..core.ops import (
     Apply,
     ApplyInOrder,
@@ -41,6 +41,7 @@ from .adapter import Engine, Hearing, Hooks
 from .clock import boottime
 from .ending import wait_for_end
 from .identity import attempt_names, new_client_id, owner_prefix
+from .patience import limited
 
 __all__ = ["Mailbox", "ThreadsDriver"]
 
@@ -218,7 +219,11 @@ class ThreadsDriver:
                             del error  # else this frame and its traceback keep each other alive
                     try:
                         if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
-                            reply = adapter.apply(op.name, op.request)
+                            if op.patience is None:
+                                reply = adapter.apply(op.name, op.request)
+                            else:
+                                with limited(op.patience):
+                                    reply = adapter.apply(op.name, op.request)
                         else:
                             reply = perform[op.__class__](op)
                     except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
@@ -253,7 +258,12 @@ class ThreadsDriver:
             outcome: records.Outcome | None = None
             if records.asks_at_once(book, spec, timeout):
                 try:
-                    outcome = self.adapter.apply(spec.name, records.asking(book, spec, owner, nonce))
+                    request = records.asking(book, spec, owner, nonce)
+                    if timeout is None or timeout >= book.io_timeout:
+                        outcome = self.adapter.apply(spec.name, request)
+                    else:
+                        with limited(max(timeout, CONNECT_SECONDS_MIN)):
+                            outcome = self.adapter.apply(spec.name, request)
                 except Troubled as trouble:
                     outcome = trouble
                 if outcome.__class__ is Granted:
@@ -268,8 +278,8 @@ class ThreadsDriver:
             attempt = records.Attempt(book, spec, owner, nonce)
             begun = locking.Begun(attempt, sent, outcome)
             return self.run(locking.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
-        except BaseException:
-            if attempt is None or not attempt.is_under_way:
+        except BaseException as error:
+            if (attempt is None or not attempt.is_under_way) and not records.never_sent(error):
                 self.run(locking.interrupted(core, owner, nonce), even_if_closed=True)
             raise
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -10,7 +12,16 @@ from ..core.urls import URL, parse_url
 from ..drivers.adapter import Engine
 from ..errors import EngineUnavailable, InvalidArgument
 
-__all__ = ["CLIENTS", "CLIENT_OPTIONS", "SCHEMES", "default_url", "engine_of_client", "load", "open_engine"]
+__all__ = [
+    "ALIASES",
+    "CLIENTS",
+    "CLIENT_OPTIONS",
+    "SCHEMES",
+    "default_url",
+    "engine_of_client",
+    "load",
+    "open_engine",
+]
 
 SCHEMES: Final[Mapping[str, str]] = {
     "memory": "memory",
@@ -29,6 +40,12 @@ SCHEMES: Final[Mapping[str, str]] = {
 
 CLIENT_OPTIONS: Final = ("max_waiters",)
 """What a URL may say on any engine: read by the client itself."""
+
+ALIASES: Final[Mapping[str, str]] = {
+    "postgres": "postgresql",
+    "postgres+advisory": "postgresql+advisory",
+}
+"""Other names of schemes, as libpq and hosting services write them."""
 
 CLIENTS: Final[Mapping[str, str]] = {
     "kazoo": "zookeeper",
@@ -50,12 +67,19 @@ def default_url() -> str:
 def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine:
     """The engine that a URL names. No I/O: connecting comes with the first use."""
     url: URL = parse_url(text).without(CLIENT_OPTIONS)
+    url = replace(url, scheme=ALIASES.get(url.scheme, url.scheme))
     folder = SCHEMES.get(url.scheme)
     if folder is None:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
-        raise InvalidArgument(f"no engine is called {url.scheme!r}: use one of {known}")
+        raise InvalidArgument(_unknown(url.scheme))
     engine: Engine = load(folder).open_engine(url, namespace, options)
     return engine
+
+
+def _unknown(scheme: str) -> str:
+    near = difflib.get_close_matches(scheme, [*SCHEMES, *ALIASES], n=1)
+    guess = f"did you mean {near[0]}://? " if near else ""
+    known = ", ".join(f"{each}://" for each in sorted(SCHEMES))
+    return f"no engine is called {scheme!r}: {guess}Use one of {known}"
 
 
 def engine_of_client(client: object, namespace: str, options: Mapping[str, Any]) -> Engine | None:

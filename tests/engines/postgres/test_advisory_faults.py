@@ -559,7 +559,7 @@ def test_a_lock_of_another_role_is_broken_or_it_is_said_what_is_missing(
     """A holder that stands still is ended by who may do so."""
     server, role = shared_postgresql(), f"role_{schema}"
     server.sql(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}")
-    server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    server.sql(f"GRANT EXECUTE ON ALL ROUTINES IN SCHEMA {schema} TO {role}")
     holder = f"holder_{schema}"
     server.sql(f"CREATE ROLE {holder} LOGIN IN ROLE {role}")
     try:

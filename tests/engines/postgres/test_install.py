@@ -132,7 +132,7 @@ def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, ro
     """The lines at its end, for the role that locks; also where nobody may call anything unless told."""
     script = provision.script(url)
     grants = [line.removeprefix("--   ") for line in script.splitlines() if line.startswith("--   GRANT")]
-    assert len(grants) == 3
+    assert len(grants) == 2
     server = shared_postgresql()
     server.sql(script)
     server.sql(f"REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA {schema} FROM PUBLIC")

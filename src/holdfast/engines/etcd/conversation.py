@@ -98,7 +98,7 @@ class Conversation:
             failure = self.failure(connection, error)
             if isinstance(failure, TokenExpired):
                 failure = EngineUnavailable(f"etcd does not accept the user and the password: {failure}")
-            raise failure from None
+            raise _unsent(failure) from None
         self._token = answer.token
 
     def token_refused(self, reason: str) -> bool:
@@ -133,7 +133,7 @@ class Conversation:
             return failure
         if error.code == UNUSABLE:
             self.doubt(connection)
-            return Refused(str(failure)) if len(self._options.endpoints) > 1 else failure
+            return Refused(str(failure)) if len(self._options.endpoints) > 1 else _unsent(failure)
         if isinstance(failure, Refused | Unknown):
             self.doubt(connection)
         elif isinstance(failure, TokenExpired):
@@ -177,3 +177,10 @@ class Conversation:
             connections.append(self._connection)
         self._connection, self._retired, self._lock = None, [], threading.Lock()
         return connections
+
+
+def _unsent(failure: Exception) -> Exception:
+    """It came before the request could be sent: nothing of that happened."""
+    if isinstance(failure, EngineUnavailable):
+        failure.nothing_was_sent = True
+    return Refused(str(failure)) if isinstance(failure, Unknown) else failure

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from ...core.ops import Refused
+from ...drivers.patience import connect_seconds
 from ..bell import Bell
 from ..sockets import SocketLine, SocketPool, told, tune
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
@@ -240,7 +241,10 @@ class Connection(SocketPool[Line]):
         return line
 
     def _open(self, seconds: float) -> Line:
-        member, ends_at = self._member, monotonic() + seconds
+        """Where there is little time for it, with the server's first word: what is silent, or does not speak
+        HTTP/2, is found out before anything is asked. That takes one more round trip."""
+        within = connect_seconds(seconds)
+        member, ends_at = self._member, monotonic() + within
         connected = self._connect(ends_at)
         try:
             tune(connected)
@@ -249,10 +253,18 @@ class Connection(SocketPool[Line]):
                 protected = member.protection.wrap_socket(connected, server_hostname=member.host)
                 connected = protected
                 check_protocol(member, protected.selected_alpn_protocol())
-            return Line(connected, Http2(member.scheme, member.endpoint))
+            line = Line(connected, Http2(member.scheme, member.endpoint))
+            if within < seconds:
+                line.say(ends_at)
+                while not line.http2.heard:
+                    line.hear(ends_at)
+            return line
         except OSError as error:
             connected.close()
             raise not_connected(member, error) from None
+        except Broken as broken:
+            connected.close()
+            raise no_grpc(member, line.http2, broken) from None
         except BaseException:
             connected.close()
             raise

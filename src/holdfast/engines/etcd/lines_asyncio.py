@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
+from ...drivers.patience import connect_seconds
 from ..sockets import HARD_CLOSE, told
 from ..sockets_asyncio import give_to_loop, reach
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
@@ -44,9 +45,24 @@ class Line(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pong: asyncio.TimerHandle | None = None
         self._heard = False
+        self._greeting: asyncio.Future[None] | None = None
         self.failure: Failed | None = None
         """Why nothing comes any more."""
         self.http2 = Http2(member.scheme, member.endpoint)
+
+    async def greeted(self) -> None:
+        """Until the server has said its first word. Raises Failed: nothing was asked."""
+        self._flush()
+        while not self.http2.heard and self.failure is None:
+            self._greeting = self._loop.create_future()
+            await self._greeting
+        if self.failure is not None:
+            failed = _not_begun(self)
+            raise Failed(failed.code, f"{self._member.endpoint}: {failed.details}")
+
+    def _greet(self) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(None)
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -98,6 +114,7 @@ class Line(asyncio.Protocol):
         except Broken as broken:
             self._end(no_grpc(self._member, self.http2, broken))
         else:
+            self._greet()
             self._flush()
             if self.http2.has_pings() and self._pong is None and self.failure is None:
                 self._pong = self._loop.call_later(PONG_SECONDS, self._answer_pings)
@@ -147,6 +164,7 @@ class Line(asyncio.Protocol):
         if self.failure is not None:
             return
         self.failure = failure
+        self._greet()
         for timer in (self._timer, self._pong):
             if timer is not None:
                 timer.cancel()
@@ -247,7 +265,7 @@ class Connection:
                 await self._turn(ends_at, urgent)
                 is_next = True
             else:
-                made = await self._made_by(opening, ends_at)
+                made = await self._made_by(opening, ends_at, connect_seconds(timeout))
                 if made.failure is not None:
                     raise _not_begun(made)
 
@@ -256,9 +274,9 @@ class Connection:
         usable = [line for line in self._lines if line.failure is None and not line.http2.is_ending]
         return len(usable) < LINES_MAX and all(line.http2.heard for line in usable)
 
-    async def _made_by(self, opening: asyncio.Task[Line], ends_at: float) -> Line:
+    async def _made_by(self, opening: asyncio.Task[Line], ends_at: float, within: float) -> Line:
         try:
-            async with asyncio.timeout_at(ends_at):
+            async with asyncio.timeout_at(min(ends_at, asyncio.get_running_loop().time() + within)):
                 return await asyncio.shield(opening)
         except TimeoutError:
             raise Failed(NEVER_SENT, f"no connection to {self._member.endpoint} in time") from None
@@ -311,20 +329,25 @@ class Connection:
             self._opening = None  # at once: nobody waits for one that is done
 
     async def _new_line(self, timeout: float) -> Line:
-        member = self._member
+        """Where there is little time for it, with the server's first word: see ``lines``."""
+        member, made, within = self._member, None, connect_seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 connected = await reach(member.host, member.port, timeout)
                 made = Line(member, connected, self._changed)
                 await give_to_loop(connected, made, member.protection, member.host)
+                if member.protection is not None:
+                    check_protocol(member, made.alpn())
+                if within < timeout:
+                    await made.greeted()
         except (OSError, UnicodeError) as error:
-            raise not_connected(member, error) from None
-        if member.protection is not None:
-            try:
-                check_protocol(member, made.alpn())
-            except Failed:
+            if made is not None:
                 made.close()
-                raise
+            raise not_connected(member, error) from None
+        except BaseException:
+            if made is not None:
+                made.close()
+            raise
         self._lines = [*[line for line in self._lines if line.failure is None], made]
         return made
 

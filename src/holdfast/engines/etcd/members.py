@@ -52,6 +52,8 @@ def not_connected(member: Member, error: Exception) -> Failed:
         return Failed(
             NEVER_SENT, f"no TLS with {member.endpoint} ({told(error)}): is it a server without TLS?"
         )
+    if isinstance(error, TimeoutError):
+        return Failed(NEVER_SENT, f"no answer from {member.endpoint} in time: is it etcd, and not stopped?")
     return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
 
 

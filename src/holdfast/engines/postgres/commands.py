@@ -8,6 +8,7 @@ from psycopg.pq.abc import PGresult
 
 from ...core.ops import Refused, Troubled
 from ...drivers.clock import boottime
+from ...drivers.patience import connect_seconds
 from ...errors import EngineUnavailable
 from .failures import TRIES, Again, can_go_on, cannot_begin, verdict
 from .greeting import greet
@@ -60,25 +61,31 @@ class Commands:
     def open_link(self, ends_at: float) -> Link:
         """Connected, greeted, with our functions in place. Nothing has been asked of it yet."""
         attempts = self._ground.target.attempts(self._io_timeout)
+        within = connect_seconds(self._io_timeout) / len(attempts)
         failure: Exception = Refused("there is no server to connect to")
         for number, conninfo in enumerate(attempts):
             now = boottime()
             share = max(ends_at - now, 0.0) / (len(attempts) - number)
             try:
-                return self._open_one(conninfo, now + share)
+                return self._open_one(conninfo, now + share, within)
             except (Troubled, EngineUnavailable) as error:
                 failure = error
         raise failure
 
-    def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
+    def _open_one(self, conninfo: Conninfo, ends_at: float, within: float) -> Link:
+        begins = boottime()
         link = Link(conninfo)
         try:
-            run(link, link.connect(), ends_at)
+            run(link, link.connect(), min(ends_at, begins + within))
             source = run(link, greet(link, self._ground.target, self._io_timeout), ends_at)
             self._ground.learn(source, link.pooled)
         except (ServerError, LinkLost, TimeoutError) as error:
             link.close()
-            raise cannot_begin(error, self._io_timeout) from error
+            raise cannot_begin(error, within, conninfo.where) from error
+        except EngineUnavailable as error:
+            link.close()
+            error.nothing_was_sent = True
+            raise
         except BaseException:
             link.close()
             raise

@@ -44,6 +44,13 @@ FINAL: Final = {
 MAY_HAVE_HAPPENED: Final = ("08", "57P")
 """The connection or the server ended, or a proxy lost it."""
 
+FOREIGN: Final = (
+    "expected authentication request from server",
+    "invalid response to GSSAPI negotiation",
+    "invalid response to SSL negotiation",
+)
+"""What libpq says of a server that speaks something else: HTTP, RESP, TLS from the first byte on."""
+
 LOGIN_REFUSED: Final = (
     "authentication failed",
     "certificate",
@@ -53,6 +60,7 @@ LOGIN_REFUSED: Final = (
     "no password supplied",
     "no pg_hba.conf entry",
     "permission denied",
+    "root certificate",
     "root.crt",
 )
 """libpq has no code for why a connection was refused, only the text."""
@@ -98,12 +106,39 @@ def can_go_on(verdict: Exception) -> bool:
     return isinstance(verdict, Refused) and not isinstance(verdict, NotInstalled)
 
 
-def cannot_begin(error: Exception, io_timeout: float) -> Exception:
+def cannot_begin(error: Exception, seconds: float, where: str = "the server") -> Exception:
     """Why there is no connection. Nothing was asked yet; but some refusals do not pass by themselves."""
+    found = _beginning(error, seconds, where)
+    if isinstance(found, EngineUnavailable):
+        found.nothing_was_sent = True
+    return found
+
+
+def _beginning(error: Exception, seconds: float, where: str) -> Exception:
     if isinstance(error, LinkLost):
         message = str(error)
+        if any(each in message for each in FOREIGN):
+            return EngineUnavailable(
+                f"{where} does not speak PostgreSQL's protocol: is it the right port? ({message})"
+            )
         if any(each in message for each in LOGIN_REFUSED):
-            return EngineUnavailable(f"PostgreSQL refuses the connection: {message}")
+            hint = _tls_hint(message)
+            return EngineUnavailable(f"PostgreSQL refuses the connection: {message}{hint}")
         return Refused(f"PostgreSQL cannot be reached: {message}")
-    found = verdict(error, io_timeout)
+    if isinstance(error, TimeoutError):
+        return Refused(f"{where} did not answer in {seconds:.3g} s: is it PostgreSQL, and not stopped?")
+    found = verdict(error, seconds)
     return Refused(str(found)) if isinstance(found, Unknown) else found
+
+
+def _tls_hint(message: str) -> str:
+    """What to do where TLS is the matter, so that nobody turns it off."""
+    if "does not support SSL" in message:
+        return ": set ssl=on on the server; sslmode=disable sends everything, passwords too, in the clear"
+    if "root.crt" in message or "root certificate" in message or "certificate verify failed" in message:
+        return ": name the file of the authority that signed the server's certificate, sslrootcert=…"
+    if "does not match host name" in message:
+        return ": connect by a name that is in the certificate; sslmode=verify-full compares them"
+    if "no encryption" in message or "SSL off" in message:
+        return ": the server wants TLS, write sslmode=verify-full and sslrootcert=…"
+    return ""

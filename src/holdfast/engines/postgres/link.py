@@ -10,7 +10,9 @@ wait has our time limit, nothing is retried, and what a statement became is know
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 import select
 from collections.abc import Generator
 from functools import partial
@@ -28,11 +30,16 @@ __all__ = ["INTERRUPTED", "READABLE", "WRITABLE", "Link", "LinkLost", "ServerErr
 
 T = TypeVar("T")
 
+log = logging.getLogger("holdfast")
+
 READABLE: Final = select.POLLIN
 WRITABLE: Final = select.POLLOUT
 
 Waits = Generator[int, None, T]
 """Yields what it waits for; returns T."""
+
+WORD: Final = re.compile(rb"[!-~]{1,200}")
+"""What a notification of ours says: the name of an attempt. It has no spaces in it, and is printable."""
 
 INTERRUPTED: Final = "57014"
 PREPARED_BEFORE: Final = "42P05"
@@ -67,6 +74,7 @@ class Link:
         "_interrupted",
         "_pg",
         "_prepared",
+        "dropped",
         "looks",
         "pooled",
         "readable",
@@ -83,6 +91,8 @@ class Link:
         """What was noted down of it may not be all."""
         self.pooled = True
         """A proxy may run each statement on another connection: nothing is prepared, nothing set."""
+        self.dropped = 0
+        """So many notifications were none of ours."""
         self.readable: select.poll | None = None
         """Waits for something to read, once connected: made once, for every statement needs it."""
         self.looks = Looks()
@@ -242,7 +252,13 @@ class Link:
         """Those that came along with something else."""
         heard = []
         while (notification := self._pg.notifies()) is not None:
-            heard.append(notification.extra.decode("ascii", "replace"))
+            # Whoever may connect may notify: what cannot be a word of ours is not passed on.
+            word = notification.extra
+            if WORD.fullmatch(word):
+                heard.append(word.decode("ascii"))
+            else:
+                self.dropped += 1
+                log.debug("holdfast: a notification was dropped that is none of Holdfast's")
         return heard
 
 

@@ -6,6 +6,7 @@ A script, as the protocols are, for both drivers: it yields what it needs, and a
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,6 @@ from .statements import Call, Statements, channel_of, nonces_of, notify
 __all__ = ["Listening", "Need", "Open", "Perform", "Rest", "Run", "listening"]
 
 log = logging.getLogger("holdfast")
-
-PROOF: Final = "hear, hear"
-"""What we send ourselves, to see whether it comes. No nonce has a space in it."""
 
 PROOF_LOOKS: Final = 4
 PROOF_SECONDS: Final = 0.25
@@ -84,6 +82,10 @@ def listening(ears: Ears, statements: Statements, client: str) -> Listening:
             ears.end()
             yield Rest(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        except Exception:  # whatever it is, wake-ups are to be heard again
+            log.exception("holdfast: wake-ups are not heard for now: an unexpected error")
+            ears.end()
+            yield Rest(LONGEST_PAUSE_SECONDS)
         finally:
             ears.end()
             if link is not None:
@@ -119,8 +121,9 @@ def _look_after_leases(ears: Ears, statements: Statements) -> Listening:
 def _is_heard(link: Link, channel: str) -> Generator[Need, Any, bool]:
     """Whether what another connection says on our channel comes here."""
     yield Run(link, link.run(f'LISTEN "{channel}"'))
-    yield Perform(notify(channel, PROOF))
+    proof = f"hear:{secrets.token_hex(16)}"  # anybody may notify this channel: nobody else knows this word
+    yield Perform(notify(channel, proof))
     for _ in range(PROOF_LOOKS):
-        if (yield Rest(PROOF_SECONDS, link)) and PROOF in link.hear():
+        if (yield Rest(PROOF_SECONDS, link)) and proof in link.hear():
             return True
     return False

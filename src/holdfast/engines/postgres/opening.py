@@ -6,6 +6,7 @@ import asyncio
 
 from ...core.ops import Refused, Troubled
 from ...drivers.clock import boottime
+from ...drivers.patience import connect_seconds
 from ...errors import EngineUnavailable
 from .failures import cannot_begin
 from .greeting import greet
@@ -33,14 +34,14 @@ class Opener:
             now = boottime()
             share = now + max(ends_at - now, 0.0) / (len(hosts) - number)
             try:
-                return await self._open_host(host, share)
+                return await self._open_host(host, share, connect_seconds(self._io_timeout) / len(hosts))
             except (Troubled, EngineUnavailable) as error:
                 failure = error
         raise failure
 
-    async def _open_host(self, host: Conninfo, ends_at: float) -> Link:
+    async def _open_host(self, host: Conninfo, ends_at: float, within: float) -> Link:
         try:
-            async with asyncio.timeout(max(ends_at - boottime(), 0.0)):
+            async with asyncio.timeout(min(max(ends_at - boottime(), 0.0), within)):
                 addresses = await resolved(host)
         except TimeoutError:
             raise Refused("the name of the server was not found in time") from None
@@ -49,20 +50,25 @@ class Opener:
             now = boottime()
             share = now + max(ends_at - now, 0.0) / (len(addresses) - number)
             try:
-                return await self._open_one(conninfo, share)
+                return await self._open_one(conninfo, share, within / len(addresses))
             except (Troubled, EngineUnavailable) as error:
                 failure = error
         raise failure
 
-    async def _open_one(self, conninfo: Conninfo, ends_at: float) -> Link:
+    async def _open_one(self, conninfo: Conninfo, ends_at: float, within: float) -> Link:
+        begins = boottime()
         link = Link(conninfo)
         try:
-            await run(link, link.connect(), ends_at)
+            await run(link, link.connect(), min(ends_at, begins + within))
             source = await run(link, greet(link, self._ground.target, self._io_timeout), ends_at)
             self._ground.learn(source, link.pooled)
         except (ServerError, LinkLost, TimeoutError) as error:
             link.close()
-            raise cannot_begin(error, self._io_timeout) from error
+            raise cannot_begin(error, within, conninfo.where) from error
+        except EngineUnavailable as error:
+            link.close()
+            error.nothing_was_sent = True
+            raise
         except BaseException:
             link.close()
             raise

@@ -36,9 +36,8 @@ from the end, where the newest is. What is there may have been changed by the ti
 is not found, and who looked decides again."""
 
 GRANTS: Final = """
--- For each role that locks (the one that ran this needs no more):
+-- For each role that locks (the one that ran this needs no more). No right to a table is needed:
 --   GRANT USAGE ON SCHEMA @schema@ TO the_role;
---   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema@ TO the_role;
 --   GRANT EXECUTE ON ALL ROUTINES IN SCHEMA @schema@ TO the_role;
 """
 

@@ -30,13 +30,18 @@ LIBPQ_OPTIONS: Final = frozenset(
         "require_auth",
         "requirepeer",
         "service",
+        "ssl_max_protocol_version",
+        "ssl_min_protocol_version",
         "sslcert",
+        "sslcertmode",
         "sslcrl",
+        "sslcrldir",
         "sslkey",
         "sslmode",
         "sslnegotiation",
         "sslpassword",
         "sslrootcert",
+        "sslsni",
         "target_session_attrs",
     }
 )
@@ -46,6 +51,12 @@ OUR_OPTIONS: Final = frozenset({"pooler", "schema"})
 OPTIONS: Final = LIBPQ_OPTIONS | OUR_OPTIONS
 
 KEPT_OF_A_CLIENT: Final = LIBPQ_OPTIONS | {"dbname", "password", "user"}
+
+PROTECTS: Final = ("gss", "scram", "ssl")
+"""How settings begin that say how a connection is protected. Of a live client none of them is left out."""
+
+OF_NO_CONSEQUENCE: Final = frozenset({"sslcompression", "sslkeylogfile"})
+"""But for these: no server compresses any more, and a log of keys is the client's own affair."""
 
 Pooler = Literal["auto", "yes", "no"]
 
@@ -57,6 +68,13 @@ class Conninfo(str):
     """What libpq connects by. It may hold a password: a traceback that shows variables does not show it."""
 
     __slots__ = ()
+
+    @property
+    def where(self) -> str:
+        """The server, fit for an error message."""
+        settings = conninfo_to_dict(self)
+        host = str(settings.get("host") or settings.get("hostaddr") or "the local server")
+        return f"{host}:{settings.get('port') or 5432}"
 
     def __repr__(self) -> str:
         return "<Conninfo>"
@@ -135,6 +153,13 @@ def target_of_client(client: Any, options: Mapping[str, Any]) -> Target:
         if not isinstance(conninfo, str):
             raise InvalidArgument("the pool's conninfo is not text: give a URL instead")
         found = {**conninfo_to_dict(conninfo), **(getattr(client, "kwargs", None) or {})}
+    for name, value in found.items():
+        is_protection = name.startswith(PROTECTS) and value not in (None, "", "0", 0)
+        if is_protection and name not in KEPT_OF_A_CLIENT | OF_NO_CONSEQUENCE:
+            raise InvalidArgument(
+                f"the given client protects its connections with {name!r}, which Holdfast cannot carry over "
+                "to its own: give a URL instead, with sslmode=verify-full and sslrootcert=…"
+            )
     return _target({k: str(v) for k, v in found.items() if k in KEPT_OF_A_CLIENT and v}, given)
 
 
@@ -164,6 +189,6 @@ def _target(libpq: dict[str, str], given: Mapping[str, str]) -> Target:
         # The message of libpq may repeat what it was given, and that may hold a password.
         raise InvalidArgument(
             f"libpq cannot read these settings ({type(error).__name__}): write "
-            "postgresql://user:password@host:port/database?sslmode=require"
+            "postgresql://user:password@host:port/database?sslmode=verify-full&sslrootcert=/path/ca.crt"
         ) from None
     return target

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
 
 from ...core.ops import Refused, Troubled
 from ...drivers.adapter import Hooks, Steps
+from ...drivers.patience import connect_seconds
 from ...rules.requests import Reply, Request, Snapshot
+from .faults import marked_unsent
 from .greeting import ask_once, greet
 from .hearing import Ears
 from .routing import Router
@@ -250,7 +253,11 @@ class _Streams:
             opening = asyncio.get_running_loop().create_task(self._open(address, apart))
             self._opening[address, apart] = opening
             opening.add_done_callback(_seen)
-        return await _shared(opening)
+        try:
+            async with asyncio.timeout(connect_seconds(self._seconds)):
+                return await _shared(opening)
+        except TimeoutError:
+            raise Refused(f"no connection to {address}: no answer in time") from None
 
     async def _open(self, address: Address, apart: bool) -> StreamLine:
         try:
@@ -262,7 +269,7 @@ class _Streams:
 
     async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
         """Each may take its share of the time: one that is silent must not use up that of the others."""
-        seconds = max(self._seconds / len(self._settings.addresses), 0.1)
+        seconds = max(connect_seconds(self._seconds) / len(self._settings.addresses), 0.1)
         line = await open_stream(StreamLine, address, self._settings.sentinel_tls, seconds)
         try:
             credentials = await _credentials(self._settings.sentinel_login)
@@ -286,11 +293,17 @@ class _Streams:
 
     async def _greeted(self, kind: type[S], address: Address) -> S:
         credentials = await _credentials(self._settings.login)
-        stream = await open_stream(kind, address, self._settings.tls, self._seconds)
+        seconds = connect_seconds(self._seconds)
+        ends_at = monotonic() + seconds
+        with marked_unsent():
+            stream = await open_stream(kind, address, self._settings.tls, seconds)
         try:
             if self._closed:
                 raise Refused("this client is closed")
-            await greet(stream, self._settings, credentials, self._client)
+            stream.allow(max(ends_at - monotonic(), 0.001))
+            with marked_unsent():
+                await greet(stream, self._settings, credentials, self._client)
+            stream.allow(self._seconds)
         except BaseException:
             stream.close()
             raise

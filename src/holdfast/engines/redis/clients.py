@@ -15,6 +15,22 @@ from .settings import OWN, PORT, Address, Login, Settings, engine_options, tls_c
 
 __all__ = ["settings_from_client"]
 
+CARRIED: Final = frozenset(
+    {
+        "ssl_ca_certs",
+        "ssl_ca_data",
+        "ssl_ca_path",
+        "ssl_cert_reqs",
+        "ssl_certfile",
+        "ssl_check_hostname",
+        "ssl_ciphers",
+        "ssl_keyfile",
+        "ssl_min_version",
+        "ssl_password",
+    }
+)
+"""What of a client's TLS our own connections have as well."""
+
 CLIENTS: Final = "redis.Redis, redis.asyncio.Redis, their RedisCluster, or what Sentinel.master_for returns"
 
 
@@ -88,6 +104,7 @@ def _tls(told: Mapping[str, Any], connection_class: Any) -> ssl.SSLContext | Non
     names = [each.__name__ for each in getattr(connection_class, "__mro__", ())]
     if not any("SSL" in name for name in names) and not told.get("ssl"):
         return None
+    _refuse_what_is_lost(told, connection_class)
     reqs = told.get("ssl_cert_reqs", "required")
     verify = reqs not in ("none", ssl.CERT_NONE, None)
     return tls_context(
@@ -102,3 +119,17 @@ def _tls(told: Mapping[str, Any], connection_class: Any) -> ssl.SSLContext | Non
         ciphers=told.get("ssl_ciphers"),
         least_version=told.get("ssl_min_version"),
     )
+
+
+def _refuse_what_is_lost(told: Mapping[str, Any], connection_class: Any) -> None:
+    """How a client protects its connections is carried over as a whole or not at all."""
+    lost = sorted(name for name, value in told.items() if name.startswith("ssl_") and value)
+    lost = [name for name in lost if name not in CARRIED]
+    module = str(getattr(connection_class, "__module__", "redis"))
+    if module.partition(".")[0] != "redis":
+        lost.append(f"the class {connection_class.__name__}")
+    if lost:
+        raise InvalidArgument(
+            f"the given client protects its connections with {lost[0]}, which Holdfast cannot carry over "
+            "to its own: give a URL instead, rediss://host?ssl_ca_certs=…"
+        )

@@ -11,6 +11,8 @@ not help.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from ...core.ops import Refused
@@ -25,6 +27,7 @@ __all__ = [
     "RIGHTS_IN_CLUSTER",
     "Failure",
     "failure_of",
+    "marked_unsent",
     "permission_needed",
     "redirection",
 ]
@@ -56,6 +59,16 @@ _WILL_NOT_PASS: Final = {
     "NOPERM": "the user may not do this",
     "DENIED": "the server runs in protected mode and accepts local connections only: give it a password",
 }
+
+
+@contextlib.contextmanager
+def marked_unsent() -> Iterator[None]:
+    """Within this block nothing is sent but what comes before any request: of what fails, nothing is left."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        error.nothing_was_sent = True
+        raise
 
 
 def failure_of(message: str, address: Address, needed: str = "") -> Failure:

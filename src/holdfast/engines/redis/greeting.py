@@ -44,7 +44,17 @@ async def greet(line: Line, settings: Settings, credentials: Credentials, client
             await _answered(line, packed_command(b"SELECT", b"%d" % settings.database))
         _must_serve(server, settings, line.address)
     except Unknown as error:
-        raise Refused(str(error)) from None
+        raise _no_greeting(str(error), line.address, settings.tls is not None) from None
+
+
+def _no_greeting(why: str, address: Address, is_protected: bool) -> Exception:
+    """Nothing that can be read came back. Nothing was asked."""
+    hint = "" if is_protected else ": does it want TLS (rediss://)?"
+    if "Protocol error" in why:
+        return EngineUnavailable(
+            f"{address} does not speak Redis' protocol, is it the right port{hint or '?'}"
+        )
+    return Refused(why + hint if "closed" in why or "reset" in why.lower() else why)
 
 
 async def ask_once(line: Line, credentials: Credentials, client: str, payload: bytes) -> Any:

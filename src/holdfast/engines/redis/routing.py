@@ -425,6 +425,9 @@ class Router:
                 await self.call(slot, release, lambda: self._space.scripts["release"])
         except Troubled as error:
             raise Unknown(str(error)) from None
+        except EngineUnavailable as error:
+            error.nothing_was_sent = False  # the grant was
+            raise
         if isinstance(acknowledged, ReplyError):
             raise self._failure(str(acknowledged), self.server_of(slot))
         wanted = self._settings.wait_replicas

@@ -65,6 +65,11 @@ class SocketLine(sockets.SocketLine):
             poll = self._poll
             self._look = lambda: looks.look(poll) and b""
 
+    def allow(self, seconds: float) -> None:
+        """From now on a request may take so long."""
+        self._seconds = seconds
+        _limit(self._socket, seconds)
+
     def call(self, payload: bytes, started: float, is_urgent: bool = True, before: int = 0) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards.
 
@@ -137,7 +142,7 @@ class SocketLine(sockets.SocketLine):
 
     def _unknown(self, error: Exception) -> Unknown:
         if isinstance(error, BlockingIOError | TimeoutError):
-            return Unknown(f"no answer from {self.address} in {self._seconds:g} s")
+            return Unknown(f"no answer from {self.address} in {self._seconds:.3g} s")
         return Unknown(f"the connection to {self.address} broke: {told(error)}")
 
     def is_stale(self) -> bool:

@@ -50,6 +50,10 @@ class _Stream(asyncio.Protocol):
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
 
+    def allow(self, seconds: float) -> None:
+        """From now on a request may take so long."""
+        self._seconds = seconds
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
@@ -170,7 +174,8 @@ class StreamLine(_Stream):
                 self._answered += 1
                 if not waiter.done():
                     waiter.set_result(reply)
-        except (hiredis.ProtocolError, IndexError):
+        except (hiredis.ProtocolError, IndexError) as error:
+            self._end(f"the connection to {self.address} broke: {error}")
             self.close()  # nobody knows any more which reply is whose
 
     # --- when there is no answer ----------------------------------------------------------------
@@ -189,7 +194,7 @@ class StreamLine(_Stream):
         if left > 0:
             self._timer = self._loop.call_later(left, self._watch)
             return
-        self._end(f"no answer from {self.address} in {self._seconds:g} s")
+        self._end(f"no answer from {self.address} in {self._seconds:.3g} s")
         self.close()
 
     def _end(self, why: str) -> None:
@@ -246,7 +251,7 @@ class HearingStream(_Stream):
         while len(replies) < count:
             some = await self.receive(self._seconds)
             if not some:
-                raise Refused(f"no answer from {self.address} in {self._seconds:g} s")
+                raise Refused(f"no answer from {self.address} in {self._seconds:.3g} s")
             replies += some
         return replies
 

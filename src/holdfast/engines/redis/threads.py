@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
@@ -14,8 +15,10 @@ from hiredis import ReplyError
 from ...core.ops import Troubled
 from ...drivers.adapter import Hearing, Hooks, Steps
 from ...drivers.ending import wait_for_end
+from ...drivers.patience import connect_seconds
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
+from .faults import marked_unsent
 from .greeting import ask_once, greet
 from .hearing import PING, Ears
 from .lines import at_once
@@ -297,7 +300,7 @@ class _Sockets:
 
     async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
         """Each may take its share of the time: one that is silent must not use up that of the others."""
-        seconds = max(self._seconds / len(self._settings.addresses), 0.1)
+        seconds = max(connect_seconds(self._seconds) / len(self._settings.addresses), 0.1)
         line = SocketLine(open_socket(address, self._settings.sentinel_tls, seconds), address, seconds)
         try:
             credentials = _credentials(self._settings.sentinel_login)
@@ -324,10 +327,15 @@ class _Sockets:
         return self._greeted(SocketLine, address)
 
     def _greeted(self, kind: type[S], address: Address) -> S:
-        tls = self._settings.tls
-        line = kind(open_socket(address, tls, self._seconds), address, self._seconds)
+        seconds = connect_seconds(self._seconds)
+        ends_at = monotonic() + seconds
+        with marked_unsent():
+            connected = open_socket(address, self._settings.tls, seconds)
+        line = kind(connected, address, max(ends_at - monotonic(), 0.001))
         try:
-            at_once(greet(line, self._settings, _credentials(self._settings.login), self._client))
+            with marked_unsent():
+                at_once(greet(line, self._settings, _credentials(self._settings.login), self._client))
+            line.allow(self._seconds)
         except BaseException:
             line.close()
             raise

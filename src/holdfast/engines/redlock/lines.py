@@ -267,6 +267,8 @@ class NodeLine:
             return
         except (OSError, IndexError, hiredis.ProtocolError) as error:
             told = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, hiredis.ProtocolError) and not self.run:
+                told = "it does not speak Redis' protocol, is it the right port?"
             self._break(f"the connection to {self.address} broke: {told}{self._advice()}")
 
     def _advice(self) -> str:

@@ -94,6 +94,13 @@ class Presence:
             if self.database.identity == self._file:
                 return execute
         self.leave()
+        try:
+            return self._open()
+        except EngineUnavailable as error:
+            error.nothing_was_sent = True
+            raise
+
+    def _open(self) -> Execute:
         side = self.database.create()
         try:
             execute = self.database.open().execute

@@ -44,6 +44,11 @@ HEADER: Final = struct.Struct("!iii")
 
 LAST_XID: Final = (1 << 31) - 1
 
+LENGTH_MAX: Final = 1 << 28
+"""No answer is so long (servers allow a megabyte): the first letters of another protocol read as a number."""
+
+HUNG_UP: Final = "the server hung up"
+
 SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - below nobody
 SILENT.disabled = True
 
@@ -126,6 +131,10 @@ class Owner(Protocol):
         """Whether the session is to live on though nothing is asked through it."""
         ...
 
+    def not_connected(self, place: str, why: str) -> None:
+        """A server could not be connected to."""
+        ...
+
     def is_past(self, now: float) -> bool:
         """Whether the session can be given up: there was no sign of life for as long as it lasts. A server
         that is asked to take it on and does not answer may hear all the same, and keep it alive for ever."""
@@ -141,9 +150,25 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         self._received = bytearray()
         self._xid = 0
 
-    def _connect(self, *args: Any) -> Any:
+    def _connect(self, host: str, address: str, port: int) -> Any:
         self._received.clear()
-        return super()._connect(*args)
+        try:
+            return super()._connect(host, address, port)
+        except Exception as error:
+            self._owner.not_connected(f"{host}:{port}", self._why(error))
+            raise
+
+    def _why(self, error: Exception) -> str:
+        told = str(error).removeprefix("socket connection error: ") or type(error).__name__
+        if isinstance(error, self.handler.timeout_exception):
+            told = "no answer in time: is it ZooKeeper, and not stopped?"
+        elif isinstance(error.__context__, ssl.SSLCertVerificationError):
+            told = f"its certificate is not trusted: {error.__context__.verify_message}"
+        elif isinstance(error.__context__, ssl.SSLError):
+            told = f"no TLS ({error.__context__.reason}): is it a server without TLS?"
+        elif told == HUNG_UP:
+            told += ", is it the right port?" if self.client.use_ssl else ": does it want TLS (tls=true)?"
+        return told
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
@@ -192,6 +217,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
         return told
 
     def _read(self, length: int, timeout: float) -> bytes:
+        if not 0 <= length <= LENGTH_MAX:
+            raise ConnectionDropped(
+                "it does not speak ZooKeeper's protocol, is it the right port: does it want TLS (tls=true)?"
+            )
         while len(self._received) < length:
             self._receive(timeout)
         read = bytes(self._received[:length])
@@ -207,7 +236,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
                     raise self.handler.timeout_exception("nothing came in time") from None
                 return
             if not came:
-                raise ConnectionDropped("the server hung up")
+                raise ConnectionDropped(HUNG_UP)
         self._received += came
 
 

@@ -97,7 +97,12 @@ class Link:
         self._up = False
         self._past = False
         """Its time was over without a connection. Should a server take it on again, it is too late."""
-        self._refused: Exception | None = None
+        self._refused: EngineUnavailable | None = None
+        self._places = ", ".join(options.hosts)
+        self._failed: dict[str, str] = {}
+        """Why there is no connection, by server: kept until there is one."""
+        self._failures = 0
+        self._servers = len(options.hosts)
         self._listener = listener
         self._waiting: list[Callable[[], object]] = []
         self._changing = threading.Lock()
@@ -129,6 +134,14 @@ class Link:
         self.session = name
         self.dating.connected(sent, seconds)
 
+    def not_connected(self, place: str, why: str) -> None:
+        """After so many failures as there are servers, whoever waits is told: none can be had just now."""
+        self._failed[place] = why
+        self._failures += 1
+        if self._failures >= self._servers:
+            self._failures = 0
+            self._tell_waiting()
+
     def may_ping(self) -> bool:
         """While nothing hangs on the session it may as well live on. What does is kept by the client itself:
         if that does nothing any more (its loop is blocked, its thread has died), kazoo shall not."""
@@ -156,12 +169,16 @@ class Link:
     def _comes_up(self) -> bool:
         with self._changing:
             self._up = not self._past
+        if self._up:
+            self._failed.clear()
+            self._failures = 0
         return self._up
 
     def _over(self) -> None:
         self._up, self.dead = False, True
         if self._client.client_state == KeeperState.AUTH_FAILED:
             self._refused = EngineUnavailable("ZooKeeper does not accept the user and the password")
+            self._refused.nothing_was_sent = True
         self._tell_waiting()
         self._listener.link_over(self)
 
@@ -188,7 +205,8 @@ class Link:
         if self.dead:
             raise NoSession
         if not self._up:
-            raise Refused("ZooKeeper cannot be reached")
+            why = "; ".join(f"{place}: {told}" for place, told in self._failed.copy().items())
+            raise Refused(f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._places}'}")
 
     def leave_past(self, now: float) -> bool:
         """If its time is over and there is no connection: let it be over, also for a server that is taking it

@@ -76,6 +76,12 @@ def parse_client(client: Any, given: Mapping[str, Any]) -> Options:
     for name in given:
         _known(name)
     hosts = tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts])
+    handler = type(client.handler)
+    if client.use_ssl and handler.__module__.partition(".")[0] != "kazoo":
+        raise InvalidArgument(
+            f"the given client makes its connections with the handler {handler.__name__}, whose TLS Holdfast "
+            "cannot carry over to its own: give a URL instead, zookeeper://host?tls=true&ca=…"
+        )
     protected = ("use_ssl", "certfile", "keyfile", "keyfile_password", "ca", "verify_certs", "check_hostname")
     return Options(
         hosts=hosts,

@@ -17,6 +17,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from ...core.ops import Refused, Unknown
 from ...drivers.adapter import Hooks
 from ...drivers.clock import boottime
+from ...drivers.patience import connect_seconds
 from ...protocols.tickets import Desk
 from ...protocols.tickets.ops import NoSession
 from ...protocols.tickets.payload import decode_note, encode_note
@@ -101,7 +102,7 @@ class Sessions:
         return link
 
     async def connected(self, link: Link) -> None:
-        await Ready(link, self.timeout)
+        await Ready(link, connect_seconds(self.timeout))
         try:
             link.check()
         except NoSession:

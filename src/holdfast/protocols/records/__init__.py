@@ -12,6 +12,7 @@ from .acquiring import (
     asks_at_once,
     granted,
     is_in_time,
+    never_sent,
 )
 from .closing import close, closed
 from .giving_back import abandon, dropped, release, released, releasing, tell_of_loss
@@ -40,6 +41,7 @@ __all__ = [
     "inspect",
     "is_in_time",
     "list_names",
+    "never_sent",
     "next_change",
     "release",
     "released",

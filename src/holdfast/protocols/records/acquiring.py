@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from ...core.arguments import Spec
-from ...core.deadlines import DRIFT, pause_seconds, relied_until
+from ...core.deadlines import DRIFT, connect_patience, pause_seconds, relied_until
 from ...core.ops import (
     Apply,
     ApplyInOrder,
@@ -55,6 +55,7 @@ __all__ = [
     "granted",
     "is_in_time",
     "lease_of",
+    "never_sent",
 ]
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -85,7 +86,8 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
         if asks_at_once(book, spec, timeout):
             # Mostly this is all there is to it, so nothing is made ready for more.
             try:
-                outcome = await Apply(spec.name, asking(book, spec, owner, nonce))
+                request = asking(book, spec, owner, nonce)
+                outcome = await Apply(spec.name, request, connect_patience(timeout))
             except Troubled as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
@@ -94,10 +96,15 @@ async def acquire(book: Book, spec: Spec, owner: str, timeout: float | None) -> 
                     return state
         attempt = Attempt(book, spec, owner, nonce)
         return await attempt.go_on(sent, timeout, outcome)
-    except BaseException:
-        if attempt is None or not attempt.is_under_way:
+    except BaseException as error:
+        if (attempt is None or not attempt.is_under_way) and not never_sent(error):
             await Attempt(book, spec, owner, nonce).interrupted()
         raise
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether the request that failed so cannot be in the engine, so that there is nothing to withdraw."""
+    return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
 def asks_at_once(book: Book, spec: Spec, timeout: float | None) -> bool:
@@ -242,11 +249,16 @@ class Attempt:
             request = self.request = asking(self.book, self.spec, self.owner, self.nonce)
         if self.placed is None and request.wait:
             self.placed = self.asked
-        self.traces = True
+        had_traces, self.traces = self.traces, True
+        left = None if self.ends_at is None else self.ends_at - self.asked
         try:
-            return await Apply(self.spec.name, request)
+            return await Apply(self.spec.name, request, connect_patience(left))
         except Troubled as trouble:
             return trouble
+        except EngineUnavailable as error:
+            if never_sent(error):
+                self.traces = had_traces
+            raise
 
     async def weigh(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
         """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""

@@ -32,13 +32,14 @@ async def inspect(book: Book, name: str) -> Snapshot:
 
 
 async def list_names(book: Book, prefix: str) -> list[tuple[str, Snapshot]]:
+    asked = f"the list of names that begin with {prefix!r}" if prefix else "the list of names"
     ends_at = (await Now()) + book.io_timeout
     failures = 0
     while True:
         try:
             return await ListNames(prefix)
         except Troubled as trouble:
-            failures = await pause_or_give_up(f"the names {prefix!r}…", trouble, ends_at, failures)
+            failures = await pause_or_give_up(asked, trouble, ends_at, failures)
 
 
 async def break_lock(book: Book, name: str, token: int | None, reason: str) -> int | None:

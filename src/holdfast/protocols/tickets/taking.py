@@ -6,6 +6,7 @@ import contextlib
 
 from ...core.deadlines import RENEW_AFTER
 from ...core.ops import Now, Refused, Unknown
+from ...errors import EngineUnavailable
 from ...rules.record import REFRESH_SECONDS
 from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply
 from ...rules.tickets import (
@@ -45,6 +46,12 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         if mine.entered or mine.uncertain:
             # That of the last step nothing happened does not say so of those before it.
             raise Unknown(str(refusal)) from refusal
+        raise
+    except EngineUnavailable as error:
+        if mine.entered or mine.uncertain:
+            error.nothing_was_sent = False  # the last step was not; those before it were
+        elif error.nothing_was_sent:
+            desk.forget(ask.nonce)
         raise
 
 

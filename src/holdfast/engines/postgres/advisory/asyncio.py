@@ -247,9 +247,9 @@ class AdvisoryAsyncio:
                 self._desk.post(nonce)
 
     def _tick(self) -> None:
+        self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         for nonce in list(self._desk.watching):
             self._desk.post(nonce)
-        self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
 
 def _hang_up(session: Session) -> None:

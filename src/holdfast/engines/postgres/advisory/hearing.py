@@ -35,6 +35,7 @@ class Listener:
         self._bell: tuple[int, int] | None = None
         """A pipe, written to when the thread is to look up."""
         self._closed = False
+        self._ended = threading.Event()
 
     def start(self) -> None:
         if self._thread is not None:
@@ -53,6 +54,7 @@ class Listener:
 
     def close(self) -> None:
         self._closed = True
+        self._ended.set()
         self.ring()
         wait_for_end(self._thread, CLOSE_SECONDS)
 
@@ -66,9 +68,11 @@ class Listener:
     def _work(self) -> None:
         try:
             while not self._closed:
-                self._tick()
-        except Exception:
-            log.exception("holdfast: sessions are no longer heard; waiters look by themselves")
+                try:
+                    self._tick()
+                except Exception:
+                    log.exception("holdfast: sessions are not heard for now: an unexpected error")
+                    self._ended.wait(TICK_SECONDS)
         finally:
             with self._mutex:
                 for descriptor in self._bell or ():

@@ -6,7 +6,7 @@ from typing import Final
 
 from ....core.deadlines import RENEW_AFTER
 from ....core.ops import Refused, Troubled, Unknown
-from ....errors import Unsupported
+from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import Acquire, Busy, Granted, Mismatch, Queued, Reply, Withdraw, Withdrawn
 from ..link import ServerError
 from ..statements import Call, answer_of, reply_of
@@ -43,6 +43,11 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
     except Refused:
         if mine.session is None:
             desk.forget(mine)  # nothing of it is anywhere, so nobody may ever come back to it
+        raise
+    except EngineUnavailable as error:
+        error.nothing_was_sent = error.nothing_was_sent and mine.session is None
+        if error.nothing_was_sent:
+            desk.forget(mine)
         raise
 
 

@@ -238,14 +238,11 @@ LANGUAGE sql VOLATILE AS $$
     )
 $$;
 
--- The same for one who waits on this connection as another did not before. A procedure, so that who looks sees
--- already who waits.
-CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
-    p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
-    p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
-    p_metadata text, INOUT p_reply text
-)
-LANGUAGE plpgsql AS $procedure$
+-- Who is about to wait on this connection, for those who look.
+CREATE OR REPLACE FUNCTION @schema@.session_waits_1(
+    p_backend integer, p_key bigint, p_client text, p_owner text, p_mode text
+) RETURNS void
+LANGUAGE plpgsql AS $function$
 BEGIN
     PERFORM @schema@.session_own_1(p_backend);
     INSERT INTO @schema@.session_waiters (backend, key, client, owner, mode)
@@ -255,6 +252,19 @@ BEGIN
     IF random() < 0.015 THEN
         PERFORM @schema@.session_sweep_waiters_1();
     END IF;
+END
+$function$;
+
+-- The same for one who waits on this connection as another did not before. A procedure, so that who looks sees
+-- already who waits.
+CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
+    p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
+    p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
+    p_metadata text, INOUT p_reply text
+)
+LANGUAGE plpgsql AS $procedure$
+BEGIN
+    PERFORM @schema@.session_waits_1(p_backend, p_key, p_client, p_owner, p_mode);
     COMMIT;
     p_reply := @schema@.session_take_1(
         p_backend, p_idle_ms, p_namespace, p_name, p_key, p_nonce, p_client, p_owner, p_kind, p_mode, p_ttl,

@@ -1,0 +1,157 @@
+"""Whoever may connect may notify any channel. What a stranger says there gives nothing and takes nothing."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from engines.postgres.looking import hears
+from holdfast import Client
+from holdfast.engines.postgres import link as links
+from holdfast.engines.postgres.advisory import hearing
+from support import wait_until
+from support.servers import shared_postgresql
+
+ENGINES = pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
+
+
+@pytest.fixture
+def stranger() -> Iterator[psycopg.Connection]:
+    """One who may log in, and has no right at all."""
+    server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
+    server.sql(f"CREATE ROLE {name} LOGIN")
+    where = server.url.replace("postgres@", f"{name}@")
+    with psycopg.connect(where, autocommit=True) as connection:
+        yield connection
+    server.sql(f"DROP ROLE {name}")
+
+
+def shout(stranger: psycopg.Connection, client: Client, words: list[str]) -> None:
+    """To the channel of a client, whose id is no secret."""
+    for word in words:
+        stranger.execute("SELECT pg_notify(%s, %s)", (f"holdfast_{id_of(client)}", word))
+
+
+def id_of(client: Client) -> str:
+    driver: Any = client._driver
+    return str(driver.book.client)
+
+
+def guesses(client: Client) -> list[str]:
+    """Names as attempts once had them, grants as other engines write them, and what cannot be read."""
+    us = id_of(client)
+    return [
+        *[f"{us}-{number}" for number in range(20)],
+        f"{us}-{'0' * 32}",
+        f"{us}-1 {2**62} 0 30",
+        f'{{"nonce": "{us}-1", "token": {2**62}}}',
+        "",
+        "ünlesbar \u2603",
+        "\x1b[31m",
+        "x" * 7000,
+        "hear, hear",
+    ]
+
+
+@ENGINES
+def test_a_notification_grants_nothing_and_takes_nothing(
+    engine: str, url: str, stranger: psycopg.Connection
+) -> None:
+    url = url.replace("postgresql:", f"{engine}:")
+    granted: list[int] = []
+    with holdfast.connect(url) as holder, holdfast.connect(url) as waiter:
+        lease = holder.lock("x", ttl=60).acquire()
+        assert lease is not None
+
+        def wait() -> None:
+            with waiter.lock("x", timeout=30) as mine:
+                granted.append(mine.token)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        try:
+            wait_until(lambda: len(holder.inspect("x").waiters) == 1)
+            if engine == "postgresql":
+                wait_until(lambda: hears(waiter) and hears(holder))
+            for client in (holder, waiter):
+                shout(stranger, client, guesses(client))
+            assert not lease.wait_lost(0.5)
+            assert granted == []
+            assert [each.token for each in holder.inspect("x").holders] == [lease.token]
+            lease.check()
+        finally:
+            lease.release()
+            thread.join(30)
+        assert len(granted) == 1
+        assert lease.token < granted[0] < 2**53
+
+
+def test_what_cannot_be_read_is_dropped_and_counted(
+    url: str, stranger: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[links.Link] = []
+    begin = links.Link.__init__
+
+    def noting(self: links.Link, *args: Any) -> None:
+        made.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(links.Link, "__init__", noting)
+    with holdfast.connect(url) as client:
+        lease = client.lock("x", ttl=60).acquire()
+        assert lease is not None
+        wait_until(lambda: hears(client))
+        shout(stranger, client, ["", "ünlesbar", "two words", "x" * 7000, "\x1b[31m"])
+        wait_until(lambda: sum(link.dropped for link in made) == 5)
+        assert hears(client)
+        lease.check()
+        lease.release()
+
+
+def test_one_that_listens_goes_on_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told once, waiters look by themselves meanwhile, and then it listens again."""
+    hear, failures = links.Link.hear, [ZeroDivisionError("of all things")]
+
+    def failing(self: links.Link) -> list[str]:
+        if failures and hears(client):
+            raise failures.pop()
+        return hear(self)
+
+    monkeypatch.setattr(links.Link, "hear", failing)
+    with holdfast.connect(url) as client, holdfast.connect(url) as other:
+        lease = client.lock("x", ttl=60).acquire()
+        assert lease is not None
+        wait_until(lambda: hears(client))
+        client_id = id_of(client)
+        shared_postgresql().sql(f"NOTIFY \"holdfast_{client_id}\", 'anything'")
+        wait_until(lambda: not failures)
+        wait_until(lambda: hears(client))
+        assert other.break_lock("x", reason="to see") is not None
+        assert lease.wait_lost(20)
+
+
+def test_the_thread_that_hears_sessions_goes_on_after_any_error(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, failures, ticks = hearing.Listener._tick, [ZeroDivisionError("of all things")], []
+
+    def failing(self: hearing.Listener) -> None:
+        ticks.append(len(failures))
+        if failures:
+            raise failures.pop()
+        tick(self)
+
+    monkeypatch.setattr(hearing.Listener, "_tick", failing)
+    url = url.replace("postgresql:", "postgresql+advisory:")
+    with holdfast.connect(url) as client, holdfast.connect(url) as other:
+        lease = client.lock("x", ttl=60).acquire()
+        assert lease is not None
+        wait_until(lambda: 0 in ticks)
+        assert other.break_lock("x", reason="to see") is not None
+        assert lease.wait_lost(20)
