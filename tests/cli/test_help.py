@@ -10,7 +10,7 @@ import holdfast
 from cli.tools import CommandLine
 from holdfast.cli.exits import Status
 
-COMMANDS = ["run", "ls", "show", "watch", "break", "guarantees"]
+COMMANDS = ["run", "ls", "show", "watch", "break", "guarantees", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -42,6 +42,7 @@ ROOT = Group(
         "watch": "watch:COMMAND",
         "break": "break_:COMMAND",
         "guarantees": "guarantees:COMMAND",
+        "doctor": "doctor:COMMAND",
         "init": "init:COMMAND",
         "demo": "demo.command:COMMAND",
         "completion": "completion:COMMAND",
