@@ -12,11 +12,10 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import typer.main
-
-from holdfast.cli.app import app
+from holdfast.cli.app import ROOT as COMMANDS
+from holdfast.cli.options import Argument, Command, Group, Option
+from holdfast.cli.parser import load
 from holdfast.engines import SCHEMES, open_engine
 from holdfast.model import Guarantees
 
@@ -107,42 +106,43 @@ def guarantees_page() -> str:
 
 
 def command_line_page() -> str:
-    """Every command with its arguments and options; not the text of ``--help``, whose layout is not ours."""
-    root: Any = typer.main.get_command(app)
-    parts = ["# Command line\n", "What `holdfast --help` says, command by command.\n", paragraphs(root.help)]
-    parts += [f"```text\n{plain(root.epilog)}\n```\n"]
-    for name, command in commands_of(root):
+    """Every command with its arguments and options; not the text of ``--help``, which a terminal shapes."""
+    parts = [
+        "# Command line\n",
+        "What `holdfast --help` says, command by command.\n",
+        paragraphs(COMMANDS.help),
+        f"```text\n{plain(COMMANDS.epilog)}\n```\n",
+    ]
+    for name, command in commands_of(COMMANDS):
         parts.append(f"## holdfast {name}\n\n{paragraphs(command.help)}\n| | |\n| --- | --- |")
-        parts += [row(each) for each in command.params if each.name != "help"]
+        parts += [row(each) for each in command.params]
         parts.append(f"\n```text\n{plain(command.epilog)}\n```\n" if command.epilog else "")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def commands_of(group: Any, before: str = "") -> list[tuple[str, Any]]:
+def commands_of(group: Group, before: str = "") -> list[tuple[str, Command]]:
     """Every command by its full name; a group is told by its commands."""
     found = []
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+    for name, place in group.commands.items():
+        command = load(place)
+        if isinstance(command, Group):
             found += commands_of(command, f"{before}{name} ")
         else:
             found.append((f"{before}{name}", command))
     return found
 
 
-def row(parameter: Any) -> str:
+def row(parameter: Argument | Option) -> str:
     """One argument or option."""
-    names = [*parameter.opts, *parameter.secondary_opts]
-    shown = (
-        ", ".join(sorted((n for n in names if n.startswith("-")), key=len))
-        or (parameter.metavar or "").upper()
-    )
-    if names[0].startswith("-") and not getattr(parameter, "is_flag", False):
-        shown += f" {parameter.metavar or parameter.type.name.upper()}"
-    return f"| `{shown or parameter.name.upper()}` | {' '.join((parameter.help or '').split())} |"
+    if isinstance(parameter, Option):
+        shown = f"{', '.join(parameter.names)} {parameter.metavar}".strip()
+    else:
+        shown = parameter.metavar
+    return f"| `{shown}` | {' '.join(parameter.help.split())} |"
 
 
 def plain(text: str | None) -> str:
-    return textwrap.dedent((text or "").replace("\b\n", "")).strip()
+    return textwrap.dedent(text or "").strip()
 
 
 def paragraphs(text: str | None) -> str:

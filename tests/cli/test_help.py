@@ -6,10 +6,11 @@ import importlib.metadata
 
 import pytest
 
+import holdfast
 from cli.tools import CommandLine
 from holdfast.cli.exits import Status
 
-COMMANDS = ["run", "ls", "show", "watch", "break", "guarantees"]
+COMMANDS = ["run", "ls", "show", "watch", "break", "guarantees", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -48,25 +49,49 @@ def test_version(command_line: CommandLine) -> None:
     assert command_line.start("--version").succeed() == f"holdfast {importlib.metadata.version('holdfast')}\n"
 
 
-def test_without_typer_one_line_says_what_to_install(command_line: CommandLine) -> None:
+def test_without_rich_one_line_says_what_to_install(
+    command_line: CommandLine, locks: holdfast.Client
+) -> None:
     code = """
         import sys
-        sys.modules["typer"] = None
+        sys.modules["rich"] = sys.modules["rich.table"] = sys.modules["rich.box"] = None
         from holdfast.cli import main
-        sys.exit(main(["ls"]))
+        sys.exit(main(sys.argv[1:]))
     """
-    process = command_line.script(code)
-    assert process.wait() == 69
-    assert process.stderr_lines == ["holdfast: the command line needs: pip install 'holdfast[cli]'"]
+    with locks.lock("x"):
+        process = command_line.script(code, "ls")
+        assert process.wait() == 69
+        assert process.stderr_lines == ["holdfast: tables need: pip install 'holdfast[cli]'"]
+    assert command_line.script(code, "run", "x", "echo", "ran").succeed() == "ran\n"
 
 
-def test_running_a_command_does_not_wait_for_rich(command_line: CommandLine) -> None:
+SLOW = ("asyncio", "click", "email", "pydantic", "rich", "ssl", "typer", "unittest", "importlib.metadata")
+
+
+def test_running_a_command_waits_for_no_slow_library(command_line: CommandLine) -> None:
     code = """
         import sys
         from holdfast.cli import main
         print("status", main(["run", "x", "--", "true"]))
-        print("rich loaded:", "rich" in sys.modules)
+        print("loaded:", *sorted(sys.modules))
     """
     process = command_line.script(code)
     assert process.expect("status") == "0"
-    assert process.expect("rich loaded:") == "False"
+    loaded = set(process.expect("loaded:").split())
+    assert "holdfast.cli.wrapper" in loaded
+    assert not loaded.intersection(SLOW)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("lock", "run"), ("list", "ls"), ("unlock", "break"), ("lss", "ls")]
+)
+def test_a_word_of_other_programs_is_answered_with_ours(
+    command_line: CommandLine, word: str, meant: str
+) -> None:
+    process = command_line.finish(word, "x")
+    assert process.returncode == 64
+    assert f"did you mean {meant!r}" in process.stderr_lines[0]
+
+
+def test_a_mistyped_option_is_answered_with_the_right_one(command_line: CommandLine) -> None:
+    assert "did you mean '--timeout'?" in command_line.finish("run", "x", "--timout", "5", "true").stderr

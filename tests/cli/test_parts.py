@@ -6,12 +6,11 @@ import math
 import os
 
 import pytest
-import typer
 
 from holdfast import errors
 from holdfast.cli.channel import Channel
 from holdfast.cli.exits import Status, status_of
-from holdfast.cli.options import duration
+from holdfast.cli.options import Misuse, duration
 from holdfast.cli.output import age, printable
 from holdfast.cli.processes import descendants
 
@@ -29,15 +28,22 @@ pytestmark = pytest.mark.timeless
         ("5m", 300),
         ("2h", 7200),
         (" 1D ", 86400),
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("1d2h3m4s5ms", 93784.005),
+        ("1.5h", 5400),
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert math.isclose(duration(text), seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "soon", "-1", "nan", "inf", "1e999", "1 week", "5x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "s", "soon", "-1", "nan", "inf", "1e999", "1 week", "5x", "30m1h", "1h1h", "h30", "1h30", "1_0"],
+)
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration"):
+    with pytest.raises(Misuse, match="is no duration"):
         duration(text)
 
 
@@ -69,7 +75,8 @@ def test_printable_spells_out_what_steers_a_terminal() -> None:
         (errors.EngineUnavailable("x"), Status.UNAVAILABLE),
         (errors.LockTimeout("x"), Status.NOT_GRANTED),
         (errors.LockLost("x"), Status.LOST),
-        (errors.Deadlock("x"), Status.INTERNAL),
+        (errors.Deadlock("x"), Status.USAGE),
+        (errors.Conflict("x"), Status.INTERNAL),
     ],
 )
 def test_every_error_has_a_status(error: errors.HoldfastError, status: Status) -> None:

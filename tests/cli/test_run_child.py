@@ -8,6 +8,7 @@ import sys
 
 import holdfast
 from cli.tools import CommandLine
+from holdfast.fencing import parse_fence
 
 PRINT_ENVIRONMENT = (
     "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('HOLDFAST')}))"
@@ -18,7 +19,12 @@ PRINT_DESCRIPTORS = "import os; print(*sorted(os.listdir('/proc/self/fd'), key=i
 def test_environment(command_line: CommandLine, locks: holdfast.Client) -> None:
     command = ("run", "a name/ü", "--", sys.executable, "-c", PRINT_ENVIRONMENT)
     process = command_line.start(*command, env={"HOLDFAST_TEST_ENGINES": None})  # ours may be set
-    assert json.loads(process.succeed()) == {
+    told = json.loads(process.succeed())
+    fence = told.pop("HOLDFAST_FENCE")
+    assert parse_fence(fence).token == int(told["HOLDFAST_TOKEN"])
+    ((name, owner, held),) = json.loads(told.pop("HOLDFAST_HELD"))
+    assert (name, owner.split("/")[1], held) == ("a name/ü", str(process.pid), fence)
+    assert told == {
         "HOLDFAST_NAME": "a name/ü",
         "HOLDFAST_TOKEN": str(locks.inspect("a name/ü").token),
         "HOLDFAST_URL": command_line.url,

@@ -5,18 +5,16 @@ Shell blocks tagged ``console`` hold lines that a person types, after ``$``; the
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
-import holdfast.cli
 from docs.documents import ROOT, blocks_of, documents
+from holdfast.cli.app import ROOT as COMMANDS
+from holdfast.cli.options import Group, Misuse
+from holdfast.cli.parser import HelpWanted, read_options, resolve
 
 
 def typed_lines(text: str) -> list[str]:
@@ -55,75 +53,33 @@ def shown_commands(program: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def complaints(words: list[str], root: Any) -> list[str]:
-    """What is wrong with a ``holdfast`` command line, by the command tree itself."""
-    command, rest = root, list(words)
-    while hasattr(command, "commands") and (index := first_argument(rest, command)) is not None:
-        name = rest.pop(index)
-        if name not in command.commands:
-            return [f"no subcommand {name!r}; there are {', '.join(sorted(command.commands))}"]
-        wrong = unknown_options(rest[:index], command)
-        if wrong:
-            return wrong
-        command, rest = command.commands[name], rest[index:]
-    return unknown_options(rest, command)
-
-
-def first_argument(words: list[str], command: Any) -> int | None:
-    """Where the first word stands that is neither an option nor an option's value."""
-    takes_value = {name for option in options_of(command) if not option.is_flag for name in option.opts}
-    skip = False
-    for index, word in enumerate(words):
-        if skip:
-            skip = False
-        elif not word.startswith("-"):
-            return index
-        else:
-            skip = word in takes_value
-    return None
-
-
-def unknown_options(words: list[str], command: Any) -> list[str]:
-    known = {name for option in options_of(command) for name in (*option.opts, *option.secondary_opts)}
-    known |= {"--help"}
-    return [
-        f"no option {word!r} of {command.name!r}; there are {', '.join(sorted(known))}"
-        for word in words
-        if re.match(r"^--?[A-Za-z]", word) and word.partition("=")[0] not in known
-    ]
-
-
-def options_of(command: Any) -> list[Any]:
-    return [parameter for parameter in command.params if parameter.param_type_name == "option"]
-
-
-def command_tree() -> Any:
-    """The root of the command line, as the CLI library describes it."""
-    modules = [holdfast.cli] + [
-        importlib.import_module(f"holdfast.cli.{found.name}")
-        for found in pkgutil.iter_modules(holdfast.cli.__path__)
-        if found.name != "__main__"
-    ]
-    apps = [value for module in modules for value in vars(module).values() if isinstance(value, typer.Typer)]
-    # Groups of subcommands are apps too; the root is the one that knows the most.
-    return max(
-        (typer.main.get_command(app) for app in apps), key=lambda app: len(getattr(app, "commands", ()))
-    )
+def complaints(words: list[str]) -> list[str]:
+    """What is wrong with a ``holdfast`` command line, by what the commands declare."""
+    path: list[str] = []
+    try:
+        command, rest = resolve(COMMANDS, [word for word in words if word != "--version"], path)
+        if isinstance(command, Group):
+            wrong = [word for word in rest if word not in {"-h", "--help"}]
+            return [f"no option {word!r}" for word in wrong]
+        # Environment and required words are not what a document shows; what it shows must be known.
+        read_options(command, rest)
+    except Misuse as error:
+        return [str(error)]
+    except HelpWanted:
+        return []
+    return []
 
 
 def test_commands_in_the_documents_exist() -> None:
-    tree = command_tree()
     wrong = [
-        f"{place}\n    {what}"
-        for place, words in shown_commands("holdfast")
-        for what in complaints(words, tree)
+        f"{place}\n    {what}" for place, words in shown_commands("holdfast") for what in complaints(words)
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_command_is_in_the_documents() -> None:
     text = "".join(path.read_text() for path in documents())
-    missing = [name for name in command_tree().commands if f"holdfast {name}" not in text]
+    missing = [name for name in COMMANDS.commands if f"holdfast {name}" not in text]
     assert not missing, f"no document mentions: {missing}"
 
 
@@ -164,11 +120,12 @@ def test_only_what_is_typed_counts() -> None:
 
 
 def test_wrong_commands_are_seen() -> None:
-    tree = command_tree()
-    assert complaints(["ls"], tree) == []
-    assert "no subcommand" in complaints(["lss"], tree)[0]
-    assert "no option" in complaints(["ls", "--jsonn"], tree)[0]
-    assert complaints(["run", "x", "--ttl", "5"], tree) == []
+    assert complaints(["ls"]) == []
+    assert "no command" in complaints(["lss"])[0]
+    assert "no option" in complaints(["ls", "--jsonn"])[0]
+    assert "no duration" in complaints(["run", "x", "--ttl", "soon"])[0]
+    assert complaints(["run", "x", "--ttl", "5"]) == []
+    assert complaints(["run", "x", "ls", "--whatever"]) == []
 
 
 def test_documents_are_found() -> None:

@@ -44,6 +44,7 @@ PUBLIC_MODULES = {
     "actors",
     "aio",
     "cli",
+    "doctor",
     "events",
     "fencing",
     "lab",

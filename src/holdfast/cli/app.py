@@ -2,102 +2,138 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import signal
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 import holdfast
 from holdfast import errors
 
-from . import break_, guarantees, init, ls, redlock, run, show, watch
-from .demo import command as demo
 from .exits import Status, complain, status_of
+from .options import Group, Misuse
+from .output import OutputFailed, print_text, repair_streams
+from .parser import HelpWanted, parse, resolve
 from .redaction import learn
 
-__all__ = ["app", "run_command_line"]
+__all__ = ["ROOT", "run_command_line"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast run backup -- ./backup.sh
   holdfast run deploy --url redis://localhost/0 --timeout 30s -- make deploy
   holdfast ls
 
 HOLDFAST_URL chooses the engine for every command, HOLDFAST_NAMESPACE the
-namespace. Exit status: 0 done, 64 usage, 69 engine unavailable; what else
-"holdfast run" exits with is in its own help.
+namespace. Durations are seconds, or written as 500ms, 90s, 5m, 1h30m, 2d.
+Exit status: 0 done, 64 usage, 69 engine unavailable, 71 an error of the
+system, 74 output not written; what else "holdfast run" exits with is in its
+own help.
 """
 
-Misuse: type = typer.BadParameter.__mro__[2]
-"""What the parser raises for every mistake on a command line; typer gives no public name to it."""
-
-app = typer.Typer(
-    name="holdfast",
-    epilog=EPILOG,
-    add_completion=False,
-    # Plain text: examples stay as they are written, and help does not wait for rich.
-    rich_markup_mode=None,
-    # Its tracebacks show the values of variables, and URLs are among them.
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+ROOT = Group(
+    "Distributed locks you can trust: run commands under a lock, see who holds what.",
+    {
+        "run": "run:COMMAND",
+        "ls": "ls:COMMAND",
+        "show": "show:COMMAND",
+        "watch": "watch:COMMAND",
+        "break": "break_:COMMAND",
+        "guarantees": "guarantees:COMMAND",
+        "doctor": "doctor:COMMAND",
+        "init": "init:COMMAND",
+        "demo": "demo.command:COMMAND",
+        "completion": "completion:COMMAND",
+        "redlock": "redlock:GROUP",
+    },
+    EPILOG,
 )
-app.command("run", epilog=run.EPILOG)(run.run)
-app.command("ls", epilog=ls.EPILOG)(ls.ls)
-app.command("show", epilog=show.EPILOG)(show.show)
-app.command("watch", epilog=watch.EPILOG)(watch.watch)
-app.command("break", epilog=break_.EPILOG)(break_.break_)
-app.command("guarantees", epilog=guarantees.EPILOG)(guarantees.guarantees)
-app.command("init", epilog=init.EPILOG)(init.init)
-app.add_typer(redlock.app, name="redlock")
-app.command("demo", epilog=demo.EPILOG)(demo.demo)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"holdfast {holdfast.__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool,
-    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
-]
-
-
-@app.callback(invoke_without_command=True)
-def describe(context: typer.Context, version: Version = False) -> None:
-    """Distributed locks you can trust: run commands under a lock, see who holds what."""
-    if context.invoked_subcommand is None:
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(Status.USAGE)
 
 
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command and return the exit status."""
+    repair_streams()
     learn([*arguments, os.environ.get("HOLDFAST_URL", "")])
-    command = typer.main.get_command(app)
+    _say_warnings()
     try:
-        outcome = command.main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+        return _run(arguments)
+    except OutputFailed as error:
+        if error.errno == errno.EPIPE:
+            _end_by_closed_pipe()
+        complain(f"cannot write to standard output: {error}")
+        return Status.OUTPUT
     except errors.HoldfastError as error:
         complain(str(error))
         return status_of(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return Status.SIGNAL + 2
-    except Exception as error:  # noqa: BLE001 - the last resort, so that no secret gets out in a traceback
-        if isinstance(error, Misuse):
-            return _explain_misuse(error)
-        complain(f"internal error\n{traceback.format_exc()}")
-        return Status.INTERNAL
-    return outcome if isinstance(outcome, int) else Status.OK
+    except KeyboardInterrupt:
+        return Status.SIGNAL + signal.SIGINT
+    except ModuleNotFoundError:
+        raise  # A missing extra: our caller knows what to say.
+    except OSError as error:
+        if error.errno is None:
+            return _tell_internal_error()
+        place = f": {error.filename}" if error.filename is not None else ""
+        complain(f"{error.strerror}{place}")
+        return Status.SYSTEM
+    except Exception:  # noqa: BLE001 - the last resort, so that no secret gets out in a traceback
+        return _tell_internal_error()
 
 
-def _explain_misuse(error: Exception) -> int:
-    """One line of what is wrong and one of where to read on."""
-    context = getattr(error, "ctx", None)
-    complain(getattr(error, "format_message", error.__str__)())
-    if context is not None:
-        complain(f"try: {context.command_path} --help")
-    return Status.USAGE
+def _run(arguments: Sequence[str]) -> int:
+    path = ["holdfast"]
+    try:
+        if arguments and arguments[0] == "--version":
+            print_text(f"holdfast {holdfast.__version__}\n")
+            return Status.OK
+        command, words = resolve(ROOT, arguments, path)
+        if isinstance(command, Group):
+            from .help import help_of
+
+            if words and words[0] in {"-h", "--help"}:
+                print_text(help_of(command, path))
+                return Status.OK
+            if words:
+                raise Misuse(f"there is no option {words[0].partition('=')[0]}")
+            sys.stderr.write(help_of(command, path))
+            return Status.USAGE
+        try:
+            values = parse(command, words)
+        except HelpWanted:
+            from .help import help_of
+
+            print_text(help_of(command, path))
+            return Status.OK
+        status = command.handler(**values)
+    except Misuse as error:
+        complain(str(error))
+        complain(f"try: {' '.join(path)} --help")
+        return Status.USAGE
+    return Status.OK if status is None else status
+
+
+def _tell_internal_error() -> int:
+    import traceback
+
+    complain(f"internal error\n{traceback.format_exc()}")
+    return Status.INTERNAL
+
+
+def _end_by_closed_pipe() -> None:
+    """End as a program does that was not asked what to do about SIGPIPE; Python ignores it."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)
+
+
+class Complaints(logging.Handler):
+    """What the library warns of, said as everything else is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+def _say_warnings() -> None:
+    logger = logging.getLogger("holdfast")
+    if not logger.hasHandlers():
+        logger.addHandler(Complaints(logging.WARNING))

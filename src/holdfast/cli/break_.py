@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 import holdfast
 
 from .exits import Status, complain
-from .options import DEFAULT_NAMESPACE, Json, Name, Namespace, Url
+from .options import JSON, NAME, NAMESPACE, URL, Command, Option, number
 
-__all__ = ["EPILOG", "break_"]
+__all__ = ["COMMAND", "break_"]
 
-EPILOG = """\b
+EPILOG = """
 Examples (look first: who is it, and what is its token?):
   holdfast show nightly-report
   holdfast break nightly-report --token 1763209000123456 --reason "db3 is off"
@@ -21,21 +17,13 @@ Examples (look first: who is it, and what is its token?):
 Exit status: 0 when the lock was broken, 1 when there was nothing to break.
 """
 
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; for the records.", show_default=False)]
-Token = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Only if the grant with this token still holds it.", show_default=False),
-]
+REASON = Option(("--reason",), "Why; for the records.", metavar="TEXT", required=True)
+TOKEN = Option(
+    ("--token",), "Only if the grant with this token still holds it.", metavar="N", convert=number()
+)
 
 
-def break_(
-    name: Name,
-    reason: Reason,
-    token: Token = None,
-    url: Url = None,
-    namespace: Namespace = DEFAULT_NAMESPACE,
-    json: Json = False,
-) -> int:
+def break_(name: str, reason: str, token: int | None, url: str | None, namespace: str, json: bool) -> int:
     """Release a lock by force.
 
     The holder is told that its lock is lost, but may not hear it in time: it can still be writing.
@@ -54,3 +42,6 @@ def break_(
     else:
         complain(f"token {token} does not hold {name!r} (any more)")
     return Status.OK if newest is not None else Status.NOTHING_DONE
+
+
+COMMAND = Command(break_, (NAME, REASON, TOKEN, URL, NAMESPACE, JSON), EPILOG)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import holdfast
 
-from .options import DEFAULT_NAMESPACE, Json, Namespace, Url
+from .options import JSON, NAMESPACE, URL, Command
 
-__all__ = ["EPILOG", "guarantees"]
+__all__ = ["COMMAND", "guarantees"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast guarantees
   holdfast guarantees --url redis://localhost/0 --json | jq -r .scope
 """
 
 
-def guarantees(url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False) -> None:
+def guarantees(url: str | None, namespace: str, json: bool) -> None:
     """Say what the engine promises, what it needs for that, and what happens in each kind of trouble."""
     from .output import print_json, print_pairs, print_table
 
@@ -53,3 +53,6 @@ def guarantees(url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, json: 
     )
     if promised.faults:
         print_table("faults", ("what happens", "and then"), promised.faults.items())
+
+
+COMMAND = Command(guarantees, (URL, NAMESPACE, JSON), EPILOG)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from holdfast import provision
 
-from .options import Url
+from .options import URL, Command, Option
+from .output import print_lines, print_text
 
-__all__ = ["EPILOG", "init"]
+__all__ = ["COMMAND", "init"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast init --url postgresql://admin@db.example.org/app
   holdfast init --sql --url postgresql://db.example.org/app | psql app
@@ -24,14 +21,17 @@ then needs no more than this:
   GRANT EXECUTE ON ALL ROUTINES IN SCHEMA holdfast TO the_role;
 """
 
-Sql = Annotated[bool, typer.Option("--sql", help="Print what would be run, for an administrator.")]
+SQL = Option(("--sql",), "Print what would be run, for an administrator.")
 
 
-def init(url: Url = None, sql: Sql = False) -> None:
+def init(url: str | None, sql: bool) -> None:
     """Make what an engine keeps in its server: for PostgreSQL a schema with tables and functions."""
     if sql:
-        print(provision.script(url), end="")
+        print_text(provision.script(url))
     elif provision.install(url):
-        print("ready: the schema, its tables and functions were made")
+        print_lines("ready: the schema, its tables and functions were made")
     else:
-        print("ready: everything was there already")
+        print_lines("ready: everything was there already")
+
+
+COMMAND = Command(init, (URL, SQL), EPILOG)

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 import holdfast
 
-from .options import DEFAULT_NAMESPACE, Json, Namespace, Url
+from .options import JSON, NAMESPACE, URL, Argument, Command, Option
 
-__all__ = ["EPILOG", "ls"]
+__all__ = ["COMMAND", "ls"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast ls
   holdfast ls invoices/
+  holdfast ls --all
   holdfast ls --json | jq -r '.[] | select(.locked) | .name'
 """
 
-Prefix = Annotated[
-    str, typer.Argument(metavar="PREFIX", help="Only names that begin with this.", show_default=False)
-]
+PREFIX = Argument("prefix", "Only names that begin with this.", required=False)
+ALL = Option(("-a", "--all"), "Names too that are free and keep a value.")
 
 
-def ls(
-    prefix: Prefix = "", url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False
-) -> None:
-    """List locks: what they are, who holds them, how many wait."""
+def ls(prefix: str | None, all: bool, url: str | None, namespace: str, json: bool) -> None:
+    """List locks that are held or waited for: what they are, who holds them, how many wait."""
     from .describe import as_json, state
-    from .output import age, print_json, print_table
+    from .output import age, print_json, print_lines, print_table
 
     with holdfast.connect(url, namespace=namespace) as client:
-        locks = sorted(client.list(prefix), key=lambda lock: lock.name)
+        found = sorted(client.list(prefix or ""), key=lambda lock: lock.name)
+    locks = [lock for lock in found if all or lock.holders or lock.waiters]
     if json:
         print_json([as_json(lock) for lock in locks])
+        return
+    if not locks:
+        where = f" below {prefix!r}" if prefix else ""
+        more = f" ({len(found)} free with a value: --all)" if found else ""
+        print_lines(f"nothing is held{where}{more}")
         return
     rows = []
     for lock in locks:
@@ -52,3 +52,6 @@ def ls(
             )
         )
     print_table("", ("name", "kind", "state", "held by", "for", "waiting", "newest token"), rows)
+
+
+COMMAND = Command(ls, (PREFIX, ALL, URL, NAMESPACE, JSON), EPILOG)

@@ -1,48 +1,158 @@
-"""The options that several commands share, and how a duration is written."""
+"""How a command declares its arguments and options, the options that several share, and durations.
+
+A declaration is data: the parser, the help, the documents and the completion of shells all read it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Annotated
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import typer
+__all__ = [
+    "JSON",
+    "NAME",
+    "NAMESPACE",
+    "URL",
+    "Argument",
+    "Command",
+    "Group",
+    "Misuse",
+    "Option",
+    "duration",
+    "number",
+]
 
-__all__ = ["Json", "Name", "Namespace", "Url", "duration"]
+
+class Misuse(Exception):
+    """A command line that cannot be understood; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A word that is told by its place."""
+
+    name: str
+    help: str
+    required: bool = True
+    many: bool = False
+    """All the words that are left, as a list."""
+    raw: bool = False
+    """Parsing stops at its first word: what follows belongs to it, whatever it looks like."""
+
+    @property
+    def metavar(self) -> str:
+        return f"{self.name.upper()}{'...' if self.many else ''}"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A word that begins with a dash, with a value (``metavar``) or without."""
+
+    names: tuple[str, ...]
+    help: str
+    metavar: str = ""
+    """What stands for the value; empty: a flag."""
+    convert: Callable[[str], Any] = str
+    default: Any = None
+    shown_default: str = ""
+    env: str = ""
+    """The variable that speaks where the option is not given."""
+    required: bool = False
+    many: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name of the handler's argument: that of the first long form."""
+        long = next(name for name in self.names if name.startswith("--"))
+        return long[2:].replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its handler gets the values by name, and returns an exit status or None."""
+
+    handler: Callable[..., int | None]
+    params: Sequence[Argument | Option]
+    epilog: str = ""
+
+    @property
+    def help(self) -> str:
+        return self.handler.__doc__ or ""
+
+    @property
+    def arguments(self) -> list[Argument]:
+        return [param for param in self.params if isinstance(param, Argument)]
+
+    @property
+    def options(self) -> list[Option]:
+        return [param for param in self.params if isinstance(param, Option)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands below one word. Each is named by its module and variable, and imported when it is wanted."""
+
+    help: str
+    commands: Mapping[str, str]
+    epilog: str = ""
+
 
 DEFAULT_NAMESPACE = "holdfast"
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="HOLDFAST_URL",
-        metavar="URL",
-        help="The engine to lock with; without one, the embedded engine of this user on this machine. "
-        "Other users see a command line: give a URL with a password in the variable.",
-        show_default=False,
-    ),
-]
-Namespace = Annotated[
-    str,
-    typer.Option(
-        "--namespace", envvar="HOLDFAST_NAMESPACE", metavar="NAME", help="Names are distinct per namespace."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.", show_default=False)]
+URL = Option(
+    ("--url",),
+    "The engine to lock with; without one, the embedded engine of this user on this machine. "
+    "Other users see a command line: give a URL with a password in the variable.",
+    metavar="URL",
+    env="HOLDFAST_URL",
+)
+NAMESPACE = Option(
+    ("--namespace",),
+    "Names are distinct per namespace.",
+    metavar="NAME",
+    default=DEFAULT_NAMESPACE,
+    env="HOLDFAST_NAMESPACE",
+)
+JSON = Option(("--json",), "Print one JSON document, for programs.")
+NAME = Argument("name", "The name of the lock.")
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+", re.ASCII)
+_PART = re.compile(rf"({_NUMBER.pattern})(ms|s|m|h|d)", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 
 
 def duration(text: str) -> float:
-    """Seconds, from ``30``, ``1.5`` or with a unit: ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
-    written = str(text).strip().lower()
-    unit = next((unit for unit in UNITS if written.endswith(unit)), "")
-    number = written.removesuffix(unit)
-    try:
-        seconds = float(number) * UNITS.get(unit, 1.0)
-    except ValueError:
-        seconds = math.nan
+    """Seconds, from ``30``, ``1.5`` or with units: ``500ms``, ``90s``, ``5m``, ``1h30m``, ``1d``."""
+    written = text.strip().lower()
+    if _DURATION.fullmatch(written):
+        parts = _PART.findall(written)
+        sizes = [UNITS[unit] for _, unit in parts]
+        # From the largest to the smallest, each once: 30m1h is a slip of the pen.
+        in_order = all(larger > smaller for larger, smaller in itertools.pairwise(sizes))
+        seconds = sum(float(value) * UNITS[unit] for value, unit in parts) if in_order else math.nan
+    else:
+        seconds = float(written) if _NUMBER.fullmatch(written) else math.nan
     if not math.isfinite(seconds) or seconds < 0:
-        raise typer.BadParameter(f"{text!r} is no duration: write seconds, or 500ms, 10s, 5m, 2h, 1d")
+        raise Misuse(f"{text!r} is no duration: write seconds, or 500ms, 90s, 5m, 1h30m, 2d")
     return seconds
+
+
+def number(least: int | None = None, most: int | None = None) -> Callable[[str], int]:
+    """Whole numbers within bounds."""
+
+    def convert(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            raise Misuse(f"{text!r} is no whole number") from None
+        if (least is not None and found < least) or (most is not None and found > most):
+            span = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise Misuse(f"{found} is out of range: it must be {span}")
+        return found
+
+    return convert

@@ -5,32 +5,81 @@ Rich is imported when a table is printed, not before: most runs of ``holdfast`` 
 
 from __future__ import annotations
 
-import contextlib
+import io
 import itertools
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
+from .text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["age", "print_json", "print_lines", "print_pairs", "print_table", "printable"]
+__all__ = [
+    "OutputFailed",
+    "age",
+    "print_json",
+    "print_lines",
+    "print_pairs",
+    "print_table",
+    "print_text",
+    "printable",
+    "repair_streams",
+]
 
-STATUS_OF_A_CLOSED_PIPE = 141
-"""As a shell reports a program that SIGPIPE ended."""
 UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 WIDTH_OF_A_FILE = 4096
 """Away from a terminal nothing is wrapped: lines belong to grep and awk there."""
 
 
+class OutputFailed(Exception):
+    """Standard output could not be written, for this reason."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+        self.errno = error.errno
+
+
+def repair_streams() -> None:
+    """Make standard streams that are closed fail when they are used, and other characters than theirs safe.
+
+    The next file or socket would otherwise get the number of a closed stream, and what is written to it.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The wrong way round, so that using it is the same error as with a closed one. It is the lowest
+            # number that is free, therefore this one.
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY), True)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+    if sys.stderr is None:
+        # Otherwise ``print`` would take standard output in its place.
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_text(text: str) -> None:
+    """Write text of our own as it is. All that goes to standard output goes through here."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise OutputFailed(error) from None
+
+
 def print_json(document: object, indent: int | None = 2) -> None:
     """Print one JSON document. What is not a JSON number (an endless time) becomes null."""
-    with _until_the_reader_leaves():
-        print(json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False), flush=True)
+    import json
+
+    text = json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False)
+    print_text(printable_json(text) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -62,18 +111,7 @@ def print_pairs(pairs: Mapping[str, str | Sequence[str]]) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    with _until_the_reader_leaves():
-        for line in lines:
-            print(printable(line))
-        sys.stdout.flush()
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelled out: a name must not be able to steer the terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    print_text("".join(f"{printable(line)}\n" for line in lines))
 
 
 def age(seconds: float) -> str:
@@ -96,19 +134,7 @@ def _print(table: Table) -> None:
     # Rich has its own idea of what to do when the reader leaves, so it does not write itself.
     with console.capture() as capture:
         console.print(table)
-    with _until_the_reader_leaves():
-        print(capture.get(), end="", flush=True)
-
-
-@contextlib.contextmanager
-def _until_the_reader_leaves() -> Iterator[None]:
-    """``holdfast ls | head -1`` ends quietly."""
-    try:
-        yield
-    except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(STATUS_OF_A_CLOSED_PIPE) from None
+    print_text(capture.get())
 
 
 def _finite(value: Any) -> Any:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
-
-import typer
-
 from holdfast import errors
 
 from .exits import Status, complain
-from .options import Json, Url, duration
+from .options import JSON, URL, Argument, Command, Group, Option, duration
 
-__all__ = ["app"]
+__all__ = ["GROUP", "INIT", "REJOIN", "STATUS"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast redlock status --url redlock://a:6379,b:6379,c:6379
   holdfast redlock init
   holdfast redlock rejoin b:6379
 """
 
-STATUS_EPILOG = """\b
+STATUS_EPILOG = """
 Examples:
   holdfast redlock status --url redlock://a:6379,b:6379,c:6379
   holdfast redlock status --json | jq -r '.[] | select(.trouble != "") | .node'
@@ -29,12 +24,12 @@ Examples:
 Exit status: 0 when a majority takes part, 69 when it does not.
 """
 
-INIT_EPILOG = """\b
+INIT_EPILOG = """
 Examples (once, for URLs that say init=manual):
   holdfast redlock init --url redlock://a:6379,b:6379,c:6379
 """
 
-REJOIN_EPILOG = """\b
+REJOIN_EPILOG = """
 Examples:
   holdfast redlock rejoin                      every node that does not take part
   holdfast redlock rejoin b:6379
@@ -43,42 +38,20 @@ Examples:
 Exit status: 0 when all of them take part, 69 when some do not.
 """
 
-app = typer.Typer(epilog=EPILOG, rich_markup_mode=None)
-
-Nodes = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NODE",
-        help="Nodes as the URL has them; without any, all that do not take part.",
-        show_default=False,
-    ),
-]
-Wait = Annotated[
-    float | None,
-    typer.Option(
-        metavar="TIME",
-        parser=duration,
-        help="Wait for so long, if nothing longer was ever granted; without it, for longer than the longest "
-        "ttl that anybody asked for.",
-        show_default=False,
-    ),
-]
-Durable = Annotated[
-    bool,
-    typer.Option("--durable", help="Restarted nodes lost nothing, whatever their settings say: I know it."),
-]
+NODES = Argument(
+    "node", "Nodes as the URL has them; without any, all that do not take part.", required=False, many=True
+)
+WAIT = Option(
+    ("--wait",),
+    "Wait for so long, if nothing longer was ever granted; without it, for longer than the longest "
+    "ttl that anybody asked for.",
+    metavar="TIME",
+    convert=duration,
+)
+DURABLE = Option(("--durable",), "Restarted nodes lost nothing, whatever their settings say: I know it.")
 
 
-@app.callback(invoke_without_command=True)
-def describe(context: typer.Context) -> None:
-    """Look after the nodes of redlock://: initialise a set, see how nodes stand, have them rejoin."""
-    if context.invoked_subcommand is None:
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(Status.USAGE)
-
-
-@app.command("init", epilog=INIT_EPILOG)
-def init(url: Url = None, json: Json = False) -> None:
+def init(url: str | None, json: bool) -> None:
     """Make one set of nodes that all answer and are all empty.
 
     Whoever comes first does that by itself, unless the URL says init=manual. On nodes that are a set already
@@ -95,8 +68,7 @@ def init(url: Url = None, json: Json = False) -> None:
         print_lines(f"the nodes are set {set_id}")
 
 
-@app.command("status", epilog=STATUS_EPILOG)
-def status(url: Url = None, json: Json = False) -> int:
+def status(url: str | None, json: bool) -> int:
     """Show how every node stands and what to do about those that do not take part."""
     from holdfast import redlock
 
@@ -111,10 +83,7 @@ def status(url: Url = None, json: Json = False) -> int:
     return Status.OK if taking_part > len(found) // 2 else Status.UNAVAILABLE
 
 
-@app.command("rejoin", epilog=REJOIN_EPILOG)
-def rejoin(
-    nodes: Nodes = None, wait: Wait = None, durable: Durable = False, url: Url = None, json: Json = False
-) -> int:
+def rejoin(node: list[str], wait: float | None, durable: bool, url: str | None, json: bool) -> int:
     """Have nodes that forgot take part again.
 
     Waits until nothing that they granted before can still be relied on, tells them every number that a
@@ -125,7 +94,7 @@ def rejoin(
     from .output import print_json, print_table
 
     where = chosen(url)
-    told = redlock.rejoin(where, nodes or None, wait=wait, durable=durable)
+    told = redlock.rejoin(where, node or None, wait=wait, durable=durable)
     if json:
         print_json(told)
     elif told:
@@ -140,3 +109,13 @@ def chosen(url: str | None) -> str:
     if not url:
         raise errors.InvalidArgument("which nodes? write --url redlock://a:6379,b:6379,c:6379")
     return url
+
+
+INIT = Command(init, (URL, JSON), INIT_EPILOG)
+STATUS = Command(status, (URL, JSON), STATUS_EPILOG)
+REJOIN = Command(rejoin, (NODES, WAIT, DURABLE, URL, JSON), REJOIN_EPILOG)
+GROUP = Group(
+    "Look after the nodes of redlock://: initialise a set, see how nodes stand, have them rejoin.",
+    {"init": "redlock:INIT", "status": "redlock:STATUS", "rejoin": "redlock:REJOIN"},
+    EPILOG,
+)

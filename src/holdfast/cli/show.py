@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import holdfast
 
-from .options import DEFAULT_NAMESPACE, Json, Name, Namespace, Url
+from .options import JSON, NAME, NAMESPACE, URL, Command
 
-__all__ = ["EPILOG", "show"]
+__all__ = ["COMMAND", "show"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast show nightly-report
   holdfast show nightly-report --json | jq '.holders[0].pid'
 """
 
 
-def show(name: Name, url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False) -> None:
+def show(name: str, url: str | None, namespace: str, json: bool) -> None:
     """Show who holds a lock, since when, with which token, and who waits, in order."""
     from .describe import as_json, holder_row, state
     from .output import age, print_json, print_pairs, print_table
@@ -40,3 +40,6 @@ def show(name: Name, url: Url = None, namespace: Namespace = DEFAULT_NAMESPACE, 
             for place, waiter in enumerate(lock.waiters, 1)
         ]
         print_table("waiting, in order", ("", "waiter", "mode", "for"), rows)
+
+
+COMMAND = Command(show, (NAME, URL, NAMESPACE, JSON), EPILOG)

@@ -86,7 +86,7 @@ class Supervisor:
             self._channel.send("late")
             return
         try:
-            self._group = self._spawn({**os.environ, **environment}, foreground)
+            self._group = self._spawn(environment, foreground)
         except OSError as error:
             self._channel.send("failed", error.errno)
 

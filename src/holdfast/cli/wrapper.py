@@ -21,9 +21,10 @@ from holdfast import errors
 
 from .child import Child
 from .exits import Status, complain
-from .output import printable
+from .nesting import Held, environment_of, find_around, replace_by
 from .signals import STOPS_WAITING, Inbox, Interrupted
 from .terminal import Terminal, stop_ourselves
+from .waiting import WaitNotice, holders_text
 
 __all__ = ["Plan", "run_under_lock"]
 
@@ -54,6 +55,9 @@ class Plan:
     grace: float
     max_hold: float | None
     status_if_not_granted: int
+    nested: bool
+    """Run under the lease of a run around this one, if there is one."""
+    passes_url: bool
     verbose: bool
 
     def lock(self, client: holdfast.Client) -> holdfast.Lock:
@@ -88,7 +92,12 @@ def run_under_lock(plan: Plan) -> int:
         with Inbox() as inbox:
             client = holdfast.connect(plan.url, namespace=plan.namespace)
             try:
-                return _run(plan, client, child, inbox)
+                with inbox.waiting():
+                    around = find_around(client, plan.name)
+                if around is None:
+                    return _run(plan, client, child, inbox)
+                if not plan.nested:
+                    raise errors.Deadlock(_refusal(plan, around))
             except Interrupted as interruption:
                 plan.tell(f"{interruption}: no longer waiting for {plan.name!r}")
                 return Status.SIGNAL + interruption.signum
@@ -98,6 +107,9 @@ def run_under_lock(plan: Plan) -> int:
                     client.close()
     finally:
         child.close()
+    plan.tell(f"runs under the lease of {around.owner} on {plan.name!r}, token {around.token}")
+    url = {"HOLDFAST_URL": plan.url or client.url} if plan.passes_url else {}
+    return replace_by(plan.command, {**_inherited(plan), **around.environment(plan.namespace), **url})
 
 
 def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int:
@@ -106,11 +118,12 @@ def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int
         lock = plan.lock(client)
         _tell_scope(plan, client)
         try:
-            lease = lock.acquire(blocking=plan.blocking)
+            with WaitNotice(client, plan.name, plan.blocking and (plan.verbose or _at_a_terminal())):
+                lease = lock.acquire(blocking=plan.blocking)
         except errors.InvalidArgument as error:
             raise errors.InvalidArgument(f"{error}{_advice(plan, client)}") from error
     if lease is None:
-        _tell_holders(plan, client)
+        _tell_why_not(plan, client)
         return plan.status_if_not_granted
     granted = time.monotonic()
     plan.tell(f"granted {plan.name!r} with token {lease.token} after {granted - began:.3f} s")
@@ -150,10 +163,9 @@ class Holding:
         self._inbox.handle_job_control()
         self._wants_terminal = self._terminal is not None and self._terminal.to_be_lent_at_once()
         environment = {
-            "HOLDFAST_NAME": self._plan.name,
-            "HOLDFAST_TOKEN": str(self._lease.token),
-            "HOLDFAST_URL": url,
-            "HOLDFAST_NAMESPACE": self._plan.namespace,
+            **_inherited(self._plan),
+            **environment_of(self._lease, self._plan.name, self._plan.namespace),
+            **({"HOLDFAST_URL": url} if self._plan.passes_url else {}),
         }
         self._child.start(environment, self._lease.remaining, self._wants_terminal)
         try:
@@ -285,14 +297,28 @@ def _tell_scope(plan: Plan, client: holdfast.Client) -> None:
             complain(f"needs: {need}")
 
 
-def _tell_holders(plan: Plan, client: holdfast.Client) -> None:
-    if not plan.verbose:
+def _tell_why_not(plan: Plan, client: holdfast.Client) -> None:
+    """One line, unless being held by another is as good as success; then only for those who want to know."""
+    if plan.status_if_not_granted == Status.OK and not plan.verbose:
         return
-    complain(f"{plan.name!r} was not granted")
-    try:
-        holders = client.inspect(plan.name).holders
-    except errors.HoldfastError:
-        return
-    for holder in holders:
-        what = f"{holder.owner} ({holder.metadata.get('command', holder.thread)})"
-        complain(f"held by {printable(what)} for {holder.age:.1f} s, token {holder.token}")
+    within = f" within {plan.timeout:g} s" if plan.timeout else ""
+    known = holders_text(client, plan.name)
+    complain(f"{plan.name!r} was not granted{within}" + (f": {known}" if known else ""))
+
+
+def _refusal(plan: Plan, around: Held) -> str:
+    return (
+        f"{plan.name!r} is held by the run around this one ({around.owner}, token {around.token}): waiting "
+        "for it would never end. Take another name, or run this under the same lease with --nested"
+    )
+
+
+def _inherited(plan: Plan) -> dict[str, str]:
+    """The environment for the command; without --no-url's URL, wherever it came from."""
+    return {key: value for key, value in os.environ.items() if plan.passes_url or key != "HOLDFAST_URL"}
+
+
+def _at_a_terminal() -> bool:
+    with contextlib.suppress(OSError):
+        return os.isatty(2)
+    return False

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..exits import Status
-from ..options import Json
+from ..options import JSON, Command, Option, number
 
 if TYPE_CHECKING:
     from .play import Performance
 
-__all__ = ["EPILOG", "demo"]
+__all__ = ["COMMAND", "demo"]
 
-EPILOG = """\b
+EPILOG = """
 Examples:
   holdfast demo
   holdfast demo --scene 3 --scene 4
   holdfast demo --json | jq .right
 
-\b
 Scenes:
   1  twenty servers fire the same cron job, and one runs it
   2  ten buyers, one unit left, nothing oversold
   3  a holder is stopped for longer than its ttl; its late write is refused
   4  a holder is killed, and the next goes on at once
 
-\b
 Everything happens in a temporary folder with an embedded engine of its own;
 your locks are not touched. It takes about ten seconds, a few when its output
 is not a terminal. Exit status: 0 when everything was right, 1 when something
@@ -37,20 +33,16 @@ was wrong, 130 after Ctrl-C.
 ALL_SCENES = (1, 2, 3, 4)
 STATUS_IF_WRONG = 1
 
-Scenes = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--scene",
-        metavar="N",
-        min=ALL_SCENES[0],
-        max=ALL_SCENES[-1],
-        help="Play this scene only; may be given several times.",
-        show_default=False,
-    ),
-]
+SCENES = Option(
+    ("--scene",),
+    "Play this scene only; may be given several times.",
+    metavar="N",
+    convert=number(ALL_SCENES[0], ALL_SCENES[-1]),
+    many=True,
+)
 
 
-def demo(scene: Scenes = None, json: Json = False) -> int:
+def demo(scene: list[int], json: bool) -> int:
     """Show what locks are for, with real processes, and measure it."""
     from ..signals import Interrupted
     from .play import perform
@@ -88,3 +80,6 @@ def _summarise(performance: Performance, json: bool) -> None:
     print_table("", ("scene", "checked", "measured", ""), rows)
     verdict = "Everything was right" if performance.right else "Something was WRONG"
     print_lines(f"{verdict}. {performance.processes} real processes, {performance.seconds:.1f} s.")
+
+
+COMMAND = Command(demo, (SCENES, JSON), EPILOG)

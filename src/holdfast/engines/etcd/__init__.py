@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...core.urls import URL
@@ -15,6 +15,9 @@ from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
 from .options import PARTS, Options, parse_options
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_engine"]
 
@@ -83,6 +86,12 @@ class EtcdEngine:
         desk = Desk(hooks.client, seconds_for)
         keys = Keys(self._options.prefix, self._namespace)
         return TicketsAsyncio(desk, EtcdAsyncio(self._options, keys, hooks, desk, self._scope))
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._options, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> EtcdEngine:

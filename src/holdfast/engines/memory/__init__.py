@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
@@ -12,6 +12,9 @@ from ...model import Guarantees
 from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
 from ..local import LocalThreads
 from .store import MemoryStore, space
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_engine"]
 
@@ -56,6 +59,12 @@ class MemoryEngine:
         from ..local_asyncio import LocalAsyncio
 
         return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose()
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> MemoryEngine:

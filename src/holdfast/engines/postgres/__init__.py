@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Engine, Hooks, ThreadsAdapter
@@ -18,6 +18,9 @@ from .installing import install_now
 from .schema import script_for_an_administrator
 from .target import Target, target_of_client, target_of_url
 from .threads import PostgresThreads
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_client", "open_engine"]
 
@@ -85,6 +88,12 @@ class PostgresEngine:
     def script(self) -> str:
         """The same, for an administrator to run with psql."""
         return script_for_an_administrator(self._ground.target.schema)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._ground.target, io_timeout, advisory=False)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> Engine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
@@ -18,6 +18,9 @@ from .guarantees import guarantees_of
 from .keys import Space
 from .settings import SHAPES, Settings, settings_from_url
 from .threads import RedisThreads
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_client", "open_engine"]
 
@@ -52,6 +55,12 @@ class RedisEngine:
         from .asyncio import RedisAsyncio
 
         return RedisAsyncio(self._settings, self._space, hooks, self._evicts)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How these very servers stand."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._settings, self._space, io_timeout)
 
     def _evicts(self, policy: str | None) -> None:
         """Found at connect. Said once: it is the operator who can change it."""

@@ -73,6 +73,12 @@ class RedisThreads:
     def source(self) -> str:
         return self._router.source
 
+    def masters(self) -> list[Address]:
+        """Whoever serves us now."""
+        at_once(self.find_out())
+        served = [self._router.home, *self._router.masters]
+        return list(dict.fromkeys(address for address in served if address is not None))
+
     def apply(self, name: str, request: Request) -> Reply:
         home = self._home
         if home is None:

@@ -7,7 +7,7 @@ The URL and its options are described in ``settings.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
@@ -16,6 +16,9 @@ from .keys import Space
 from .running import LINGER_SECONDS
 from .settings import RedlockSettings, settings_from_url
 from .threads import RedlockThreads
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_engine"]
 
@@ -39,6 +42,12 @@ class RedlockEngine:
         from .asyncio import RedlockAsyncio
 
         return RedlockAsyncio(self._settings, self._space, hooks)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._settings, self._space, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedlockEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 from ...core.ops import Pause, Troubled
@@ -19,7 +19,7 @@ from .keys import Space
 from .settings import RedlockSettings, settings_from_url
 from .threads import RedlockThreads
 
-__all__ = ["initialise", "nodes_of", "rejoin", "status"]
+__all__ = ["initialise", "nodes_of", "rejoin", "status", "status_of"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,12 @@ def nodes_of(url: str) -> tuple[str, ...]:
 
 def status(url: str) -> list[Status]:
     """How every node stands. Changes nothing."""
-    with _asking(url) as adapter:
+    return status_of(_settings(url))
+
+
+def status_of(settings: RedlockSettings) -> list[Status]:
+    """The same by settings that are known already."""
+    with _asking_by(settings) as adapter:
         return _insist(adapter, family.status)
 
 
@@ -67,9 +72,12 @@ def _settings(url: str) -> RedlockSettings:
     return settings_from_url(parsed, {})
 
 
+def _asking(url: str) -> AbstractContextManager[RedlockThreads]:
+    return _asking_by(_settings(url))
+
+
 @contextmanager
-def _asking(url: str) -> Iterator[RedlockThreads]:
-    settings = _settings(url)
+def _asking_by(settings: RedlockSettings) -> Iterator[RedlockThreads]:
     hooks = Hooks(secrets.token_hex(8), _nobody, _nobody, IO_SECONDS)
     adapter = RedlockThreads(settings, Space("holdfast"), hooks)
     adapter.quorum.node_seconds = max(settings.node_seconds, NODE_SECONDS)

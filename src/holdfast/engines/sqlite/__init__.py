@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...core.urls import URL
@@ -14,6 +14,9 @@ from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
 from ..local import LocalThreads
 from .place import Place, default_path, is_default, path_of
 from .store import SqliteStore
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["default_url", "open_engine"]
 
@@ -75,6 +78,12 @@ class SqliteEngine:
         from ..local_asyncio import LocalAsyncio
 
         return LocalAsyncio(SqliteStore(self._place, self._namespace, hooks), hooks)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._place, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> SqliteEngine:

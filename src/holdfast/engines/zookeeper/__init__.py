@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
@@ -16,6 +16,9 @@ from ..tickets import TicketsThreads
 from .names import Paths
 from .options import PARTS, Options, parse_client, parse_options
 from .transport import ZooKeeperThreads
+
+if TYPE_CHECKING:
+    from ..findings import Finding
 
 __all__ = ["open_client", "open_engine"]
 
@@ -88,6 +91,12 @@ class ZooKeeperEngine:
 
         desk = Desk(hooks.client, self._seconds_for)
         return TicketsAsyncio(desk, ZooKeeperAsyncio(self._options, self._paths, hooks, desk))
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from .diagnosis import diagnose
+
+        return diagnose(self._options, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> ZooKeeperEngine:

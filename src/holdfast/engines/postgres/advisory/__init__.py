@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ....drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
 from ....errors import InvalidArgument
@@ -13,6 +13,9 @@ from ..installing import install_now
 from ..schema import script_for_an_administrator
 from ..target import Target
 from .threads import AdvisoryThreads
+
+if TYPE_CHECKING:
+    from ...findings import Finding
 
 __all__ = ["SCHEME", "AdvisoryEngine"]
 
@@ -92,3 +95,9 @@ class AdvisoryEngine:
     def script(self) -> str:
         """The same, for an administrator to run with psql."""
         return script_for_an_administrator(self._ground.target.schema)
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """How this very server stands."""
+        from ..diagnosis import diagnose
+
+        return diagnose(self._ground.target, io_timeout, advisory=True)

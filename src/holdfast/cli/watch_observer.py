@@ -1,0 +1,240 @@
+"""What ``holdfast watch`` sees.
+
+Changes come by subscription, so that nothing is asked for while nothing happens. Two things nobody
+announces: a name that is new, and a holder that vanished without anyone waiting for it. For these the
+engine is looked at now and then, at a pace that costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import holdfast.aio
+from holdfast import EngineUnavailable, LockInfo
+
+from .exits import Status, complain
+from .signals import STOPS_WAITING
+from .watch_screens import screen_for
+
+if TYPE_CHECKING:
+    from holdfast.aio import AsyncClient
+
+    from .watch_screens import Screen
+
+__all__ = ["observe"]
+
+LOOK_SECONDS = 2.0
+"""Between two looks for what nobody announces."""
+LOOK_SHARE = 0.05
+"""Of the time, spent on looking at most: where a look takes long there are fewer of them."""
+FORGET_SECONDS = 30.0
+"""A name that came with a prefix and has been free for so long is watched no longer."""
+MOST_SUBSCRIPTIONS = 100
+"""Each is refreshed in the engine every few seconds. What is beyond them is seen at the next look."""
+
+
+async def observe(names: Sequence[str], prefix: str, url: str | None, namespace: str, json: bool) -> int:
+    """Show what changes until a signal comes; return the exit status that says which."""
+    async with holdfast.aio.connect(url, namespace=namespace) as client:
+        if client.guarantees.scope == "process":
+            complain(f"{client.url} keeps locks within one process: there is nothing to see from here")
+        observer = Observer(client, list(dict.fromkeys(names)), prefix)
+        try:
+            with screen_for(json) as screen:
+                return await _show(observer, screen)
+        finally:
+            await observer.close()
+
+
+async def _show(observer: Observer, screen: Screen) -> int:
+    """Put every change on the screen until a signal comes; return the exit status that says which."""
+    signums: list[int] = []
+
+    def stop(signum: int) -> None:
+        signums.append(signum)
+        observer.bell.set()
+
+    loop = asyncio.get_running_loop()
+    for signum in STOPS_WAITING:
+        # What our caller ignores (nohup, a background job of a script) is ignored by us.
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            loop.add_signal_handler(signum, stop, signum)
+    await observer.start()
+    while not signums:
+        for change in observer.take():
+            screen.tell(change)
+        screen.draw(observer.known, observer.trouble)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(observer.bell.wait(), screen.tick_seconds)
+        await asyncio.sleep(screen.pause_seconds)
+    return Status.SIGNAL + signums[0]
+
+
+class Seen:
+    """A name as it was last seen."""
+
+    def __init__(self, info: LockInfo, moment: float) -> None:
+        self.info = info
+        self.moment = moment
+        self.free_since = moment
+        self.times = 0
+        """How often it was heard of, to tell a look that was overtaken by a change."""
+
+
+class Observer:
+    """What is known of the names watched, kept current."""
+
+    def __init__(self, client: AsyncClient, names: Sequence[str], prefix: str) -> None:
+        self._client = client
+        self._names = names
+        self._prefix = prefix
+        self._known: dict[str, Seen] = {}
+        self._news: list[LockInfo] = []
+        self._error: BaseException | None = None
+        self.trouble = ""
+        """Why the engine is out of reach; empty: it is not."""
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._looker: asyncio.Task[None] | None = None
+        self.bell = asyncio.Event()
+        """Rung when there is something to take."""
+
+    async def start(self) -> None:
+        """See what is there, and go on seeing."""
+        await self._look()
+        self._looker = self._begin(self._keep_looking(), self._on_end)
+
+    async def close(self) -> None:
+        """Withdraw the subscriptions."""
+        tasks = [*self._followers.values(), *([self._looker] if self._looker else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def take(self) -> list[LockInfo]:
+        """The changes since the last call, in order. Raises what ended the watching."""
+        self.bell.clear()
+        if self._error is not None:
+            raise self._error
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def known(self) -> list[tuple[LockInfo, float]]:
+        """Everything watched as last seen, and how many seconds ago that was."""
+        now = asyncio.get_running_loop().time()
+        return [(seen.info, now - seen.moment) for seen in self._known.values()]
+
+    def _begin(
+        self, work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(on_end)
+        return task
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self.bell.set()
+
+    def _on_end_of(self, name: str, task: asyncio.Task[None]) -> None:
+        """A name that is no longer followed because the engine went away is so again after the next look."""
+        if not task.cancelled() and isinstance(task.exception(), EngineUnavailable):
+            if self._followers.get(name) is task:
+                del self._followers[name]
+        else:
+            self._on_end(task)
+
+    def _told_of(self, trouble: str) -> None:
+        if self.trouble != trouble:
+            self.trouble = trouble
+            self.bell.set()
+
+    async def _follow(self, name: str) -> None:
+        async with self._client.watch(name) as changes:
+            async for info in changes:
+                self._note(info)
+
+    async def _keep_looking(self) -> None:
+        loop = asyncio.get_running_loop()
+        took_seconds = 0.0
+        while True:
+            await asyncio.sleep(max(LOOK_SECONDS, took_seconds / LOOK_SHARE))
+            began = loop.time()
+            try:
+                await self._look()
+            except EngineUnavailable as error:
+                self._told_of(str(error))
+                took_seconds = 0.0  # It took long to find out; that is no reason to come back late.
+            else:
+                self._told_of("")
+                took_seconds = loop.time() - began
+
+    async def _look(self) -> None:
+        """See what no subscription tells, and follow every name that is there."""
+        heard_before = {name: seen.times for name, seen in self._known.items()}
+        if self._names:
+            found = {name: await self._client.inspect(name) for name in self._names}
+        else:
+            found = {info.name: info for info in await self._client.list(self._prefix)}
+        for name, times in heard_before.items():
+            if self._known[name].times != times:
+                found.pop(name, None)  # What a subscription told meanwhile is newer.
+            elif name not in found:
+                found[name] = _freed(self._known[name].info)
+        for info in found.values():
+            self._note(info)
+        self._forget()
+        for name in found:
+            if name in self._known and name not in self._followers:
+                if len(self._followers) >= MOST_SUBSCRIPTIONS:
+                    break
+                self._followers[name] = self._begin(self._follow(name), partial(self._on_end_of, name))
+
+    def _note(self, info: LockInfo) -> None:
+        now = asyncio.get_running_loop().time()
+        before = self._known.get(info.name)
+        after = self._known[info.name] = Seen(info, now)
+        if before is not None:
+            after.times = before.times + 1
+            if not _in_use(info) and not _in_use(before.info):
+                after.free_since = before.free_since
+        if before is None or _news_of(before.info) != _news_of(info):
+            self._news.append(info)
+            self.bell.set()
+
+    def _forget(self) -> None:
+        """Let go of names that are free; the ones that were asked for stay."""
+        if self._names:
+            return
+        now = asyncio.get_running_loop().time()
+        for name, seen in list(self._known.items()):
+            if not _in_use(seen.info) and now - seen.free_since > FORGET_SECONDS:
+                del self._known[name]
+                follower = self._followers.pop(name, None)
+                if follower is not None:
+                    follower.cancel()
+
+
+def _in_use(info: LockInfo) -> bool:
+    return bool(info.holders or info.waiters or info.value is not None)
+
+
+def _freed(info: LockInfo) -> LockInfo:
+    return dataclasses.replace(info, holders=(), waiters=(), value=None)
+
+
+def _news_of(info: LockInfo) -> tuple[object, ...]:
+    """What makes two sightings differ. Times pass and leases are renewed: that is no news."""
+    return (
+        info.kind,
+        info.limit,
+        info.value,
+        [(holder.client, holder.owner, holder.mode, holder.token) for holder in info.holders],
+        [(waiter.client, waiter.owner, waiter.mode) for waiter in info.waiters],
+    )

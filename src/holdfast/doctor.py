@@ -1,0 +1,39 @@
+"""What can be found out about the very server that a URL names: ``holdfast doctor`` prints it.
+
+for finding in doctor.examine("redis://cache.example.org/0"):
+    print(finding.topic, finding.status, finding.text)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from .core import arguments
+from .engines.findings import Finding
+from .errors import Unsupported
+from .facade import IO_TIMEOUT_SECONDS, engine_for
+
+__all__ = ["Finding", "examine"]
+
+
+@runtime_checkable
+class Diagnosable(Protocol):
+    """An engine that can tell how its server stands."""
+
+    def diagnose(self, io_timeout: float) -> list[Finding]:
+        """Raises EngineUnavailable where nothing can be found out."""
+        ...
+
+
+def examine(
+    url: str | None = None,
+    *,
+    namespace: str = "holdfast",
+    io_timeout: float = IO_TIMEOUT_SECONDS,
+    **options: Any,
+) -> list[Finding]:
+    """Look at the server: its connection, clock, rights, and what its guarantees rest on. Takes no lock."""
+    engine = engine_for(url, namespace, options)
+    if not isinstance(engine, Diagnosable):
+        raise Unsupported(f"{engine.url.partition(':')[0]}:// has nothing to examine")
+    return engine.diagnose(arguments.check_io_timeout(io_timeout))
