@@ -102,6 +102,7 @@ def test_what_is_changed_by_others_again_and_again_is_a_conflict() -> None:
     assert store.written == []
 
 
+@pytest.mark.realtime
 def test_an_awaiting_driver_carries_out_the_same_plans() -> None:
     async def main() -> None:
         store = Versioned(1)

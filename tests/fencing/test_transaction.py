@@ -132,6 +132,7 @@ def test_no_transaction_may_be_open(path: Path) -> None:
     assert invoices(path) == ["the user's own"]
 
 
+@pytest.mark.realtime
 def test_the_resource_is_the_locks_name_or_given(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, ExitStack() as stack:
         locks = stack.enter_context(holdfast.connect("memory://"))

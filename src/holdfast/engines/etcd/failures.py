@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.ops import Refused, Unknown
+from ...core.printable import printable
 from ...errors import EngineUnavailable
 
 __all__ = [
@@ -96,5 +97,4 @@ def told_by_server(details: str) -> str:
     """The first line of what it says, within bounds and with control characters spelled out. It repeats no
     request, and so no secret."""
     line = details[:2000].strip().partition("\n")[0][:200]
-    shown = [each if each.isprintable() else each.encode("unicode_escape").decode() for each in line]
-    return "".join(shown) or "no reason given"
+    return printable(line) or "no reason given"

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 
 from ..findings import Finding, fail, ok, unknown
+from .database import new_database
 from .place import Place, mount_of
 
 __all__ = ["diagnose"]
@@ -16,7 +17,7 @@ __all__ = ["diagnose"]
 
 def diagnose(place: Place, io_timeout: float) -> list[Finding]:
     """Whatever makes the database unusable is raised, as it is when a lock is taken."""
-    place.prepare().close()
+    place.prepare(new_database).close()
     path = place.real_path
     found = os.stat(path)
     return [
