@@ -91,7 +91,7 @@ def test_out_of_reach_is_69(command_line: CommandLine, scheme: str) -> None:
 
 def test_sqlite(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
-    assert "is new" in examined(url)["database"].text
+    assert "write-ahead log" in examined(url)["database"].text, "prepared as the first lock does it"
     with holdfast.connect(url) as locks, locks.lock("x"):
         found = examined(url)
     assert set(statuses(found).values()) == {"ok"}

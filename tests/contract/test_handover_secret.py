@@ -34,8 +34,12 @@ async def test_all_but_the_secret_adopts_nothing(world: World) -> None:
     text = await ann(lease.export)
     fields = fields_of(text)
     seal = seal_of(fields["secret"])
-    guesses = [lease.id, str(lease.token), seal, seal.rpartition("/")[2], world.look("x").holders[0].owner]
-    for secret in [*guesses, fields["secret"][:-1], fields["secret"] + "0"]:
+    told = [str(lease.token), seal, seal.rpartition("/")[2], world.look("x").holders[0].owner]
+    for secret in [*told, fields["secret"] + "0"]:
+        with pytest.raises(InvalidArgument, match="secret"):
+            await eve(world.client().adopt, forged(fields, secret=secret))
+    head, _, random = fields["secret"].rpartition("-")
+    for secret in (lease.id, f"{head}-{random[:-1]}", f"{head}-{random[::-1]}", f"{head}-{'0' * 32}"):
         with pytest.raises(NotHeld, match=r"'x' cannot be adopted: .* secret"):
             await eve(world.client().adopt, forged(fields, secret=secret))
     (holder,) = world.look("x").holders

@@ -232,6 +232,16 @@ def test_a_process_that_was_paused_is_told_so_also_when_a_renewal_was_under_way(
     assert "paused" in str(state.lost_error())
 
 
+def test_a_renewal_that_a_process_sends_when_it_wakes_up_is_not_held_against_the_engine() -> None:
+    """The keeper may run before the timer, and asks at once."""
+    world = World()
+    a = world.client("a")
+    state = a.acquire()
+    state.asked = state.deadline + 0.2, "redis://example"
+    assert state.loss(state.deadline + 0.201) == "expired"
+    assert "paused" in str(state.lost_error())
+
+
 def test_that_renewing_fails_is_logged_once_and_that_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast")
     world = World()

@@ -77,9 +77,9 @@ def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine
 
 def _unknown(scheme: str) -> str:
     near = difflib.get_close_matches(scheme, [*SCHEMES, *ALIASES], n=1)
-    guess = f"did you mean {near[0]}://? " if near else ""
+    guess = f"did you mean {near[0]}://? If not, " if near else ""
     known = ", ".join(f"{each}://" for each in sorted(SCHEMES))
-    return f"no engine is called {scheme!r}: {guess}Use one of {known}"
+    return f"no engine is called {scheme!r}: {guess}use one of {known}"
 
 
 def engine_of_client(client: object, namespace: str, options: Mapping[str, Any]) -> Engine | None:

@@ -33,6 +33,9 @@ ROUNDING_SECONDS: Final = 1e-6
 LATE_SECONDS: Final = 1.0
 """A process that runs tells a loss sooner than this after its time has come: else it was paused."""
 
+UNANSWERED: Final = 0.1
+"""A renewal that has been under way for this part of its ttl may be one that is never answered."""
+
 WARN_AHEAD: Final = 1 / 3
 """A renewal that is not answered is noticed when this part of the ttl is left."""
 
@@ -172,10 +175,17 @@ class LeaseState:
         if self.trouble:
             return "unreachable", self.trouble
         asked = self.asked
-        if asked is not None and now - self.signal_at < LATE_SECONDS:
+        if asked is not None and now - self.signal_at < LATE_SECONDS and self.is_unanswered(self.signal_at):
             sent, engine = asked
             return "unreachable", f"{engine} has not answered for {now - sent:.1f} s"
         return "expired", ""
+
+    def is_unanswered(self, now: float) -> bool:
+        """Whether a renewal is under way that should have been answered by ``now``.
+
+        One that was sent later, by a process that has just woken up, says nothing about the engine.
+        """
+        return self.asked is not None and now - self.asked[0] >= self.ttl * UNANSWERED
 
     def foresee_loss(self, now: float) -> None:
         """The deadline is so near that its holder must be told: from here on it is lost."""

@@ -23,9 +23,6 @@ BATCH_AHEAD = 0.1
 
 RETRY_SECONDS_MAX = 1.0
 
-UNANSWERED = 0.1
-"""A renewal that has been under way for this part of its ttl may be one that is never answered."""
-
 SURPRISES_MAX = 5
 """So often something is cleaned up in vain with an error that nobody expected, before it is given up."""
 
@@ -318,7 +315,7 @@ async def _look_at_clock(book: Book, state: LeaseState, now: float) -> None:
             _bury(book, state)
         return
     asked = state.asked
-    if asked is not None and now >= state.warn_at and now - asked[0] >= state.ttl * UNANSWERED:
+    if asked is not None and now >= state.warn_at and state.is_unanswered(now):
         book.reports.failing((state,), f"no answer for {now - asked[0]:.1f} s", now)
 
 
