@@ -21,10 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 from .core import arguments, handover
 from .core.arguments import Duration, IfLost, Spec
 from .core.handover import Handover
-from .drivers.adapter import Engine
-from .drivers.asyncio import AsyncioDriver, Box, LossCancellation
-from .drivers.clock import boottime
-from .drivers.forks import tell_when_forked
+from .drivers.asyncio import AsyncioDriver, LossCancellation
+from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
@@ -36,11 +34,14 @@ from .facade import (
     max_waiters_of,
 )
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
-from .protocols import locking, records
-from .protocols.book import LeaseState
-from .protocols.describe import describe
-from .protocols.locking import LockCore, ReentrantCore, SharedCore
+from .protocols import locks, records
+from .protocols.client_state import LeaseState
+from .protocols.lock_info import describe
+from .protocols.locks import LockCore, ReentrantCore, SharedCore
 from .rules.requests import Snapshot
+from .runtime.clock import boottime
+from .runtime.forks import register_after_fork
+from .runtime.wakeups_asyncio import LoopWakeup
 
 __all__ = [
     "AsyncClient",
@@ -91,7 +92,7 @@ class AsyncClient:
         self._engine = engine
         self._driver = AsyncioDriver(engine, io_timeout, max_waiters)
         self.namespace = namespace
-        tell_when_forked(self._driver)
+        register_after_fork(self._driver)
 
     def __repr__(self) -> str:
         closed = " closed" if self._driver.closed else ""
@@ -252,12 +253,12 @@ class AsyncClient:
     async def inspect(self, name: str) -> LockInfo:
         """Who holds ``name``, who waits for it, and the value it carries."""
         arguments.check_name(name)
-        return describe(name, await self._driver.run(records.inspect(self._driver.book, name)))
+        return describe(name, await self._driver.run(records.inspect(self._driver.client_state, name)))
 
     async def list(self, prefix: str = "") -> list[LockInfo]:
         """Every name in use that begins with ``prefix``, in the order of their bytes."""
         arguments.check_prefix(prefix)
-        found = await self._driver.run(records.list_names(self._driver.book, prefix))
+        found = await self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
 
     def watch(self, name: str) -> AsyncWatch:
@@ -274,14 +275,16 @@ class AsyncClient:
         arguments.check_name(name)
         arguments.check_token(token)
         told = arguments.check_reason(reason)
-        return await self._driver.run(records.break_lock(self._driver.book, name, token, told))
+        return await self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
 
     async def adopt(self, text: str) -> AsyncLease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
+            records.adopt(
+                self._driver.client_state, given.spec(self.namespace), given.nonce, owner, given.secret
+            )
         )
         return AsyncLease(self, state)
 
@@ -307,12 +310,12 @@ class AsyncLease(BaseLease):
     def release(self) -> Coroutine[Any, Any, None]:
         """Give it back. NotHeld if that was done already, LockLost if it was lost."""
         driver, who = self._client._driver, weakref.ref(_current_task())
-        return driver.call(locking.give_back, driver.book, self._state, None, who)
+        return driver.call(locks.give_back, driver.client_state, self._state, None, who)
 
     async def extend(self, ttl: Duration | None = None) -> None:
         """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
-        seconds = locking.check_extension(self._state, ttl)
-        await self._client._driver.run(locking.extend(self._client._driver.book, self._state, seconds))
+        seconds = locks.check_extension(self._state, ttl)
+        await self._client._driver.run(locks.extend(self._client._driver.client_state, self._state, seconds))
 
     def on_lost(self, callback: Callable[[AsyncLease], object]) -> None:
         """Call ``callback`` with the lease when it is lost, ``grace`` before the deadline; may be async."""
@@ -324,7 +327,7 @@ class AsyncLease(BaseLease):
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = Box(self._client._driver.bind())
+        box = LoopWakeup(self._client._driver.bind())
         self._state.onlookers.append(box.post)
         try:
             until = None if seconds is None else boottime() + seconds
@@ -337,7 +340,7 @@ class AsyncLease(BaseLease):
     async def downgrade(self) -> AsyncLease:
         """A read lease, with a token of its own, in place of this write lease."""
         driver = self._client._driver
-        return await driver.run(locking.downgrade(driver.book, self._state, self._become))
+        return await driver.run(locks.downgrade(driver.client_state, self._state, self._become))
 
     def _become(self, state: LeaseState) -> AsyncLease:
         reader = self._successor = AsyncLease(self._client, state)
@@ -349,12 +352,12 @@ class AsyncLease(BaseLease):
         """Store ``data`` as the name's value; it stays after release for ``retention`` seconds (30 days)."""
         data, seconds = arguments.check_value(data), arguments.check_retention(retention)
         await self._client._driver.run(
-            locking.set_value(self._client._driver.book, self._state, data, seconds)
+            locks.set_value(self._client._driver.client_state, self._state, data, seconds)
         )
 
     async def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        secret = await self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        secret = await self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 
 
@@ -365,7 +368,7 @@ class AsyncLock:
 
     def __init__(self, client: AsyncClient, core: type[LockCore[AsyncLease]], spec: Spec) -> None:
         self._client = client
-        self._core = core(client._driver.book, spec, functools.partial(AsyncLease, client))
+        self._core = core(client._driver.client_state, spec, functools.partial(AsyncLease, client))
         self._cancellations: dict[asyncio.Task[Any], list[LossCancellation]] = {}
 
     def __repr__(self) -> str:
@@ -399,11 +402,11 @@ class AsyncLock:
         task = _current_task()
         driver = self._driver()
         owner = driver.owner_prefix + task.get_name()
-        return driver.call(locking.acquire, core, weakref.ref(task), owner, seconds)
+        return driver.call(locks.acquire, core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Give back this task's lease, or, called by a task without one, the object's current lease."""
-        return self._driver().call(locking.release, self._core, weakref.ref(_current_task()))
+        return self._driver().call(locks.release, self._core, weakref.ref(_current_task()))
 
     async def locked(self) -> bool:
         """Whether anyone holds it."""
@@ -413,7 +416,7 @@ class AsyncLock:
         task = _current_task()
         driver = self._driver()
         owner = driver.owner_prefix + task.get_name()
-        lease = await driver.run(locking.enter(self._core, weakref.ref(task), owner))
+        lease = await driver.run(locks.enter(self._core, weakref.ref(task), owner))
         if self._core.spec.if_lost == "cancel":
             self._cancel_on_loss(task, lease)
         return lease
@@ -437,7 +440,7 @@ class AsyncLock:
                 del self._cancellations[task]
         driver = self._driver()
         if left is None or not driver.closed:  # closing gave it back, and the body's own error comes first
-            await driver.run(locking.leave(self._core, weakref.ref(task), left))
+            await driver.run(locks.leave(self._core, weakref.ref(task), left))
         if left is not None and left is not error:
             raise left
 
@@ -454,7 +457,7 @@ class AsyncLock:
 
     def _driver(self) -> AsyncioDriver:
         driver = self._client._driver
-        self._core.book = driver.book
+        self._core.client_state = driver.client_state
         return driver
 
 
@@ -472,13 +475,13 @@ class AsyncSemaphore(AsyncLock):
     def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
         """Give back ``n`` permits taken through this object, this task's own first."""
         arguments.check_limit(n, "n")
-        return self._driver().call(locking.release_many, self._core, weakref.ref(_current_task()), n)
+        return self._driver().call(locks.release_many, self._core, weakref.ref(_current_task()), n)
 
     async def resize(self, n: int) -> None:
         """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
         arguments.check_limit(n)
         driver = self._driver()
-        await driver.run(records.resize(driver.book, self._core.spec, n))
+        await driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     async def locked(self) -> bool:
         """Whether no permit can be had at once."""
@@ -527,7 +530,7 @@ class AsyncWatch:
 
     async def __aenter__(self) -> AsyncWatch:
         driver = self._client._driver
-        self._nonce, snapshot = await driver.run(records.subscribe(driver.book, self._name))
+        self._nonce, snapshot = await driver.run(records.subscribe(driver.client_state, self._name))
         self._first, self._seen = describe(self._name, snapshot), snapshot
         return self
 
@@ -536,7 +539,7 @@ class AsyncWatch:
     ) -> None:
         driver = self._client._driver
         if not driver.closed:
-            await driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+            await driver.run(records.unsubscribe(driver.client_state, self._name, self._nonce))
 
     async def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
@@ -549,7 +552,7 @@ class AsyncWatch:
         driver = self._client._driver
         seconds = arguments.check_timeout(timeout)
         snapshot = await driver.run(
-            records.next_change(driver.book, self._name, self._nonce, seconds, self._seen)
+            records.next_change(driver.client_state, self._name, self._nonce, seconds, self._seen)
         )
         if snapshot is None:
             return None

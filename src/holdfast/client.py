@@ -15,10 +15,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 from .core import arguments, handover
 from .core.arguments import Duration, IfLost, Spec
 from .core.handover import Handover
-from .drivers.adapter import Engine
-from .drivers.clock import boottime
-from .drivers.forks import tell_when_forked
-from .drivers.threads import Mailbox, ThreadsDriver
+from .drivers.threads import ThreadsDriver
+from .engine_api import Engine
 from .errors import Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
@@ -30,11 +28,14 @@ from .facade import (
     max_waiters_of,
 )
 from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
-from .protocols import locking, records
-from .protocols.book import LeaseState
-from .protocols.describe import describe
-from .protocols.locking import LockCore, ReentrantCore, SharedCore
+from .protocols import locks, records
+from .protocols.client_state import LeaseState
+from .protocols.lock_info import describe
+from .protocols.locks import LockCore, ReentrantCore, SharedCore
 from .rules.requests import Snapshot
+from .runtime.clock import boottime
+from .runtime.forks import register_after_fork
+from .runtime.wakeups import ThreadWakeup
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -77,7 +78,7 @@ class Client:
         self._engine = engine
         self._driver = ThreadsDriver(engine, io_timeout, max_waiters)
         self.namespace = namespace
-        tell_when_forked(self._driver)
+        register_after_fork(self._driver)
         _open_clients.add(self)
 
     def __repr__(self) -> str:
@@ -235,12 +236,12 @@ class Client:
     def inspect(self, name: str) -> LockInfo:
         """Who holds ``name``, who waits for it, and the value it carries."""
         arguments.check_name(name)
-        return describe(name, self._driver.run(records.inspect(self._driver.book, name)))
+        return describe(name, self._driver.run(records.inspect(self._driver.client_state, name)))
 
     def list(self, prefix: str = "") -> list[LockInfo]:
         """Every name in use that begins with ``prefix``, in the order of their bytes."""
         arguments.check_prefix(prefix)
-        found = self._driver.run(records.list_names(self._driver.book, prefix))
+        found = self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
 
     def watch(self, name: str) -> Watch:
@@ -257,14 +258,16 @@ class Client:
         arguments.check_name(name)
         arguments.check_token(token)
         told = arguments.check_reason(reason)
-        return self._driver.run(records.break_lock(self._driver.book, name, token, told))
+        return self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
 
     def adopt(self, text: str) -> Lease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
-            records.adopt(self._driver.book, given.spec(self.namespace), given.nonce, owner, given.secret)
+            records.adopt(
+                self._driver.client_state, given.spec(self.namespace), given.nonce, owner, given.secret
+            )
         )
         return Lease(self, state)
 
@@ -322,12 +325,14 @@ class Lease(BaseLease):
 
     def release(self) -> None:
         """Give it back. NotHeld if that was done already, LockLost if it was lost."""
-        self._client._driver.run(locking.give_back(self._client._driver.book, self._state, who=_calling()))
+        self._client._driver.run(
+            locks.give_back(self._client._driver.client_state, self._state, who=_calling())
+        )
 
     def extend(self, ttl: Duration | None = None) -> None:
         """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
-        seconds = locking.check_extension(self._state, ttl)
-        self._client._driver.run(locking.extend(self._client._driver.book, self._state, seconds))
+        seconds = locks.check_extension(self._state, ttl)
+        self._client._driver.run(locks.extend(self._client._driver.client_state, self._state, seconds))
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call ``callback`` with the lease at its loss, ``grace`` before the deadline, in another thread."""
@@ -339,7 +344,7 @@ class Lease(BaseLease):
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = Mailbox()
+        box = ThreadWakeup()
         self._state.onlookers.append(box.post)
         try:
             until = None if seconds is None else boottime() + seconds
@@ -352,7 +357,7 @@ class Lease(BaseLease):
     def downgrade(self) -> Lease:
         """A read lease, with a token of its own, in place of this write lease."""
         driver = self._client._driver
-        return driver.run(locking.downgrade(driver.book, self._state, self._become))
+        return driver.run(locks.downgrade(driver.client_state, self._state, self._become))
 
     def _become(self, state: LeaseState) -> Lease:
         reader = self._successor = Lease(self._client, state)
@@ -361,11 +366,13 @@ class Lease(BaseLease):
     def set_value(self, data: bytes, *, retention: Duration = arguments.VALUE_RETENTION_SECONDS) -> None:
         """Store ``data`` as the name's value; it stays after release for ``retention`` seconds (30 days)."""
         data, seconds = arguments.check_value(data), arguments.check_retention(retention)
-        self._client._driver.run(locking.set_value(self._client._driver.book, self._state, data, seconds))
+        self._client._driver.run(
+            locks.set_value(self._client._driver.client_state, self._state, data, seconds)
+        )
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
-        secret = self._client._driver.run(locking.export(self._client._driver.book, self._state))
+        secret = self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 
 
@@ -376,7 +383,7 @@ class Lock:
 
     def __init__(self, client: Client, core: type[LockCore[Lease]], spec: Spec) -> None:
         self._client = client
-        self._core = core(client._driver.book, spec, functools.partial(Lease, client))
+        self._core = core(client._driver.client_state, spec, functools.partial(Lease, client))
 
     def __repr__(self) -> str:
         spec = self._core.spec
@@ -442,7 +449,7 @@ class Lock:
         if driver.running_loop() is not None:
             driver.warned()
             warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
-        self._core.book = driver.book
+        self._core.client_state = driver.client_state
         try:
             who, thread = _callers.this
         except AttributeError:
@@ -465,13 +472,13 @@ class Semaphore(Lock):
         """Give back ``n`` permits taken through this object, this thread's own first."""
         arguments.check_limit(n, "n")
         driver, who, _ = self._ready()
-        driver.run(locking.release_many(self._core, who, n))
+        driver.run(locks.release_many(self._core, who, n))
 
     def resize(self, n: int) -> None:
         """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
         arguments.check_limit(n)
         driver, _, _ = self._ready()
-        driver.run(records.resize(driver.book, self._core.spec, n))
+        driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     def locked(self) -> bool:
         """Whether no permit can be had at once."""
@@ -520,7 +527,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         driver = self._client._driver
-        self._nonce, snapshot = driver.run(records.subscribe(driver.book, self._name))
+        self._nonce, snapshot = driver.run(records.subscribe(driver.client_state, self._name))
         self._first, self._seen = describe(self._name, snapshot), snapshot
         return self
 
@@ -529,7 +536,7 @@ class Watch:
     ) -> None:
         driver = self._client._driver
         if not driver.closed:
-            driver.run(records.unsubscribe(driver.book, self._name, self._nonce))
+            driver.run(records.unsubscribe(driver.client_state, self._name, self._nonce))
 
     def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
@@ -541,7 +548,9 @@ class Watch:
             return first
         driver = self._client._driver
         seconds = arguments.check_timeout(timeout)
-        snapshot = driver.run(records.next_change(driver.book, self._name, self._nonce, seconds, self._seen))
+        snapshot = driver.run(
+            records.next_change(driver.client_state, self._name, self._nonce, seconds, self._seen)
+        )
         if snapshot is None:
             return None
         self._seen = snapshot

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from .core import arguments
 from .core.urls import parse_url
-from .drivers.adapter import Engine
-from .drivers.clock import boottime, wall_seconds
+from .engine_api import Engine
 from .engines import default_url, engine_of_client, open_engine
 from .errors import InvalidArgument, Unsupported
 from .model import Fence, Kind, Mode
-from .protocols import locking, records
-from .protocols.book import Book, LeaseState
+from .protocols import locks, records
+from .protocols.client_state import ClientState, LeaseState
+from .runtime.clock import boottime, wall_seconds
 
 __all__ = [
     "IO_TIMEOUT_SECONDS",
@@ -93,7 +93,7 @@ class BaseDriver(Protocol):
     """What a lease needs of its driver."""
 
     closed: bool
-    book: Book
+    client_state: ClientState
 
     @property
     def source(self) -> str: ...
@@ -187,7 +187,7 @@ class BaseLease:
 
     def check(self) -> None:
         """Raise LockLost unless it may still be relied on (NotHeld, if it was released)."""
-        locking.check(self._state, boottime())
+        locks.check(self._state, boottime())
 
     def __reduce__(self) -> Any:
         raise TypeError("a lease cannot be pickled: hand it over with lease.export() and client.adopt(text)")
@@ -205,4 +205,4 @@ class BaseLease:
                 stacklevel=2,
                 source=self,
             )
-            records.dropped(self._client._driver.book, state)
+            records.dropped(self._client._driver.client_state, state)

@@ -17,7 +17,7 @@ import holdfast.aio
 from contract.engines import Driver
 from contract.harness import World
 from holdfast import Client, Guarantees
-from holdfast.drivers.adapter import AsyncioAdapter, Engine, Hooks, Steps, ThreadsAdapter
+from holdfast.engine_api import AdapterContext, AsyncioAdapter, Engine, Steps, ThreadsAdapter
 from holdfast.engines import open_engine
 from holdfast.rules.requests import Reply, Request, Snapshot
 
@@ -48,7 +48,7 @@ class Spy:
         self.before: Callable[[Call], Any] = nothing
         self.after: Callable[[Call], Any] = nothing
         self.linger = self._engine.linger
-        self.lasting = self._engine.lasting
+        self.session_bound = self._engine.session_bound
 
     def asked(self, *kinds: str) -> int:
         """How many calls had a request of one of these kinds in them."""
@@ -62,10 +62,10 @@ class Spy:
     def guarantees(self) -> Guarantees:
         return self._engine.guarantees
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return _ThreadsSpy(self, self._engine.threads(hooks))
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         return _AsyncioSpy(self, self._engine.asyncio(hooks))
 
 
@@ -74,7 +74,7 @@ def _kinds(steps: Steps) -> tuple[str, ...]:
 
 
 class _ThreadsSpy:
-    hearing = None
+    notification_reader = None
 
     def __init__(self, spy: Spy, inner: ThreadsAdapter) -> None:
         self._spy, self._inner = spy, inner
@@ -101,8 +101,8 @@ class _ThreadsSpy:
         call = Call("apply_in_order", _kinds(steps))
         return self._do(call, lambda: self._inner.apply_in_order(steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self._do(Call("tend", _kinds(steps)), lambda: self._inner.tend(steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self._do(Call("tend", _kinds(steps)), lambda: self._inner.renew_batch(steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._do(Call("list_names", ()), lambda: self._inner.list_names(prefix))
@@ -136,8 +136,10 @@ class _AsyncioSpy:
             list[Reply], await self._do(call, lambda: self._inner.apply_in_order(steps, stop_when_refused))
         )
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return cast(list[Reply], await self._do(Call("tend", _kinds(steps)), lambda: self._inner.tend(steps)))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return cast(
+            list[Reply], await self._do(Call("tend", _kinds(steps)), lambda: self._inner.renew_batch(steps))
+        )
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         call = Call("list_names", ())

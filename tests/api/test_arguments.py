@@ -13,7 +13,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import HoldfastError, InvalidArgument
-from holdfast.drivers.adapter import Engine
+from holdfast.engine_api import Engine
 from support import run_python
 
 CONNECT: list[tuple[Any, dict[str, Any], str]] = [

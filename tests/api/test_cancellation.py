@@ -63,7 +63,7 @@ async def sweep(make: Callable[[AsyncClient], Awaitable[Act]], again: bool = Fal
 async def nothing_is_left(client: AsyncClient, observer: holdfast.Client, message: str) -> None:
     def is_clean() -> bool:
         idle = all(not info.holders and not info.waiters for info in observer.list())
-        return idle and not client._driver.book.waiting and not client._driver._boxes
+        return idle and not client._driver.client_state.waiting and not client._driver._boxes
 
     await async_wait_until(is_clean, timeout=5, message=message)
 
@@ -97,7 +97,7 @@ def test_cancelled_while_waiting(kind: str, again: bool) -> None:
         await holder.acquire()
 
         async def let_go_when_somebody_waits() -> None:
-            await async_wait_until(lambda: client._driver.book.waiting)
+            await async_wait_until(lambda: client._driver.client_state.waiting)
             with contextlib.suppress(NotHeld):
                 await holder.release()
 
@@ -212,7 +212,7 @@ def test_a_lock_is_usable_after_a_cancelled_wait() -> None:
             assert held is not None
             for _ in range(3):
                 waiting = asyncio.create_task(lock.acquire())
-                await async_wait_until(lambda: client._driver.book.waiting)
+                await async_wait_until(lambda: client._driver.client_state.waiting)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting

@@ -1,19 +1,19 @@
-"""Waiting for the end of a thread (drivers/ending.py): closing must not stumble over one that just begins."""
+"""Waiting for the end of a thread (``thread_join``): closing must not stumble over one that just begins."""
 
 from __future__ import annotations
 
 import threading
 
-from holdfast.drivers.ending import wait_for_end
+from holdfast.runtime.thread_join import join_thread
 
 
 def test_one_that_has_not_begun_is_not_waited_for() -> None:
-    wait_for_end(threading.Thread(target=print), 10.0)
-    wait_for_end(None, 10.0)
+    join_thread(threading.Thread(target=print), 10.0)
+    join_thread(None, 10.0)
 
 
 def test_nor_is_our_own() -> None:
-    wait_for_end(threading.current_thread(), 10.0)
+    join_thread(threading.current_thread(), 10.0)
 
 
 def test_one_that_runs_is() -> None:
@@ -21,6 +21,6 @@ def test_one_that_runs_is() -> None:
     thread = threading.Thread(target=lambda: ended.wait(10.0))
     thread.start()
     threading.Timer(0.05, ended.set).start()
-    wait_for_end(thread, 10.0)
+    join_thread(thread, 10.0)
     assert ended.is_set()
     assert not thread.is_alive()

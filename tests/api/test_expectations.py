@@ -13,7 +13,7 @@ import holdfast.aio
 from api.spy import SpyWorld
 from contract.harness import held
 from holdfast import Deadlock, EngineUnavailable, InvalidArgument, NotHeld
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 
 # --- a reader that asks for its own write side ----------------------------------------------------
 
@@ -120,7 +120,7 @@ async def test_a_release_inside_that_did_not_get_through(world: SpyWorld) -> Non
 
     def refuse(call: Any) -> None:
         if "Release" in call.asked:
-            raise Refused("out of order")
+            raise NotApplied("out of order")
 
     async with ann.inside(lock):
         world.spy.before = refuse

@@ -48,14 +48,14 @@ async def test_one_that_always_fails_is_lost_alone(world: SpyWorld, error: type[
     ann, client = world.actor(), world.client()
     good, bad = [held(await ann(client.lock(name, ttl=TTL).acquire)) for name in ("good", "bad")]
     adapter = client._driver.adapter
-    inner = adapter.tend
+    inner = adapter.renew_batch
 
     def poisoned(steps: Any) -> Any:
         if any(name == "bad" for name, _ in steps):
             raise error("out of the blue")
         return inner(steps)
 
-    adapter.tend = poisoned  # type: ignore[method-assign]  # to fail for one of them
+    adapter.renew_batch = poisoned  # type: ignore[method-assign]  # to fail for one of them
     assert await ann(bad.wait_lost, timeout=20) is True
     await world.until(renewal_of(good))
     good.check()
@@ -83,9 +83,9 @@ async def test_a_thread_that_ends_is_started_again_and_nothing_is_acquired_meanw
             refused.append(SystemExit())
             raise asyncio.CancelledError if world.driver == "asyncio" else SystemExit
 
-    book = client._driver.book
+    client_state = client._driver.client_state
     runs: list[str] = []
-    book_runs = type(book).runs
+    book_runs = type(client_state).runs
 
     def held_up(self: Any, bell: Any) -> None:
         if refused and not go_on.is_set():
@@ -95,14 +95,14 @@ async def test_a_thread_that_ends_is_started_again_and_nothing_is_acquired_meanw
 
     go_on = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(book), "runs", held_up)
+        patch.setattr(type(client_state), "runs", held_up)
         world.spy.before = end
-        await world.until(lambda: "keeper" in book.halted)
+        await world.until(lambda: "keeper" in client_state.halted)
         with pytest.raises(EngineUnavailable, match="started again"):
             await ann(client.lock("y").acquire)
         assert not world.look("y").locked
         go_on.set()
-        await world.until(lambda: not book.halted)
+        await world.until(lambda: not client_state.halted)
     await ann(held(await ann(client.lock("y").acquire)).release)
     await world.until(renewal_of(lease))
     lease.check()
@@ -125,7 +125,7 @@ def test_no_more_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
                 client.lock("x").acquire()
         with pytest.raises(EngineUnavailable, match="started again"):
             client.lock("x").acquire()  # and it is started
-        wait_until(lambda: not client._driver.book.halted)
+        wait_until(lambda: not client._driver.client_state.halted)
         lock = client.lock("x", timeout=10)
         assert lock.acquire() is not None, "what was granted before was given back"
         lock.release()

@@ -92,7 +92,7 @@ def test_what_is_remembered_of_holders_that_are_gone_does_not_grow() -> None:
             lease, _ = in_thread(client.rlock(f"x{number}").acquire)
             assert lease is not None
             lease.release()
-        assert len(client._driver.book.holds) < 200
+        assert len(client._driver.client_state.holds) < 200
 
 
 # --- one object, many threads -------------------------------------------------------------------

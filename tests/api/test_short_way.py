@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Client, EngineUnavailable, LockLost, LockTimeout, NotHeld
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.drivers.threads import ThreadsDriver
 
 
@@ -26,7 +26,7 @@ def scripts(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     run = ThreadsDriver.run
 
     def noting(self: ThreadsDriver, script: Any, even_if_closed: bool = False) -> Any:
-        if not even_if_closed or script.__name__ not in ("keep", "watch_deadlines", "close"):
+        if not even_if_closed or script.__name__ not in ("renewal_loop", "deadline_loop", "close"):
             begun.append(script.__name__)
         return run(self, script, even_if_closed)
 
@@ -68,15 +68,15 @@ def test_one_that_is_taken_is_waited_for_by_a_script(client: Client, scripts: li
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("failure", [Refused("busy"), Unknown("no answer")])
+@pytest.mark.parametrize("failure", [NotApplied("busy"), OutcomeUnknown("no answer")])
 def test_trouble_with_the_first_request_is_outlasted(
     client: Client, monkeypatch: pytest.MonkeyPatch, failure: Exception, after: bool
 ) -> None:
     lock = client.lock("x")
-    fail_once(client, monkeypatch, failure, after and isinstance(failure, Unknown))
+    fail_once(client, monkeypatch, failure, after and isinstance(failure, OutcomeUnknown))
     lease = lock.acquire(timeout=5)
     assert lease is not None
-    fail_once(client, monkeypatch, failure, after and isinstance(failure, Unknown))
+    fail_once(client, monkeypatch, failure, after and isinstance(failure, OutcomeUnknown))
     lock.release()
     with pytest.raises(NotHeld):
         lease.release()

@@ -14,7 +14,7 @@ from api.spy import Call, SpyWorld, nothing
 from contract.engines import takes_seconds
 from contract.harness import held
 from holdfast import EngineUnavailable, Lease, LockLost, NotHeld
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.engines.memory.store import space
 from support import renewal_of
 
@@ -64,7 +64,7 @@ class Gate:
 async def test_a_grant_whose_reply_was_lost_is_recognised(world: SpyWorld) -> None:
     """The same attempt asks again, and the engine knows its own: one grant, one token."""
     ann, lock = world.actor(), world.client().lock("x")
-    world.spy.after = failing(Unknown, "Acquire", times=1)
+    world.spy.after = failing(OutcomeUnknown, "Acquire", times=1)
     lease = held(await ann(lock.acquire))
     assert world.spy.asked("Acquire") == 2
     info = world.look("x")
@@ -101,7 +101,7 @@ async def test_a_grant_that_comes_too_late_is_no_grant(world: SpyWorld) -> None:
     lease.check()
 
 
-@pytest.mark.parametrize("kind", [Refused, Unknown])
+@pytest.mark.parametrize("kind", [NotApplied, OutcomeUnknown])
 async def test_trouble_that_passes_is_outlasted(world: SpyWorld, kind: type[Exception]) -> None:
     ann, lock = world.actor(), world.client().lock("x")
     world.spy.before = failing(kind, "Acquire", times=3)
@@ -109,7 +109,7 @@ async def test_trouble_that_passes_is_outlasted(world: SpyWorld, kind: type[Exce
     assert world.spy.asked("Acquire") == 4
 
 
-@pytest.mark.parametrize("kind", [Refused, Unknown])
+@pytest.mark.parametrize("kind", [NotApplied, OutcomeUnknown])
 async def test_an_engine_that_cannot_be_reached(world: SpyWorld, kind: type[Exception]) -> None:
     """Never queued: an error after io_timeout, however long one would have waited for the lock."""
     ann, lock = world.actor(), world.client(io_timeout=0.3).lock("x")
@@ -125,7 +125,7 @@ async def test_an_engine_that_cannot_be_reached(world: SpyWorld, kind: type[Exce
 
 async def test_the_timeout_bounds_the_wait_for_a_dead_engine_too(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client(io_timeout=30).lock("x")
-    world.spy.before = failing(Refused, "Acquire")
+    world.spy.before = failing(NotApplied, "Acquire")
     began = time.monotonic()
     with pytest.raises(EngineUnavailable):
         await ann(lock.acquire, timeout=0.2)
@@ -135,8 +135,8 @@ async def test_the_timeout_bounds_the_wait_for_a_dead_engine_too(world: SpyWorld
 async def test_what_a_lost_attempt_left_is_cleaned_up_when_the_engine_is_back(world: SpyWorld) -> None:
     """Every reply was lost: it was granted all the same, and the keeper withdraws it."""
     ann, lock = world.actor(), world.client(io_timeout=0.2).lock("x")
-    world.spy.after = failing(Unknown, "Acquire")
-    world.spy.before = failing(Refused, "Withdraw")
+    world.spy.after = failing(OutcomeUnknown, "Acquire")
+    world.spy.before = failing(NotApplied, "Withdraw")
     with pytest.raises(EngineUnavailable):
         await ann(lock.acquire)
     assert world.look("x").locked
@@ -151,7 +151,7 @@ async def test_once_queued_it_waits_for_the_engine_to_come_back(world: SpyWorld)
     await ann(lock.acquire)
     waiting = bob(client.lock("x").acquire, timeout=30)
     await world.until_waiting("x", 1)
-    world.spy.before = failing(Refused, "Acquire")
+    world.spy.before = failing(NotApplied, "Acquire")
     await ann(lock.release)
     await world.until(lambda: world.spy.asked("Acquire") > 8)
     assert not waiting.done()
@@ -165,7 +165,7 @@ async def test_once_queued_it_gives_up_at_its_timeout(world: SpyWorld) -> None:
     await ann(client.lock("x", ttl=20).acquire)
     waiting = bob(client.lock("x").acquire, timeout=1.0)
     await world.until_waiting("x", 1, unless=waiting)
-    world.spy.before = failing(Refused, "Acquire", "Withdraw", "Refresh")
+    world.spy.before = failing(NotApplied, "Acquire", "Withdraw", "Refresh")
     (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
     assert outcome is None or isinstance(outcome, EngineUnavailable)
     world.spy.before = nothing
@@ -188,7 +188,7 @@ async def test_an_engine_that_refuses_to_work_is_not_asked_again(world: SpyWorld
 async def test_a_release_that_failed_can_be_called_again(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client(io_timeout=0.1).lock("x", ttl=20)
     lease = held(await ann(lock.acquire))
-    world.spy.before = failing(Refused, "Release")
+    world.spy.before = failing(NotApplied, "Release")
     with pytest.raises(EngineUnavailable):
         await ann(lock.release)
     assert lock.lease is lease
@@ -202,7 +202,7 @@ async def test_a_release_that_failed_can_be_called_again(world: SpyWorld) -> Non
 async def test_a_release_of_the_lease_that_failed_can_be_called_again(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client(io_timeout=0.1).rlock("x", ttl=20)
     lease = held(await ann(lock.acquire))
-    world.spy.before = failing(Refused, "Release")
+    world.spy.before = failing(NotApplied, "Release")
     with pytest.raises(EngineUnavailable):
         await ann(lease.release)
     world.spy.before = nothing
@@ -213,7 +213,7 @@ async def test_a_release_of_the_lease_that_failed_can_be_called_again(world: Spy
 async def test_a_release_whose_reply_was_lost_is_a_release(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client().lock("x", ttl=20)
     await ann(lock.acquire)
-    world.spy.after = failing(Unknown, "Release", times=1)
+    world.spy.after = failing(OutcomeUnknown, "Release", times=1)
     await ann(lock.release)
     assert not world.look("x").locked
     assert await ann(lock.acquire, timeout=0) is not None
@@ -226,7 +226,7 @@ async def test_with_leaves_a_release_that_failed_to_the_keeper(
     ann, lock = world.actor(), world.client(io_timeout=0.1).lock("x", ttl=20)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         async with ann.inside(lock):
-            world.spy.before = failing(Refused, "Release", times=3)
+            world.spy.before = failing(NotApplied, "Release", times=3)
     assert "background" in caplog.text
     await world.until_free("x")
 
@@ -235,7 +235,7 @@ async def test_with_leaves_a_release_that_failed_to_the_keeper(
 
 
 @takes_seconds
-@pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
+@pytest.mark.parametrize("kind", [NotApplied, OutcomeUnknown, EngineUnavailable])
 async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[Exception]) -> None:
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
@@ -247,7 +247,7 @@ async def test_a_renewal_that_fails_is_tried_again(world: SpyWorld, kind: type[E
 
 
 @takes_seconds
-@pytest.mark.parametrize("kind", [Refused, Unknown, EngineUnavailable])
+@pytest.mark.parametrize("kind", [NotApplied, OutcomeUnknown, EngineUnavailable])
 async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: type[Exception]) -> None:
     """Told at the local deadline, once; then the object can be used again."""
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
@@ -363,9 +363,9 @@ async def test_renewals_of_everything_held_go_together(world: SpyWorld) -> None:
 
 async def test_looking_is_tried_again_and_given_up(world: SpyWorld) -> None:
     ann, client = world.actor(), world.client(io_timeout=0.2)
-    world.spy.before = failing(Refused, "Inspect", "Break", times=2)
+    world.spy.before = failing(NotApplied, "Inspect", "Break", times=2)
     assert (await ann(client.inspect, "x")).kind is None
-    world.spy.before = failing(Refused, "Inspect", "Break")
+    world.spy.before = failing(NotApplied, "Inspect", "Break")
     with pytest.raises(EngineUnavailable):
         await ann(client.inspect, "x")
     with pytest.raises(EngineUnavailable):
@@ -373,7 +373,7 @@ async def test_looking_is_tried_again_and_given_up(world: SpyWorld) -> None:
 
     def list_fails(call: Call) -> None:
         if call.method == "list_names":
-            raise Refused("out of order")
+            raise NotApplied("out of order")
 
     world.spy.before = list_fails
     with pytest.raises(EngineUnavailable):
@@ -383,7 +383,7 @@ async def test_looking_is_tried_again_and_given_up(world: SpyWorld) -> None:
 async def test_closing_when_the_engine_is_gone(world: SpyWorld) -> None:
     ann, client = world.actor(), world.client(io_timeout=30)
     await ann(client.lock("x").acquire)
-    world.spy.before = failing(Refused, "Release", "Withdraw")
+    world.spy.before = failing(NotApplied, "Release", "Withdraw")
     began = time.monotonic()
     await ann(client.close)
     assert time.monotonic() - began < 10

@@ -266,8 +266,10 @@ class World:
         """As the engine shows; where it has no queue to show, as the clients of this world know."""
         if "queue" not in lacks(self.url):
             return len(self.look(name).waiters)
-        books = [client._driver.book for client in self._clients]
-        return sum(1 for book in books for each in list(book.waiting.values()) if each.name == name)
+        books = [client._driver.client_state for client in self._clients]
+        return sum(
+            1 for client_state in books for each in list(client_state.waiting.values()) if each.name == name
+        )
 
     def seen(self, name: str) -> Seen:
         """The lease of its first holder, as somebody else sees it."""

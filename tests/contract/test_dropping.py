@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.harness import World, held
 from holdfast import Client, Lease, LockLost
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols.client_state import LeaseState
 
 TTL = 0.3
 """Of both: some engines carry leases of one ttl together."""

@@ -13,7 +13,7 @@ import pytest
 from contract.engines import needs
 from contract.harness import Actor, World, held
 from holdfast import Client, InvalidArgument, Lock, LockLost, LockTimeout, NotHeld
-from holdfast.protocols.records.acquiring import LOOK_AGAIN_SECONDS
+from holdfast.protocols.records.acquisition import LOOK_AGAIN_SECONDS
 
 # Kinds of lock that exclude everybody else: what is said of a lock holds for each of them.
 Make = Callable[[Client, float | None], Lock]

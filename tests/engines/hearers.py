@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.drivers.adapter import Hearing
+from holdfast.engine_api import NotificationReader
 from support import wait_until
 
 __all__ = ["Hearer", "is_polling"]
@@ -24,7 +24,7 @@ def is_polling(thread: threading.Thread) -> bool:
 class Hearer(threading.Thread):
     """Hears until the block ends; in the block it waits already."""
 
-    def __init__(self, hearing: Hearing, seconds: float = LONG_SECONDS) -> None:
+    def __init__(self, hearing: NotificationReader, seconds: float = LONG_SECONDS) -> None:
         super().__init__(name="hearer")
         self._hearing = hearing
         self._seconds = seconds

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.engines.hearing import OneHears
+from holdfast.runtime.exclusive_reader import ExclusiveReader
 
 LONG_SECONDS = 20.0
 
 
-class Pipe(OneHears):
+class Pipe(ExclusiveReader):
     """Hears a pipe; what comes there is dealt with by ``then``."""
 
     def __init__(self, then: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Looking for an answer before sleeping for it (engines/looking.py)."""
+"""Looking for an answer before sleeping for it (runtime/adaptive_spin.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.engines import looking
-from holdfast.engines.looking import TRY_AGAIN_EVERY, VAIN_LOOKS_MAX, Looks
+from holdfast.runtime import adaptive_spin
+from holdfast.runtime.adaptive_spin import FAILED_SPINS_MAX, PROBE_EVERY, AdaptiveSpin
 
 
 @pytest.fixture
@@ -29,36 +29,36 @@ def poll_of(descriptor: int) -> select.poll:
 
 def test_what_is_there_is_seen(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"!")
-    assert Looks().look(poll_of(pipe[0])) == [(pipe[0], select.POLLIN)]
+    assert AdaptiveSpin().spin_poll(poll_of(pipe[0])) == [(pipe[0], select.POLLIN)]
 
 
 def test_what_comes_while_we_look_is_seen(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may run between two looks: so also the one we wait for, where there is but one processor."""
-    monkeypatch.setattr(looking, "LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(looking, "let_others_run", lambda: os.write(pipe[1], b"!"))
-    assert Looks().look(poll_of(pipe[0]))
+    monkeypatch.setattr(adaptive_spin, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(adaptive_spin, "let_others_run", lambda: os.write(pipe[1], b"!"))
+    assert AdaptiveSpin().spin_poll(poll_of(pipe[0]))
 
 
 def test_a_look_in_vain_ends(pipe: tuple[int, int]) -> None:
-    assert Looks().look(poll_of(pipe[0])) == []
+    assert AdaptiveSpin().spin_poll(poll_of(pipe[0])) == []
 
 
 def test_where_it_is_in_vain_it_is_left_off_and_tried_now_and_then() -> None:
-    looks = Looks()
-    looked = [looks.until() > 0.0 for _ in range(4 * TRY_AGAIN_EVERY)]
-    assert all(looked[:VAIN_LOOKS_MAX])
-    assert looked[VAIN_LOOKS_MAX:].count(True) == 3
+    looks = AdaptiveSpin()
+    looked = [looks.next_deadline() > 0.0 for _ in range(4 * PROBE_EVERY)]
+    assert all(looked[:FAILED_SPINS_MAX])
+    assert looked[FAILED_SPINS_MAX:].count(True) == 3
 
 
 def test_one_answer_that_came_soon_and_it_is_worth_it_again(pipe: tuple[int, int]) -> None:
-    looks = Looks()
-    while looks.until():
+    looks = AdaptiveSpin()
+    while looks.next_deadline():
         pass
     looks.found()
-    assert looks.until() > time.monotonic()
-    while looks.until():
+    assert looks.next_deadline() > time.monotonic()
+    while looks.next_deadline():
         pass
     os.write(pipe[1], b"!")
-    while not looks.look(poll_of(pipe[0])):
+    while not looks.spin_poll(poll_of(pipe[0])):
         pass
-    assert looks.until() > time.monotonic()
+    assert looks.next_deadline() > time.monotonic()

@@ -18,8 +18,8 @@ import holdfast
 import holdfast.aio
 from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import Etcd, PostgreSQL, Redis
-from holdfast.protocols.book import Book
-from holdfast.protocols.records import acquiring, giving_back
+from holdfast.protocols.client_state import ClientState
+from holdfast.protocols.records import acquisition, releases
 
 SECONDS = 2.5
 """Half of ``io_timeout``, and five times what is promised."""
@@ -168,13 +168,13 @@ def test_a_little_time_is_kept_as_well(driver: str, serve: Callable[[bytes | Non
 def withdrawals(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What clients have their keepers clean up: it is waited for, for up to a second."""
     asked: list[object] = []
-    clean_up = giving_back.clean_up
+    clean_up = releases.clean_up
 
-    async def noting(book: Book, name: str, ttl: float, request: Any, wait: bool) -> None:
+    async def noting(client_state: ClientState, name: str, ttl: float, request: Any, wait: bool) -> None:
         asked.append(request)
-        await clean_up(book, name, ttl, request, wait)
+        await clean_up(client_state, name, ttl, request, wait)
 
-    monkeypatch.setattr(acquiring, "clean_up", noting)
+    monkeypatch.setattr(acquisition, "clean_up", noting)
     return asked
 
 

@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from faults.children import acting, holding, waiting
 from holdfast import Client, fencing
-from holdfast.rules import handing
-from holdfast.rules.handing import CAME_SECONDS
+from holdfast.rules import handoff
+from holdfast.rules.handoff import CAME_SECONDS
 from support import Seen, renewal_of, wait_until
 from support.servers import shared_redis
 
@@ -111,7 +111,7 @@ def test_a_waiter_that_stands_still_since_just_now_costs_its_ttl(
     sqlite_url: str, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is handed the lock, as if it stood still just after it had it."""
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
     lock = locks.lock("x")
     lock.acquire()
     with waiting(sqlite_url, ttl=1.5) as waiter:

@@ -19,11 +19,11 @@ from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import link_of
 from faults.children import holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost
-from holdfast.drivers.clock import boottime
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import ZooKeeper
 from holdfast.lab.servers.ports import free_port
-from holdfast.protocols.tickets.taking import LOOK_IN_SECONDS
+from holdfast.protocols.tickets.acquisition import LOOK_IN_SECONDS
+from holdfast.runtime.clock import boottime
 from support import async_wait_until, run_python, wait_until
 
 pytestmark = pytest.mark.engine("zookeeper")
@@ -264,7 +264,7 @@ def test_what_was_lost_while_the_server_was_away_is_free_when_it_is_back(
     lease = taken(client)
     server.kill()
     assert lease.wait_lost(timeout=20)
-    wait_until(lambda: not client._driver.book.jobs, timeout=20, message="it goes on giving back")
+    wait_until(lambda: not client._driver.client_state.jobs, timeout=20, message="it goes on giving back")
     server.start()
     kept = taken(client, "y")
     newer = taken(other)

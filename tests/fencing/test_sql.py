@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import fencing
-from holdfast.drivers.clock import wall_us
 from holdfast.errors import HoldfastError, InvalidArgument, StaleToken
 from holdfast.fencing.arguments import Presentable, mark_of
 from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.sql import table_of
 from holdfast.model import Fence, Mode
+from holdfast.runtime.clock import wall_us
 
 NOW_US = wall_us()
 """As large as tokens are."""

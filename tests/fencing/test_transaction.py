@@ -15,9 +15,9 @@ import pytest
 import holdfast
 from holdfast import fencing
 from holdfast.core.tokens import MAX_AHEAD_US, is_plausible
-from holdfast.drivers.clock import wall_us
 from holdfast.errors import HoldfastError, InvalidArgument, StaleToken
 from holdfast.model import Fence
+from holdfast.runtime.clock import wall_us
 
 
 @dataclass(frozen=True)

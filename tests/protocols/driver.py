@@ -15,33 +15,33 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from holdfast.core.arguments import Spec
-from holdfast.core.ops import (
+from holdfast.core.effects import (
     Apply,
     ApplyInOrder,
-    Bell,
-    Doze,
+    Effect,
     Listen,
     ListNames,
     Nonce,
+    NotApplied,
+    Notify,
     Now,
-    Op,
+    OutcomeUnknown,
     Pause,
-    Post,
-    Refused,
-    Script,
+    ProtocolCoroutine,
+    RenewBatch,
     Signal,
-    Tend,
-    Unknown,
+    SleepUntil,
+    TimerName,
     Unlisten,
     Wait,
 )
 from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
-from holdfast.protocols.book import Book, LeaseState
-from holdfast.protocols.keeper import keep, watch_deadlines
-from holdfast.rules import handing, transitions
+from holdfast.protocols.client_state import ClientState, LeaseState
+from holdfast.protocols.keeper import deadline_loop, renewal_loop
+from holdfast.rules import handoff, transitions
 from holdfast.rules.record import EMPTY, Record
-from holdfast.rules.requests import Handed, Inspect, Request, Snapshot, Wake
+from holdfast.rules.requests import Handoff, Inspect, Request, Snapshot, Wake
 from holdfast.rules.transitions import Step, apply, apply_in_order
 
 T = TypeVar("T")
@@ -82,25 +82,25 @@ class Fault:
     """How long the reply takes; infinity: for ever."""
 
 
-REFUSED = Fault(Refused("refused"), arrives=False)
-LOST_REQUEST = Fault(Unknown("no answer"), arrives=False)
-LOST_REPLY = Fault(Unknown("no answer"))
+REFUSED = Fault(NotApplied("refused"), arrives=False)
+LOST_REQUEST = Fault(OutcomeUnknown("no answer"), arrives=False)
+LOST_REPLY = Fault(OutcomeUnknown("no answer"))
 DOWN = Fault(EngineUnavailable("down for good"), arrives=False)
 HANGS = Fault(arrives=False, answered_in=float("inf"))
 
 
 def late_copy(seconds: float) -> Fault:
     """The caller is told nothing; the request arrives all the same, later."""
-    return Fault(Unknown("no answer"), arrives_in=seconds)
+    return Fault(OutcomeUnknown("no answer"), arrives_in=seconds)
 
 
 def slow_reply(seconds: float) -> Fault:
     return Fault(answered_in=seconds)
 
 
-EngineOp = Apply | ApplyInOrder | Tend | ListNames
-ENGINE_OPS = (Apply, ApplyInOrder, Tend, ListNames)
-Faults = Callable[[Op], Fault | None]
+EngineOp = Apply | ApplyInOrder | RenewBatch | ListNames
+ENGINE_OPS = (Apply, ApplyInOrder, RenewBatch, ListNames)
+Faults = Callable[[Effect], Fault | None]
 
 
 @dataclass(eq=False)
@@ -108,8 +108,8 @@ class Task(Generic[T]):
     """One script under way."""
 
     client: Client
-    script: Script[T]
-    ops: list[Op] = field(default_factory=list)
+    script: ProtocolCoroutine[T]
+    ops: list[Effect] = field(default_factory=list)
     faults: Faults | None = None
     interrupt_at: int | None = None
     """The number of the operation at which a KeyboardInterrupt comes."""
@@ -142,11 +142,11 @@ class Box:
 
     def __init__(self) -> None:
         self.posted = False
-        self.brought: list[Handed | None] = []
+        self.brought: list[Handoff | None] = []
         """By the wake-ups since the last time."""
         self.waiter: Task[Any] | None = None
 
-    def fetch(self) -> Handed | None:
+    def fetch(self) -> Handoff | None:
         """One that brought nothing asks to look, whatever others brought."""
         brought, self.brought = self.brought, []
         return None if not brought or None in brought else brought[-1]
@@ -163,12 +163,14 @@ class Client:
         self.faults: Faults | None = None
         """For every script of this client, the keeper's too."""
         self.boxes: dict[str, Box] = {}
-        self.bells: dict[Bell, Box] = {"keeper": Box(), "timer": Box()}
-        self.services: dict[Bell, Task[None]] = {}
-        self.rings: list[tuple[float, Bell]] = []
+        self.bells: dict[TimerName, Box] = {"keeper": Box(), "timer": Box()}
+        self.services: dict[TimerName, Task[None]] = {}
+        self.rings: list[tuple[float, TimerName]] = []
         self.signals: list[tuple[float, LeaseState]] = []
         self.count = itertools.count(1)
-        self.book = Book(name, IO_TIMEOUT_SECONDS, linger, self.ring, self.tell_time, self.new_nonce)
+        self.client_state = ClientState(
+            name, IO_TIMEOUT_SECONDS, linger, self.ring, self.tell_time, self.new_nonce
+        )
 
     def tell_time(self) -> float:
         self.world.pass_without_driver(Now())
@@ -178,31 +180,31 @@ class Client:
         self.world.pass_without_driver(Nonce())
         return f"{self.name}-{next(self.count)}"
 
-    def ring(self, bell: Bell) -> None:
+    def ring(self, bell: TimerName) -> None:
         self.rings.append((self.world.now, bell))
         self.world.post(self.bells[bell])
         if bell not in self.services:
-            script = keep if bell == "keeper" else watch_deadlines
-            self.services[bell] = self.world.start(self, script(self.book))
+            script = renewal_loop if bell == "keeper" else deadline_loop
+            self.services[bell] = self.world.start(self, script(self.client_state))
 
-    def post(self, nonce: str, handed: Handed | None = None) -> None:
+    def post(self, nonce: str, handed: Handoff | None = None) -> None:
         if nonce in self.boxes:
             self.boxes[nonce].brought.append(handed)
             self.world.post(self.boxes[nonce])
         else:
-            self.book.nudge(nonce)
+            self.client_state.wake_background(nonce)
 
-    def start(self, script: Script[T], faults: Faults | None = None) -> Task[T]:
+    def start(self, script: ProtocolCoroutine[T], faults: Faults | None = None) -> Task[T]:
         return self.world.start(self, script, faults)
 
-    def run(self, script: Script[T], faults: Faults | None = None) -> T:
+    def run(self, script: ProtocolCoroutine[T], faults: Faults | None = None) -> T:
         """Run a script to its end and return its result."""
         return self.world.finish(self.start(script, faults)).result
 
     def acquire(
         self, spec: Spec = SPEC, timeout: float | None = 0.0, faults: Faults | None = None
     ) -> LeaseState:
-        state = self.run(records.acquire(self.book, spec, f"host/1/{self.name}", timeout), faults)
+        state = self.run(records.acquire(self.client_state, spec, f"host/1/{self.name}", timeout), faults)
         assert isinstance(state, LeaseState)
         return state
 
@@ -212,7 +214,7 @@ class Client:
 
     def tended(self) -> list[tuple[tuple[str, Request], ...]]:
         keeper = self.services.get("keeper")
-        return [] if keeper is None else [op.steps for op in keeper.ops if isinstance(op, Tend)]
+        return [] if keeper is None else [op.steps for op in keeper.ops if isinstance(op, RenewBatch)]
 
 
 class World:
@@ -223,7 +225,7 @@ class World:
     def __init__(self, linger: float = LINGER_SECONDS, hands_over: bool = False) -> None:
         self.now = 1000.0
         self.linger = linger
-        self.rule = handing.apply if hands_over else transitions.apply
+        self.rule = handoff.apply if hands_over else transitions.apply
         """Where locks are handed over, the wake-up brings them along."""
         self.records: dict[str, Record] = {}
         self.clients: dict[str, Client] = {}
@@ -249,7 +251,7 @@ class World:
 
     # --- running -------------------------------------------------------------------------------
 
-    def start(self, client: Client, script: Script[T], faults: Faults | None = None) -> Task[T]:
+    def start(self, client: Client, script: ProtocolCoroutine[T], faults: Faults | None = None) -> Task[T]:
         task = Task(client, script, faults=faults)
         self._tasks.append(task)
         self._ready.append((task, None, None))
@@ -283,7 +285,7 @@ class World:
         return True
 
     @staticmethod
-    def _woken(task: Task[Any], box: Box) -> Handed | bool:
+    def _woken(task: Task[Any], box: Box) -> Handoff | bool:
         """What the wake-ups brought that came before it goes on. With the lock, listening ends."""
         op, handed = task.ops[-1], box.fetch()
         if handed is not None and isinstance(op, Wait):
@@ -309,7 +311,7 @@ class World:
         task.ops.append(op)
         self._perform(task, op)
 
-    def pass_without_driver(self, op: Op) -> None:
+    def pass_without_driver(self, op: Effect) -> None:
         """What a script asks of its book counts as an operation all the same: an interrupt may come here."""
         task = self._running
         if task is not None:
@@ -325,7 +327,7 @@ class World:
 
     # --- operations ----------------------------------------------------------------------------
 
-    def _perform(self, task: Task[Any], op: Op) -> None:
+    def _perform(self, task: Task[Any], op: Effect) -> None:
         if task.interrupt_at == len(task.ops) - 1:
             self._interrupt(task, op)
         elif isinstance(op, ENGINE_OPS):
@@ -333,11 +335,11 @@ class World:
         else:
             self._act(task, op)
 
-    def _interrupt(self, task: Task[Any], op: Op) -> None:
+    def _interrupt(self, task: Task[Any], op: Effect) -> None:
         if task.interrupt_after:
             if isinstance(op, ENGINE_OPS):
                 self._carry_out(op)
-            elif isinstance(op, Listen | Unlisten | Post):
+            elif isinstance(op, Listen | Unlisten | Notify):
                 self._mail(task.client, op)
         self._then(task, error=KeyboardInterrupt())
 
@@ -367,7 +369,7 @@ class World:
         wall_us = int(self.now * 1_000_000)
         if isinstance(op, Apply):
             return self._store(op.name, self.rule(self._record(op.name), op.request, self.now, wall_us))
-        if isinstance(op, Tend):
+        if isinstance(op, RenewBatch):
             return [self._carry_out(Apply(name, request)) for name, request in op.steps]
         if isinstance(op, ApplyInOrder):
             steps = apply_in_order(self.records, op.steps, self.now, wall_us, op.stop_when_refused)
@@ -398,7 +400,7 @@ class World:
         assert isinstance(snapshot, Snapshot)
         return snapshot
 
-    def _act(self, task: Task[Any], op: Op) -> None:
+    def _act(self, task: Task[Any], op: Effect) -> None:
         client = task.client
         if isinstance(op, Now):
             self._then(task, self.now)
@@ -408,8 +410,8 @@ class World:
             self.at(self.now + op.seconds, lambda: self._then(task))
         elif isinstance(op, Wait):
             self._await(task, client.boxes[op.nonce], op.until)
-        elif isinstance(op, Doze):
-            self._await(task, client.bells[op.bell], op.until)
+        elif isinstance(op, SleepUntil):
+            self._await(task, client.bells[op.timer], op.until)
         elif isinstance(op, Signal):
             client.signals.append((self.now, op.lease))
             op.lease.tell_onlookers()
@@ -417,12 +419,12 @@ class World:
                 listener()
             self._then(task)
         else:
-            assert isinstance(op, Listen | Unlisten | Post)
+            assert isinstance(op, Listen | Unlisten | Notify)
             self._mail(client, op)
             self._then(task)
 
     @staticmethod
-    def _mail(client: Client, op: Listen | Unlisten | Post) -> None:
+    def _mail(client: Client, op: Listen | Unlisten | Notify) -> None:
         if isinstance(op, Listen):
             client.boxes[op.nonce] = Box()
         elif isinstance(op, Unlisten):
@@ -469,7 +471,7 @@ def once(fault: Fault, kind: type = object, times: int = 1) -> Faults:
     """The first operations on the engine whose request is of this kind go wrong."""
     left = [times]
 
-    def faults(op: Op) -> Fault | None:
+    def faults(op: Effect) -> Fault | None:
         request = op.request if isinstance(op, Apply) else op
         if left[0] and isinstance(request, kind):
             left[0] -= 1

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import Apply, Listen, Nonce, Now, Op, Unlisten, Wait
+from holdfast.core.effects import Apply, Effect, Listen, Nonce, Now, Unlisten, Wait
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.protocols import records
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols.client_state import LeaseState
 from holdfast.rules.requests import Acquire, Release, Renew, Withdraw
 from protocols.driver import (
     DOWN,
@@ -38,7 +38,9 @@ Attempt = Task[LeaseState | records.NotGranted]
 
 
 def begin(client: Client, timeout: float | None = None, **changes: Any) -> Attempt:
-    return client.start(records.acquire(client.book, a_spec(**changes), f"host/1/{client.name}", timeout))
+    return client.start(
+        records.acquire(client.client_state, a_spec(**changes), f"host/1/{client.name}", timeout)
+    )
 
 
 def kinds(task: Task[Any]) -> list[type]:
@@ -75,12 +77,12 @@ def test_contended_it_listens_before_it_queues_and_is_woken_by_the_release() -> 
     world.pass_time(0.5)
     assert kinds(waiting) == [Nonce, Now, Apply, Now, Listen, Now, Apply, Now, Wait]
     assert [ask.wait for ask in waiting.asked() if isinstance(ask, Acquire)] == [False, True]
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     released_at = world.now
     world.finish(waiting)
     assert waiting.ended_at - released_at <= 2 * LATENCY_SECONDS
     assert kinds(waiting)[9:] == [Now, Apply, Now, Unlisten]
-    assert (b.boxes, b.book.waiting) == ({}, {})
+    assert (b.boxes, b.client_state.waiting) == ({}, {})
 
 
 def test_a_release_between_the_try_and_the_queue_is_not_missed() -> None:
@@ -90,7 +92,7 @@ def test_a_release_between_the_try_and_the_queue_is_not_missed() -> None:
     waiting = begin(b)
     while not any(isinstance(op, Listen) for op in waiting.ops):
         world._go_on(world.now + 1.0)
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=0.1)
 
 
@@ -113,7 +115,7 @@ def test_a_lost_wake_up_costs_a_second_or_so() -> None:
     waiting = begin(b)
     world.pass_time(0.5)
     b.deaf = True
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=1.1)
 
 
@@ -135,7 +137,7 @@ def test_waiting_longer_than_the_ttl_keeps_the_place() -> None:
     world.pass_time(0.1)
     second = begin(c, ttl=3.0)
     world.pass_time(40.0)
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     world.finish(first)
     assert not second.done
 
@@ -153,7 +155,7 @@ def test_not_granted_in_time_nothing_stays(timeout: float) -> None:
     assert isinstance(task.result, records.NotGranted)
     assert timeout <= task.ended_at - started <= timeout + 4 * LATENCY_SECONDS
     assert world.queue() == []
-    assert (b.boxes, b.book.waiting, list(b.book.jobs)) == ({}, {}, [])
+    assert (b.boxes, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, [])
 
 
 FAILURES = {
@@ -186,7 +188,7 @@ def test_the_wait_is_bounded_whatever_fails(failure: str, timeout: float, held: 
     if task.error is not None:
         assert isinstance(task.error, EngineUnavailable)
     elif isinstance(task.result, LeaseState):
-        b.run(records.release(b.book, task.result, 5.0))
+        b.run(records.release(b.client_state, task.result, 5.0))
     world.pass_time(3.0)
     assert world.queue() == []
     assert [h.client for h in world.look().record.holders] == (["a"] if held else [])
@@ -207,7 +209,9 @@ def test_an_engine_that_is_never_reached_is_told_after_io_timeout(fault: Fault) 
 def test_an_engine_that_is_down_for_good_is_told_at_once() -> None:
     world = World()
     task = world.finish(
-        world.client("b").start(records.acquire(world.clients["b"].book, SPEC, "o", None), always(DOWN))
+        world.client("b").start(
+            records.acquire(world.clients["b"].client_state, SPEC, "o", None), always(DOWN)
+        )
     )
     with pytest.raises(EngineUnavailable, match="for good"):
         _ = task.result
@@ -224,7 +228,7 @@ def test_once_queued_it_outlasts_the_engine() -> None:
     world.pass_time(60.0)
     assert not waiting.done
     b.faults = None
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=2.0)
 
 
@@ -247,14 +251,14 @@ def test_a_grant_whose_reply_was_lost_recognises_itself() -> None:
     world = World()
     a = world.client("a")
     sent = world.now
-    task = a.start(records.acquire(a.book, SPEC, "o", None), once(LOST_REPLY, Acquire))
+    task = a.start(records.acquire(a.client_state, SPEC, "o", None), once(LOST_REPLY, Acquire))
     state = world.finish(task).result
     assert isinstance(state, LeaseState)
     first, second = task.asked()
     assert first == second
     assert world.look().record.token == state.token, "one number was minted, not two"
     assert state.deadline == relied_until(sent, SPEC.ttl), "counted from the first request"
-    a.run(records.release(a.book, state, 0.0))
+    a.run(records.release(a.client_state, state, 0.0))
     assert world.holders() == []
 
 
@@ -262,7 +266,7 @@ def test_a_copy_that_arrives_after_the_release_is_refused() -> None:
     world = World()
     a = world.client("a")
     state = a.acquire(timeout=None, faults=once(late_copy(8.0), Acquire))
-    a.run(records.release(a.book, state, 0.0))
+    a.run(records.release(a.client_state, state, 0.0))
     world.pass_time(10.0)
     assert world.is_free()
 
@@ -272,9 +276,9 @@ def test_a_copy_that_arrives_after_giving_up_is_refused() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
-    task = b.start(records.acquire(b.book, SPEC, "o", 0.005), once(late_copy(8.0), Acquire))
+    task = b.start(records.acquire(b.client_state, SPEC, "o", 0.005), once(late_copy(8.0), Acquire))
     assert isinstance(world.finish(task).result, records.NotGranted)
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     world.pass_time(10.0)
     assert world.is_free()
 
@@ -285,9 +289,11 @@ def test_a_copy_granted_behind_our_back_is_not_relied_on_for_too_long() -> None:
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
     b.deaf = True
-    task = b.start(records.acquire(b.book, a_spec(ttl=10.0), "o", None), once(late_copy(2.5), Acquire))
+    task = b.start(
+        records.acquire(b.client_state, a_spec(ttl=10.0), "o", None), once(late_copy(2.5), Acquire)
+    )
     world.pass_time(2.0)
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     state = world.finish(task).result
     assert isinstance(state, LeaseState)
     assert state.deadline <= world.look().record.holders[0].expires_at
@@ -296,7 +302,9 @@ def test_a_copy_granted_behind_our_back_is_not_relied_on_for_too_long() -> None:
 def test_a_grant_that_came_after_its_own_deadline_is_not_used() -> None:
     world = World()
     a = world.client("a")
-    task = a.start(records.acquire(a.book, a_spec(ttl=3.0), "o", None), once(slow_reply(3.5), Acquire))
+    task = a.start(
+        records.acquire(a.client_state, a_spec(ttl=3.0), "o", None), once(slow_reply(3.5), Acquire)
+    )
     state = world.finish(task).result
     assert isinstance(state, LeaseState)
     world.pass_time(0.1)
@@ -320,7 +328,7 @@ def test_grants_that_always_come_too_late_end_with_the_timeout() -> None:
 def test_a_name_of_another_kind_is_refused() -> None:
     world = World()
     a = world.client("a")
-    a.run(records.release(a.book, a.acquire(), 0.0))
+    a.run(records.release(a.client_state, a.acquire(), 0.0))
     with pytest.raises(InvalidArgument, match="a name has one kind"):
         a.acquire(a_spec(kind="rwlock", mode="write"))
     assert world.is_free()
@@ -334,7 +342,7 @@ def contended(world: World) -> Attempt:
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
     task = begin(b)
-    world.at(world.now + 2.5, lambda: void(a.start(records.release(a.book, held, 0.0))))
+    world.at(world.now + 2.5, lambda: void(a.start(records.release(a.client_state, held, 0.0))))
     return task
 
 
@@ -344,7 +352,7 @@ def uncontended(world: World) -> Attempt:
 
 def troubled(world: World) -> Attempt:
     b = world.client("b")
-    return b.start(records.acquire(b.book, SPEC, "o", None), once(LOST_REPLY, Acquire, times=2))
+    return b.start(records.acquire(b.client_state, SPEC, "o", None), once(LOST_REPLY, Acquire, times=2))
 
 
 def timed_out(world: World) -> Attempt:
@@ -378,7 +386,9 @@ def test_an_interrupt_at_any_operation_leaves_nothing(story: str, after: bool) -
         b = world.clients["b"]
         told = f"interrupted at {index}: {task.ops[index]}"
         assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
-        assert (b.book.leases, b.book.waiting, list(b.book.jobs)) == ({}, {}, []), told
+        assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, []), (
+            told
+        )
         assert len(b.boxes) <= 1, told
 
 
@@ -423,7 +433,7 @@ def test_a_second_interrupt_while_cleaning_up_still_leaves_nothing(story: str) -
 
 
 def test_failures_while_cleaning_up_do_not_mask_the_interrupt() -> None:
-    def faults(op: Op) -> Fault | None:
+    def faults(op: Effect) -> Fault | None:
         return REFUSED if isinstance(op, Apply) and isinstance(op.request, Withdraw | Release) else None
 
     world = World()

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from holdfast.core.deadlines import DRIFT, relied_until
-from holdfast.core.ops import Apply, Listen, Now, Tend, Unknown, Wait
+from holdfast.core.effects import Apply, Listen, Now, OutcomeUnknown, RenewBatch, Wait
 from holdfast.errors import HoldfastError
 from holdfast.protocols import records
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols.client_state import LeaseState
 from holdfast.rules.requests import (
     Acquire,
     Busy,
-    Handed,
+    Handoff,
     Queued,
     Release,
     Renew,
@@ -61,21 +61,21 @@ def lease_of(attempt: Attempt) -> LeaseState:
 def test_who_is_handed_the_lock_asks_nobody() -> None:
     world, a, held, b, waiting = held_and_wanted(metadata={"job": "7"})
     asked = waiting.round_trips()
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=LATENCY_SECONDS)
     state, (holder,) = lease_of(waiting), world.look().record.holders
     assert waiting.round_trips() == asked
     assert (holder.nonce, holder.client, holder.token) == (state.nonce, "b", state.token)
     assert (state.kind, state.mode, state.ttl, state.metadata) == ("lock", "exclusive", 30.0, {"job": "7"})
     assert set(kinds(waiting)[kinds(waiting).index(Wait) + 1 :]) == {Now}
-    assert (b.boxes, b.book.waiting) == ({}, {})
-    assert b.book.leases == {state.nonce: state}
+    assert (b.boxes, b.client_state.waiting) == ({}, {})
+    assert b.client_state.leases == {state.nonce: state}
 
 
 def test_it_is_counted_from_when_its_place_was_asked_for() -> None:
     """And from as much later as the engine says that it was handed over."""
-    book = a_book()
-    acquire = Driven(records.acquire(book, SHORT, "me", None))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SHORT, "me", None))
     acquire.reply(Busy((), 0.0))
     acquire.now += 1.0
     acquire.reply()
@@ -84,7 +84,7 @@ def test_it_is_counted_from_when_its_place_was_asked_for() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     assert isinstance(acquire.op, Wait)
     acquire.now += 1.0
-    acquire.reply(Handed(7, 1.5))
+    acquire.reply(Handoff(7, 1.5))
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert state.token == 7
@@ -92,8 +92,8 @@ def test_it_is_counted_from_when_its_place_was_asked_for() -> None:
 
 
 def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
-    book = a_book()
-    acquire = Driven(records.acquire(book, SHORT, "me", None))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SHORT, "me", None))
     acquire.reply(Busy((), 0.0))
     acquire.reply()
     placed = acquire.now
@@ -102,23 +102,23 @@ def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
         acquire.now += 1.0
         assert isinstance(acquire.reply(woken), Apply)
     acquire.reply(Queued(0, 1.0, ()))
-    acquire.reply(Handed(7, 0.5))
+    acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, LeaseState)
     assert acquire.result.deadline == relied_until(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> None:
     """It may have been there all the time."""
-    book = a_book()
-    acquire = Driven(records.acquire(book, SHORT, "me", None))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SHORT, "me", None))
     acquire.reply(Busy((), 0.0))
     acquire.reply()
     placed = acquire.now
-    acquire.fail(Unknown("no answer"))
+    acquire.fail(OutcomeUnknown("no answer"))
     acquire.now += 2.0
     acquire.reply()
     acquire.reply(Queued(0, 1.0, ()))
-    acquire.reply(Handed(7, 0.25))
+    acquire.reply(Handoff(7, 0.25))
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert state.deadline == relied_until(placed + 0.25 * (1.0 - DRIFT), SHORT.ttl)
@@ -128,7 +128,7 @@ def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> 
 def test_it_is_relied_on_no_longer_than_the_engine_grants_it() -> None:
     world, a, held, b, waiting = held_and_wanted(ttl=3.0)
     b.told_after = 1.0
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=1.1)
     (holder,) = world.look().record.holders
     assert lease_of(waiting).deadline < holder.expires_at
@@ -137,13 +137,13 @@ def test_it_is_relied_on_no_longer_than_the_engine_grants_it() -> None:
 
 def test_it_is_renewed_and_given_back_as_any_other() -> None:
     world, a, held, b, waiting = held_and_wanted(ttl=3.0)
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting)
     state = lease_of(waiting)
     world.pass_time(10.0)
     assert world.holders() == [state.nonce]
     assert any(request == Renew(state.nonce, 3.0) for steps in b.tended() for _, request in steps)
-    b.run(records.release(b.book, state, 0.0))
+    b.run(records.release(b.client_state, state, 0.0))
     assert state.reason is None
     assert world.is_free()
 
@@ -156,12 +156,12 @@ def test_from_hand_to_hand_nobody_asks_twice() -> None:
     waiting = [begin(each) for each in others]
     world.pass_time(JUST_NOW / 2)
     asked = [each.round_trips() for each in waiting]
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     tokens = [held.token]
     for client, each in zip(others, waiting, strict=True):
         state = lease_of(world.finish(each))
         tokens.append(state.token)
-        client.run(records.release(client.book, state, 0.0))
+        client.run(records.release(client.client_state, state, 0.0))
     assert [each.round_trips() for each in waiting] == asked
     assert tokens == sorted(set(tokens))
 
@@ -172,8 +172,8 @@ def test_from_hand_to_hand_nobody_asks_twice() -> None:
 def test_what_comes_too_late_is_given_back_and_asked_for_as_another() -> None:
     world, a, held, b, waiting = held_and_wanted(ttl=3.0)
     b.told_after = 3.1
-    b.faults = always(LOST_REQUEST, Tend)  # nor does it hear of it otherwise
-    a.start(records.release(a.book, held, 0.0))
+    b.faults = always(LOST_REQUEST, RenewBatch)  # nor does it hear of it otherwise
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=3.2)
     state = lease_of(waiting)
     first, last = waiting.asked()[-2:]
@@ -185,20 +185,20 @@ def test_what_comes_too_late_is_given_back_and_asked_for_as_another() -> None:
     world.pass_time(1.0)
     assert Release(first.nonce) in b.services["keeper"].asked()
     assert world.holders() == [state.nonce]
-    assert list(b.book.leases) == [state.nonce]
+    assert list(b.client_state.leases) == [state.nonce]
     assert b.boxes == {}
 
 
 def test_as_another_it_is_counted_from_another_place() -> None:
     """What is handed to the second attempt has nothing to do with when the first asked."""
-    book = a_book()
-    acquire = Driven(records.acquire(book, SHORT, "me", None))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SHORT, "me", None))
     acquire.reply(Busy((), 0.0))
     acquire.reply()
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 20.0
-    acquire.reply(Handed(7, 0.5))
-    assert [job.request for job in book.jobs] == [Release("n1")]
+    acquire.reply(Handoff(7, 0.5))
+    assert [job.request for job in client_state.jobs] == [Release("n1")]
     assert isinstance(acquire.op, Apply)
     assert isinstance(acquire.op.request, Acquire)
     assert (acquire.op.request.nonce, acquire.op.request.wait) == ("n2", False)
@@ -209,7 +209,7 @@ def test_as_another_it_is_counted_from_another_place() -> None:
     placed = acquire.now
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 1.0
-    acquire.reply(Handed(9, 0.5))
+    acquire.reply(Handoff(9, 0.5))
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert (state.nonce, state.token) == ("n2", 9)
@@ -217,16 +217,16 @@ def test_as_another_it_is_counted_from_another_place() -> None:
 
 
 def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
-    book = a_book()
-    acquire = Driven(records.acquire(book, SHORT, "me", 15.0))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SHORT, "me", 15.0))
     acquire.reply(Busy((), 0.0))
     acquire.reply()
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 20.0
-    acquire.reply(Handed(7, 0.5))
+    acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, records.NotGranted)
-    assert [job.request for job in book.jobs] == [Release("n1")]
-    assert book.leases == {}
+    assert [job.request for job in client_state.jobs] == [Release("n1")]
+    assert client_state.leases == {}
 
 
 @pytest.mark.parametrize("order", ["in order", "the other way round"])
@@ -235,19 +235,19 @@ def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
     world, a, held, b, waiting = held_and_wanted()
     (nonce,) = b.boxes
     b.deaf = True
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     (heir,) = world.look().record.holders
     assert heir.nonce == nonce
-    a.run(records.break_lock(a.book, "x", None, "because"))
+    a.run(records.break_lock(a.client_state, "x", None, "because"))
     asked = waiting.round_trips()
-    messages = [Handed(heir.token, 0.02), None]
+    messages = [Handoff(heir.token, 0.02), None]
     for handed in messages if order == "in order" else reversed(messages):
         b.post(nonce, handed)
     world.finish(waiting)
     assert waiting.round_trips() > asked
     with pytest.raises(HoldfastError, match="it is broken"):
         _ = waiting.result
-    assert b.book.leases == {}
+    assert b.client_state.leases == {}
 
 
 def test_one_who_looked_believes_what_it_is_told_afterwards() -> None:
@@ -257,7 +257,7 @@ def test_one_who_looked_believes_what_it_is_told_afterwards() -> None:
     world.pass_time(2 * LATENCY_SECONDS)
     assert kinds(waiting)[-1] is Wait
     asked = waiting.round_trips()
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=LATENCY_SECONDS)
     assert waiting.round_trips() == asked
     assert world.holders() == [lease_of(waiting).nonce]
@@ -272,7 +272,7 @@ def test_an_age_that_cannot_be_does_not_make_it_last_longer(age: float) -> None:
     placed = acquire.now
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 2.0
-    acquire.reply(Handed(7, age))
+    acquire.reply(Handoff(7, age))
     assert isinstance(acquire.result, LeaseState)
     assert acquire.result.deadline == relied_until(placed, SHORT.ttl)
 
@@ -283,7 +283,7 @@ def test_an_age_below_nothing_makes_it_last_less_long() -> None:
     acquire.reply()
     placed = acquire.now
     acquire.reply(Queued(0, 1.0, ()))
-    acquire.reply(Handed(7, -1.0))
+    acquire.reply(Handoff(7, -1.0))
     assert isinstance(acquire.result, LeaseState)
     assert acquire.result.deadline <= relied_until(placed, SHORT.ttl)
 
@@ -292,15 +292,15 @@ def test_a_client_that_was_closed_meanwhile_gives_it_back() -> None:
     world, a, held, b, waiting = held_and_wanted()
     (nonce,) = b.boxes
     b.told_after = 0.01
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     assert world.holders() == [nonce]
-    b.book.closed = True
+    b.client_state.closed = True
     world.finish(waiting)
     with pytest.raises(HoldfastError, match="closed"):
         _ = waiting.result
     assert isinstance(waiting.asked()[-1], Withdraw)
     assert world.is_free()
-    assert (b.book.leases, b.book.waiting) == ({}, {})
+    assert (b.client_state.leases, b.client_state.waiting) == ({}, {})
 
 
 def test_copies_of_the_request_for_it_are_refused_once_it_was_given_back() -> None:
@@ -308,11 +308,11 @@ def test_copies_of_the_request_for_it_are_refused_once_it_was_given_back() -> No
     world = World(hands_over=True)
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
-    waiting = b.start(records.acquire(b.book, SPEC, "o", None), once(late_copy(8.0), Acquire))
+    waiting = b.start(records.acquire(b.client_state, SPEC, "o", None), once(late_copy(8.0), Acquire))
     world.pass_time(JUST_NOW)
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=1.1)
-    b.run(records.release(b.book, lease_of(waiting), 0.0))
+    b.run(records.release(b.client_state, lease_of(waiting), 0.0))
     world.pass_time(10.0)
     assert world.is_free()
 
@@ -325,7 +325,7 @@ def handed_over(world: World) -> Attempt:
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
     task = begin(b)
-    world.at(world.now + JUST_NOW, lambda: void(a.start(records.release(a.book, held, 0.0))))
+    world.at(world.now + JUST_NOW, lambda: void(a.start(records.release(a.client_state, held, 0.0))))
     return task
 
 
@@ -334,9 +334,9 @@ def handed_over_too_late(world: World) -> Attempt:
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
     b.told_after = 3.1
-    b.faults = once(LOST_REQUEST, Tend, times=3)
+    b.faults = once(LOST_REQUEST, RenewBatch, times=3)
     task = begin(b, ttl=3.0)
-    world.at(world.now + JUST_NOW, lambda: void(a.start(records.release(a.book, held, 0.0))))
+    world.at(world.now + JUST_NOW, lambda: void(a.start(records.release(a.client_state, held, 0.0))))
     return task
 
 
@@ -351,7 +351,7 @@ def length(story: str) -> int:
 def nothing_is_left(world: World, told: str) -> None:
     b = world.clients["b"]
     assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
-    assert (b.book.leases, b.book.waiting, list(b.book.jobs)) == ({}, {}, []), told
+    assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, []), told
     assert len(b.boxes) <= 1, told
 
 
@@ -374,7 +374,7 @@ def test_an_interrupt_just_as_it_is_handed_over_leaves_nothing(told_after: float
     """The message is under way to one who does not wait any more."""
     world, a, held, b, waiting = held_and_wanted()
     b.told_after = told_after
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     assert world.holders() == list(b.boxes)
     world.interrupt(waiting)
     world.finish(waiting)
@@ -388,7 +388,7 @@ def test_a_grant_that_is_found_out_counts_as_ever() -> None:
     """Whoever was not told of it asks, and the engine says since when it has it."""
     world, a, held, b, waiting = held_and_wanted(ttl=10.0)
     b.deaf = True
-    a.start(records.release(a.book, held, 0.0))
+    a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=2.0)
     (holder,) = world.look().record.holders
     state = lease_of(waiting)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.arguments import Spec
-from holdfast.core.ops import ApplyInOrder
+from holdfast.core.effects import ApplyInOrder
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.protocols import records
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols.client_state import LeaseState
 from protocols.driver import (
     LOST_REPLY,
     LOST_REQUEST,
@@ -30,7 +30,7 @@ Several = Task[tuple[LeaseState, ...] | records.NotGranted]
 
 
 def begin(client: Client, timeout: float | None = None, specs: tuple[Spec, ...] = SPECS) -> Several:
-    return client.start(records.acquire_in_order(client.book, specs, "o", timeout))
+    return client.start(records.acquire_in_order(client.client_state, specs, "o", timeout))
 
 
 def held_by(world: World, client: str) -> list[str]:
@@ -58,7 +58,7 @@ def test_it_waits_for_the_first_that_is_not_while_holding_those_before() -> None
     task = begin(m)
     world.pass_time(40.0)
     assert held_by(world, "m") == ["a1", "b1", "c1"], "and never one behind it"
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     states = world.finish(task, within=0.1).result
     assert isinstance(states, tuple)
     assert all(state.loss(world.now) is None for state in states)
@@ -77,26 +77,28 @@ def test_not_granted_in_time_everything_is_given_back(busy: str, timeout: float)
     assert task.ended_at - started <= timeout + 0.1
     world.pass_time(1.0)
     assert held_by(world, "m") == []
-    assert m.book.leases == {}
+    assert m.client_state.leases == {}
 
 
 @pytest.mark.parametrize("wrong", NAMES)
 def test_a_name_of_another_kind_leaves_nothing(wrong: str) -> None:
     world = World()
     a, m = world.client("a"), world.client("m")
-    a.run(records.release(a.book, a.acquire(a_spec(wrong, kind="rwlock", mode="write")), 0.0))
+    a.run(records.release(a.client_state, a.acquire(a_spec(wrong, kind="rwlock", mode="write")), 0.0))
     with pytest.raises(InvalidArgument, match="a name has one kind"):
         _ = world.finish(begin(m)).result
     world.pass_time(1.0)
     assert held_by(world, "m") == []
-    assert m.book.leases == {}
+    assert m.client_state.leases == {}
 
 
 @pytest.mark.parametrize("fault", [REFUSED, LOST_REQUEST, LOST_REPLY], ids=["refused", "request", "reply"])
 def test_trouble_on_the_way_is_outlasted(fault: Fault) -> None:
     world = World()
     m = world.client("m")
-    task = m.start(records.acquire_in_order(m.book, SPECS, "o", None), once(fault, ApplyInOrder, times=2))
+    task = m.start(
+        records.acquire_in_order(m.client_state, SPECS, "o", None), once(fault, ApplyInOrder, times=2)
+    )
     states = world.finish(task).result
     assert isinstance(states, tuple)
     world.pass_time(1.0)
@@ -121,7 +123,9 @@ def test_grants_that_came_after_their_own_deadline_are_not_used() -> None:
     world = World()
     m = world.client("m")
     specs = tuple(a_spec(name, ttl=3.0) for name in NAMES)
-    task = m.start(records.acquire_in_order(m.book, specs, "o", None), once(slow_reply(3.5), ApplyInOrder))
+    task = m.start(
+        records.acquire_in_order(m.client_state, specs, "o", None), once(slow_reply(3.5), ApplyInOrder)
+    )
     states = world.finish(task).result
     assert isinstance(states, tuple)
     assert [state.loss(world.now) for state in states] == [None] * len(NAMES)
@@ -136,9 +140,9 @@ def test_one_that_is_lost_while_waiting_for_the_next_is_taken_again() -> None:
     held = a.acquire(a_spec("c1"))
     task = begin(m)
     world.pass_time(1.0)
-    b.run(records.break_lock(b.book, "a1", None, "stuck"))
+    b.run(records.break_lock(b.client_state, "a1", None, "stuck"))
     world.pass_time(1.0)
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     states = world.finish(task).result
     assert isinstance(states, tuple)
     assert [state.loss(world.now) for state in states] == [None] * len(NAMES)
@@ -157,7 +161,7 @@ def test_an_interrupt_at_any_operation_leaves_nothing(busy: str | None, after: b
         return begin(m)
 
     def release(client: Client, state: LeaseState) -> None:
-        client.start(records.release(client.book, state, 0.0))
+        client.start(records.release(client.client_state, state, 0.0))
 
     world = World()
     for index in range(len(world.finish(tell(world)).ops)):
@@ -169,7 +173,7 @@ def test_an_interrupt_at_any_operation_leaves_nothing(busy: str | None, after: b
             _ = task.result
         world.pass_time(5.0)
         assert held_by(world, "m") == [], task.ops[index]
-        assert (world.clients["m"].book.leases, world.clients["m"].book.waiting) == ({}, {})
+        assert (world.clients["m"].client_state.leases, world.clients["m"].client_state.waiting) == ({}, {})
 
 
 def test_callers_who_agree_on_an_order_do_not_deadlock() -> None:
@@ -179,10 +183,10 @@ def test_callers_who_agree_on_an_order_do_not_deadlock() -> None:
         client = world.client(name)
 
         async def take(client: Client = client) -> int:
-            states = await records.acquire_in_order(client.book, SPECS, "o", None)
+            states = await records.acquire_in_order(client.client_state, SPECS, "o", None)
             assert isinstance(states, tuple)
             for state in states:
-                await records.release(client.book, state, 0.0)
+                await records.release(client.client_state, state, 0.0)
             return len(states)
 
         tasks.append(client.start(take()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.ops import Apply, Doze, Op, Tend
+from holdfast.core.effects import Apply, Effect, RenewBatch, SleepUntil
 from holdfast.protocols import records
-from holdfast.protocols.book import Job
-from holdfast.protocols.records.acquiring import lease_of
+from holdfast.protocols.client_state import CleanupTask
+from holdfast.protocols.records.acquisition import lease_of
 from holdfast.rules.record import REFRESH_SECONDS
 from holdfast.rules.requests import Granted, Refresh, Release, Renew, Stop, Withdraw
 from protocols.driver import (
@@ -68,7 +68,7 @@ def test_a_renewal_that_fails_is_tried_again_until_it_gets_through(fault: Fault)
     world = World()
     a = world.client("a")
     state = a.acquire()
-    a.faults = always(fault, Tend)
+    a.faults = always(fault, RenewBatch)
     world.pass_time(TTL - 2.0)
     assert tend_times(a) >= 10, "once a second"
     assert state.loss(world.now) is None
@@ -85,12 +85,12 @@ def test_at_the_deadline_the_loss_is_told_exactly_once(fault: Fault) -> None:
     state = a.acquire()
     heard: list[float] = []
     state.listeners.append(lambda: heard.append(world.now))
-    a.faults = always(fault, Tend)
+    a.faults = always(fault, RenewBatch)
     world.pass_time(5 * TTL)
     assert heard == [pytest.approx(state.deadline)]
     assert [lease for _, lease in a.signals] == [state]
     assert state.reason == "unreachable"
-    assert a.book.leases == {}
+    assert a.client_state.leases == {}
 
 
 def test_a_loss_is_final() -> None:
@@ -113,7 +113,7 @@ def test_a_renewal_that_is_answered_after_the_deadline_does_not_revive() -> None
     world = World()
     a = world.client("a")
     state = a.acquire()
-    a.faults = once(Fault(answered_in=TTL), Tend)
+    a.faults = once(Fault(answered_in=TTL), RenewBatch)
     world.pass_time(2 * TTL)
     assert state.reason == "unreachable"
     assert len(a.signals) == 1
@@ -157,7 +157,7 @@ def test_many_that_do_not_renew_are_looked_at_while_others_are_renewed() -> None
         a.post(state.nonce)
     world.pass_time(1.0)
     assert a.tended()[0] == (("kept", Renew(kept.nonce, TTL)),)
-    asked = [op for op in a.services["keeper"].ops if isinstance(op, Apply | Tend)]
+    asked = [op for op in a.services["keeper"].ops if isinstance(op, Apply | RenewBatch)]
     stops = [isinstance(op, Apply) and isinstance(op.request, Stop) for op in asked]
     assert sum(stops) == 100
     assert not all(stops[:100]), "it is renewed in between"
@@ -186,7 +186,7 @@ def test_the_warning_comes_a_grace_before_the_deadline() -> None:
     a = world.client("a")
     state = a.acquire(a_spec(grace=10.0))
     deadline = state.deadline
-    a.faults = always(REFUSED, Tend)
+    a.faults = always(REFUSED, RenewBatch)
     world.pass_time(TTL - 10.0 - 1.0)
     assert a.signals == []
     world.pass_time(1.0)
@@ -207,7 +207,7 @@ def test_one_that_is_taken_away_is_told_at_once() -> None:
     a, b = world.client("a"), world.client("b")
     state = a.acquire()
     world.pass_time(1.0)
-    b.run(records.break_lock(b.book, "x", state.token, "stuck"))
+    b.run(records.break_lock(b.client_state, "x", state.token, "stuck"))
     world.pass_time(0.1)
     assert (state.reason, state.note, len(a.signals)) == ("broken", "stuck", 1)
 
@@ -227,10 +227,10 @@ def test_extending_renews_at_once_and_from_then_on_with_the_new_ttl() -> None:
     a = world.client("a")
     state = a.acquire()
     world.pass_time(1.0)
-    a.run(records.extend(a.book, state, 90.0))
+    a.run(records.extend(a.client_state, state, 90.0))
     assert state.remaining(world.now) == pytest.approx(90.0 * 0.99, abs=0.1)
     deadline = state.deadline
-    a.run(records.extend(a.book, state, 3.0))
+    a.run(records.extend(a.client_state, state, 3.0))
     assert state.deadline == deadline, "nothing shortens what is granted"
     world.pass_time(1.2)
     assert a.tended()[-1] == (("x", Renew(state.nonce, 3.0)),)
@@ -245,7 +245,7 @@ def test_waiters_are_refreshed_once_a_second() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     a.acquire()
-    b.start(records.acquire(b.book, SPEC, "o", None))
+    b.start(records.acquire(b.client_state, SPEC, "o", None))
     world.pass_time(10.5)
     refreshes = [steps for steps in b.tended() if isinstance(steps[0][1], Refresh)]
     assert 9 <= len(refreshes) <= 11
@@ -257,12 +257,12 @@ def test_a_place_that_was_lost_is_noticed_and_taken_again() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
-    waiting = b.start(records.acquire(b.book, SPEC, "o", None))
+    waiting = b.start(records.acquire(b.client_state, SPEC, "o", None))
     world.pass_time(0.5)
     world.records["x"] = world.records["x"]._replace(queue=())
     world.pass_time(REFRESH_SECONDS + 0.1)
     assert len(world.queue()) == 1
-    a.run(records.release(a.book, held, 0.0))
+    a.run(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=0.1)
 
 
@@ -274,24 +274,24 @@ def test_what_is_to_be_cleaned_up_is_tried_until_it_gets_through() -> None:
     a, b = world.client("a"), world.client("b")
     state = b.acquire()
     a.faults = always(REFUSED)
-    a.book.hand_over(Job("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
+    a.client_state.hand_over(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
     world.pass_time(10.0)
     assert not world.is_free()
     a.faults = None
     world.pass_time(1.0)
     assert world.is_free()
-    assert not a.book.jobs
+    assert not a.client_state.jobs
 
 
 def test_what_cannot_be_cleaned_up_is_given_up_in_time() -> None:
     world = World()
     a = world.client("a")
     a.faults = always(REFUSED)
-    a.book.hand_over(Job("x", Withdraw("n"), "job", give_up_at=world.now + 60.0))
+    a.client_state.hand_over(CleanupTask("x", Withdraw("n"), "job", give_up_at=world.now + 60.0))
     world.pass_time(59.0)
-    assert a.book.jobs
+    assert a.client_state.jobs
     world.pass_time(3.0)
-    assert not a.book.jobs
+    assert not a.client_state.jobs
     tries = [op for op in a.services["keeper"].ops if isinstance(op, Apply)]
     assert 100 <= len(tries) <= 140, "twice a second"
 
@@ -301,36 +301,36 @@ def test_where_nothing_expires_by_itself_cleaning_up_is_not_given_up() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = b.acquire()
-    a.book.lasting = True
+    a.client_state.session_bound = True
     a.faults = always(REFUSED)
-    a.book.hand_over(Job("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
+    a.client_state.hand_over(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
     world.pass_time(600.0)
     a.faults = None
     world.pass_time(1.0)
     assert world.is_free()
-    assert not a.book.jobs
+    assert not a.client_state.jobs
 
 
 def test_where_it_is_not_given_up_much_to_clean_up_does_not_keep_the_client_busy() -> None:
     """The engine may be away for hours. When it is back, all of it is done at once."""
     world = World()
     a = world.client("a")
-    a.book.lasting = True
+    a.client_state.session_bound = True
     a.faults = always(REFUSED)
     for number in range(200):
-        a.book.hand_over(Job("x", Withdraw(f"n{number}"), "job", give_up_at=world.now + 60.0))
+        a.client_state.hand_over(CleanupTask("x", Withdraw(f"n{number}"), "job", give_up_at=world.now + 60.0))
     world.pass_time(60.0)
     tries = [op for op in a.services["keeper"].ops if isinstance(op, Apply)]
     assert 100 <= len(tries) <= 140, "twice a second"
     a.faults = None
     world.pass_time(1.0)
-    assert not a.book.jobs
+    assert not a.client_state.jobs
 
 
 def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> None:
     """One server of many does not answer: what is held on the others lives on."""
 
-    def faults(op: Op) -> Fault | None:
+    def faults(op: Effect) -> Fault | None:
         if isinstance(op, Apply) and op.name == "gone":
             return Fault(REFUSED.error, arrives=False, answered_in=5.0)
         return None
@@ -340,7 +340,9 @@ def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> Non
     state = a.acquire()
     a.faults = faults
     for number in range(20):
-        a.book.hand_over(Job("gone", Withdraw(f"n{number}"), "job", give_up_at=world.now + 600.0))
+        a.client_state.hand_over(
+            CleanupTask("gone", Withdraw(f"n{number}"), "job", give_up_at=world.now + 600.0)
+        )
     world.pass_time(5 * TTL)
     assert state.loss(world.now) is None
     assert a.signals == []
@@ -354,25 +356,25 @@ def test_pairs_of_acquire_and_release_ring_once_in_a_while() -> None:
     world = World()
     a = world.client("a")
     for _ in range(1000):
-        a.run(records.release(a.book, a.acquire(), 0.0))
+        a.run(records.release(a.client_state, a.acquire(), 0.0))
     assert world.now - 1000.0 < TTL / 3
     assert len(a.rings) <= 4
     world.pass_time(TTL / 3)
     a.rings.clear()
     for _ in range(1000):
-        a.run(records.release(a.book, a.acquire(), 0.0))
+        a.run(records.release(a.client_state, a.acquire(), 0.0))
     assert len(a.rings) <= 4
 
 
 def test_an_idle_client_sleeps() -> None:
     world = World()
     a = world.client("a")
-    a.run(records.release(a.book, a.acquire(), 0.0))
+    a.run(records.release(a.client_state, a.acquire(), 0.0))
     world.pass_time(1000.0)
     for service in a.services.values():
-        assert len([op for op in service.ops if isinstance(op, Doze)]) <= 4
+        assert len([op for op in service.ops if isinstance(op, SleepUntil)]) <= 4
         last = service.ops[-1]
-        assert isinstance(last, Doze)
+        assert isinstance(last, SleepUntil)
         assert last.until is None
 
 
@@ -391,9 +393,9 @@ def test_the_keeper_ends_with_its_client() -> None:
     a = world.client("a")
     state = a.acquire()
     world.pass_time(1.0)
-    a.run(records.close(a.book))
+    a.run(records.close(a.client_state))
     assert (state.ended, world.is_free()) == ("released", True)
-    a.book.closing = True
+    a.client_state.closing = True
     a.ring("keeper")
     a.ring("timer")
     world.pass_time(1.0)

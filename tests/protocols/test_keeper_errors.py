@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ops import Apply, Doze, Now, Op, Pause, Post, Refused, Signal, Tend
+from holdfast.core.effects import (
+    Apply,
+    Effect,
+    NotApplied,
+    Notify,
+    Now,
+    Pause,
+    RenewBatch,
+    Signal,
+    SleepUntil,
+)
 from holdfast.protocols import records
 from holdfast.protocols.reporting import Reports
 from holdfast.rules.requests import Release, Stop
@@ -44,8 +54,8 @@ def names(errors: list[BaseException]) -> list[str]:
     return [type(error).__name__ for error in errors]
 
 
-def steps_of(op: Op, nonce: str) -> bool:
-    return isinstance(op, Tend) and any(nonce in request for _, request in op.steps)
+def steps_of(op: Effect, nonce: str) -> bool:
+    return isinstance(op, RenewBatch) and any(nonce in request for _, request in op.steps)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=names(ERRORS))
@@ -74,8 +84,8 @@ def test_an_error_that_comes_once_costs_nothing(caplog: pytest.LogCaptureFixture
     state = a.acquire()
     left = [1]
 
-    def faults(op: Op) -> Fault | None:
-        if isinstance(op, Tend) and left[0]:
+    def faults(op: Effect) -> Fault | None:
+        if isinstance(op, RenewBatch) and left[0]:
             left[0] -= 1
             return Fault(ValueError("bad"), arrives=False)
         return None
@@ -105,9 +115,9 @@ def test_cleaning_up(error: BaseException) -> None:
     a = world.client("a")
     state, other = a.acquire(), a.acquire(a_spec("y"))
     a.faults = always(Fault(error, arrives=False), Release)
-    a.run(records.abandon(a.book, state))
+    a.run(records.abandon(a.client_state, state))
     world.pass_time(3 * TTL)
-    assert not a.book.jobs
+    assert not a.client_state.jobs
     assert other.loss(world.now) is None
     keeper = a.services["keeper"]
     assert 2 <= sum(isinstance(op, Apply) for op in keeper.ops) <= 10
@@ -123,7 +133,7 @@ class Breaking:
         self.every: tuple[type, ...] = ()
         self.raised = 0
 
-    def perform(self, task: Any, op: Op) -> None:
+    def perform(self, task: Any, op: Effect) -> None:
         for bell, service in self._client.services.items():
             if service is task and (
                 self.at.get(bell) == len(task.ops) - 1 or isinstance(op, self.every or ())
@@ -150,7 +160,7 @@ def test_an_error_at_every_single_step(
         kept = [a.acquire(a_spec(name)) for name in "xy"]
         given = a.acquire(a_spec("given"))
         world.pass_time(TTL / 2)
-        a.run(records.abandon(a.book, given))
+        a.run(records.abandon(a.client_state, given))
         world.pass_time(4 * TTL)
         if not breaking.raised:
             assert number > 10, "it has no more steps than that"
@@ -166,7 +176,9 @@ def test_an_error_at_every_single_step(
         assert late.loss(world.now) is None
 
 
-@pytest.mark.parametrize("kind", [Now, Tend, Apply, Doze, Signal, Post], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Now, RenewBatch, Apply, SleepUntil, Signal, Notify], ids=lambda kind: kind.__name__
+)
 def test_an_operation_that_always_fails(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
     """Nothing turns in circles, and what cannot be relied on any more is known to be lost."""
     world = World()
@@ -177,8 +189,8 @@ def test_an_operation_that_always_fails(monkeypatch: pytest.MonkeyPatch, kind: t
     breaking.every = (kind,)
     monkeypatch.setattr(world, "_perform", breaking.perform)
     world.pass_time(2 * TTL)
-    if kind in (Now, Tend):
-        assert state.loss(world.now) == ("unreachable" if kind is Tend else "expired")
+    if kind in (Now, RenewBatch):
+        assert state.loss(world.now) == ("unreachable" if kind is RenewBatch else "expired")
     assert not a.services["keeper"].done
     assert not a.services["timer"].done
     breaking.every = ()
@@ -193,7 +205,7 @@ def test_an_exit_ends_it() -> None:
     world = World()
     a = world.client("a")
     a.acquire()
-    a.faults = always(Fault(SystemExit(), arrives=False), Tend)
+    a.faults = always(Fault(SystemExit(), arrives=False), RenewBatch)
     world.pass_time(TTL)
     assert isinstance(a.services["keeper"].error, SystemExit)
     assert a.services["timer"].error is None
@@ -210,9 +222,9 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 def test_an_engine_that_does_not_answer_is_unreachable_and_named(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     a = world.client("a")
-    a.book.reports = Reports("redis://example")
+    a.client_state.reports = Reports("redis://example")
     state = a.acquire()
-    a.faults = always(HANGS, Tend)
+    a.faults = always(HANGS, RenewBatch)
     world.pass_time(TTL)
     assert state.reason == "unreachable"
     assert "redis://example has not answered for 19." in str(state.lost_error())
@@ -246,11 +258,11 @@ def test_that_renewing_fails_is_logged_once_and_that_it_works_again(caplog: pyte
     caplog.set_level(logging.INFO, "holdfast")
     world = World()
     a = world.client("a")
-    a.book.reports = Reports("redis://example")
+    a.client_state.reports = Reports("redis://example")
     states = [a.acquire(a_spec(f"x{number}")) for number in range(5)]
     world.pass_time(TTL / 3 - 1)
     assert logged(caplog) == []
-    a.faults = always(Fault(Refused("connection refused"), arrives=False), Tend)
+    a.faults = always(Fault(NotApplied("connection refused"), arrives=False), RenewBatch)
     world.pass_time(10.0)
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
@@ -262,7 +274,7 @@ def test_that_renewing_fails_is_logged_once_and_that_it_works_again(caplog: pyte
     assert "redis://example, after" in logged(caplog)[1][1]
     world.pass_time(5 * TTL)
     assert len(caplog.records) == 2
-    a.faults = always(REFUSED, Tend)
+    a.faults = always(REFUSED, RenewBatch)
     world.pass_time(TTL)
     assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO", "WARNING"]
     assert all("redis://example: refused" in str(state.lost_error()) for state in states)

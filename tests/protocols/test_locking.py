@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.core.arguments import Spec
 from holdfast.errors import EngineUnavailable, LockLost, LockTimeout, NotHeld
-from holdfast.protocols import locking, records
-from holdfast.protocols.book import LeaseState
-from holdfast.protocols.locking import LockCore, ReentrantCore
+from holdfast.protocols import locks, records
+from holdfast.protocols.client_state import LeaseState
+from holdfast.protocols.locks import LockCore, ReentrantCore
 from holdfast.rules.requests import Acquire, Release
 from protocols.driver import (
     LOST_REPLY,
@@ -43,21 +43,21 @@ class Who:
 
 
 def a_lock(client: Client, spec: Spec = SPEC) -> LockCore[Lease]:
-    return LockCore(client.book, spec, Lease)
+    return LockCore(client.client_state, spec, Lease)
 
 
 def an_rlock(client: Client, spec: Spec = SPEC) -> ReentrantCore[Lease]:
-    return ReentrantCore(client.book, spec, Lease)
+    return ReentrantCore(client.client_state, spec, Lease)
 
 
 def take(client: Client, core: LockCore[Lease], who: Who) -> Lease:
-    lease = client.run(locking.acquire(core, who.ref, "host/1/t", None))
+    lease = client.run(locks.acquire(core, who.ref, "host/1/t", None))
     assert lease is not None
     return lease
 
 
 def give(client: Client, core: LockCore[Lease], who: Who) -> None:
-    client.run(locking.release(core, who.ref))
+    client.run(locks.release(core, who.ref))
 
 
 # --- who may release --------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_release_concerns_the_callers_own_lease_first_even_a_lost_one() -> Non
     a = world.client("a")
     core, one, other = a_lock(a), Who(), Who()
     take(a, core, one)
-    a.run(records.break_lock(a.book, "x", None, "stuck"))
+    a.run(records.break_lock(a.client_state, "x", None, "stuck"))
     mine = take(a, core, other)
     with pytest.raises(LockLost, match="stuck"):
         give(a, core, one)
@@ -96,7 +96,7 @@ def test_a_second_acquire_by_the_same_thread_waits() -> None:
     a = world.client("a")
     core, who = a_lock(a), Who()
     take(a, core, who)
-    assert a.run(locking.acquire(core, who.ref, "o", 0.0)) is None
+    assert a.run(locks.acquire(core, who.ref, "o", 0.0)) is None
 
 
 def test_a_release_that_failed_can_be_called_again() -> None:
@@ -123,9 +123,9 @@ def test_several_permits_are_given_back_or_none() -> None:
     for _ in range(3):
         take(a, core, who)
     with pytest.raises(NotHeld, match=r"release\(4\)"):
-        a.run(locking.release_many(core, who.ref, 4))
+        a.run(locks.release_many(core, who.ref, 4))
     assert len(world.holders()) == 3
-    a.run(locking.release_many(core, Who().ref, 2))
+    a.run(locks.release_many(core, Who().ref, 2))
     assert len(world.holders()) == 1
 
 
@@ -134,16 +134,16 @@ def test_a_lease_that_was_given_back_is_not_held() -> None:
     a = world.client("a")
     core, who = a_lock(a), Who()
     lease = take(a, core, who)
-    a.run(locking.give_back(a.book, lease._state))
+    a.run(locks.give_back(a.client_state, lease._state))
     assert core.current() is None
     with pytest.raises(NotHeld, match="released already"):
-        locking.check(lease._state, world.now)
+        locks.check(lease._state, world.now)
     with pytest.raises(NotHeld):
         give(a, core, who)
     for script in (
-        locking.extend(a.book, lease._state, 5.0),
-        locking.set_value(a.book, lease._state, b"", 1.0),
-        locking.export(a.book, lease._state),
+        locks.extend(a.client_state, lease._state, 5.0),
+        locks.set_value(a.client_state, lease._state, b"", 1.0),
+        locks.export(a.client_state, lease._state),
     ):
         with pytest.raises(NotHeld):
             a.run(script)
@@ -157,7 +157,7 @@ def test_re_entry_costs_no_round_trip_and_gives_the_same_lease() -> None:
     a = world.client("a")
     core, who = an_rlock(a), Who()
     first = take(a, core, who)
-    again = world.finish(a.start(locking.acquire(core, who.ref, "o", None)))
+    again = world.finish(a.start(locks.acquire(core, who.ref, "o", None)))
     assert again.result is first
     assert again.round_trips() == 0
     give(a, core, who)
@@ -184,10 +184,10 @@ def test_others_neither_re_enter_nor_release() -> None:
     a = world.client("a")
     core, who, stranger = an_rlock(a), Who(), Who()
     take(a, core, who)
-    assert a.run(locking.acquire(core, stranger.ref, "o", 0.0)) is None
+    assert a.run(locks.acquire(core, stranger.ref, "o", 0.0)) is None
     with pytest.raises(NotHeld):
         give(a, core, stranger)
-    assert a.run(locking.acquire(an_rlock(a), stranger.ref, "o", 0.0)) is None
+    assert a.run(locks.acquire(an_rlock(a), stranger.ref, "o", 0.0)) is None
 
 
 def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
@@ -198,7 +198,7 @@ def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
     ref = who.ref
     del who
     assert ref() is None
-    assert a.run(locking.acquire(core, Who().ref, "o", 0.0)) is None
+    assert a.run(locks.acquire(core, Who().ref, "o", 0.0)) is None
 
 
 def test_re_entry_of_a_lost_lease_is_told() -> None:
@@ -206,7 +206,7 @@ def test_re_entry_of_a_lost_lease_is_told() -> None:
     a = world.client("a")
     core, who = an_rlock(a), Who()
     take(a, core, who)
-    a.run(records.break_lock(a.book, "x", None, "stuck"))
+    a.run(records.break_lock(a.client_state, "x", None, "stuck"))
     world.pass_time(0.1)
     with pytest.raises(LockLost, match="stuck"):
         take(a, core, who)
@@ -221,11 +221,11 @@ def test_re_entry_of_a_lost_lease_is_told() -> None:
 
 
 def enter(client: Client, core: LockCore[Lease], who: Who) -> Lease:
-    return client.run(locking.enter(core, who.ref, "host/1/t"))
+    return client.run(locks.enter(core, who.ref, "host/1/t"))
 
 
 def leave(client: Client, core: LockCore[Lease], who: Who, error: BaseException | None = None) -> Task[None]:
-    return client.world.finish(client.start(locking.leave(core, who.ref, error)))
+    return client.world.finish(client.start(locks.leave(core, who.ref, error)))
 
 
 def test_not_granted_in_time_the_body_never_runs() -> None:
@@ -284,7 +284,7 @@ def test_the_bodys_own_error_wins_and_gets_a_note() -> None:
     a = world.client("a")
     core, who = a_lock(a), Who()
     enter(a, core, who)
-    a.run(records.break_lock(a.book, "x", None, "stuck"))
+    a.run(records.break_lock(a.client_state, "x", None, "stuck"))
     world.pass_time(0.1)
     error = ValueError("of the body")
     assert leave(a, core, who, error).error is None
@@ -296,7 +296,7 @@ def test_a_loss_that_is_only_to_be_noted_is_logged(caplog: pytest.LogCaptureFixt
     a = world.client("a")
     core, who = a_lock(a, a_spec(if_lost="note")), Who()
     enter(a, core, who)
-    a.run(records.break_lock(a.book, "x", None, "stuck"))
+    a.run(records.break_lock(a.client_state, "x", None, "stuck"))
     world.pass_time(0.1)
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert leave(a, core, who).error is None
@@ -320,7 +320,7 @@ def test_an_inner_with_of_a_lost_lease_tells_it_too() -> None:
     core, who = an_rlock(a), Who()
     enter(a, core, who)
     enter(a, core, who)
-    a.run(records.break_lock(a.book, "x", None, "stuck"))
+    a.run(records.break_lock(a.client_state, "x", None, "stuck"))
     world.pass_time(0.1)
     inner = leave(a, core, who).error
     assert isinstance(inner, LockLost)
@@ -333,7 +333,7 @@ def test_a_lease_that_was_downgraded_inside_is_given_back_at_the_end() -> None:
     a = world.client("a")
     core, who = a_lock(a, a_spec(kind="rwlock", mode="write")), Who()
     lease = enter(a, core, who)
-    a.run(locking.downgrade(a.book, lease._state, lambda state: state))
+    a.run(locks.downgrade(a.client_state, lease._state, lambda state: state))
     assert leave(a, core, who).error is None
     assert world.is_free()
 
@@ -343,7 +343,7 @@ def test_a_lease_that_was_exported_inside_stays() -> None:
     a = world.client("a")
     core, who = a_lock(a), Who()
     lease = enter(a, core, who)
-    a.run(locking.export(a.book, lease._state))
+    a.run(locks.export(a.client_state, lease._state))
     assert leave(a, core, who).error is None
     assert world.holders() == [lease._state.nonce]
 
@@ -356,8 +356,8 @@ def test_an_interrupt_at_any_operation_of_entering_and_leaving(after: bool, reen
         core = an_rlock(a) if reentrant else a_lock(a)
 
         async def body() -> None:
-            await locking.enter(core, who.ref, "o")
-            await locking.leave(core, who.ref, None)
+            await locks.enter(core, who.ref, "o")
+            await locks.leave(core, who.ref, None)
 
         return a.start(body(), once(LOST_REPLY, Acquire)), who
 
@@ -371,4 +371,4 @@ def test_an_interrupt_at_any_operation_of_entering_and_leaving(after: bool, reen
         assert isinstance(task.error, KeyboardInterrupt)
         world.pass_time(5.0)
         assert world.is_free(), task.ops[index]
-        assert world.clients["a"].book.leases == {}
+        assert world.clients["a"].client_state.leases == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.deadlines import CONNECT_SECONDS_MIN, connect_patience
-from holdfast.core.ops import Apply, Listen, Op, Wait
+from holdfast.core.effects import Apply, Effect, Listen, Wait
 from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
 from holdfast.rules.requests import Withdraw
@@ -27,7 +27,7 @@ def in_turn(*faults: Fault | None) -> Faults:
     """One for each request that is made, the last for all that follow."""
     left = list(faults)
 
-    def fault(op: Op) -> Fault | None:
+    def fault(op: Effect) -> Fault | None:
         if not isinstance(op, Apply):
             return None
         return left.pop(0) if len(left) > 1 else left[0]
@@ -39,33 +39,33 @@ def in_turn(*faults: Fault | None) -> Faults:
 def test_nothing_is_withdrawn_that_was_never_sent(world: World, timeout: float | None) -> None:
     client = world.client("a")
     before = world.now
-    task = client.start(records.acquire(client.book, SPEC, "o", timeout), always(unsent()))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", timeout), always(unsent()))
     world.finish(task)
     with pytest.raises(EngineUnavailable, match="wrong password"):
         task.result  # noqa: B018 - it raises
     assert world.now - before < 0.1
     assert not any(isinstance(op, Listen | Wait) for op in task.ops)
-    assert not client.book.jobs
+    assert not client.client_state.jobs
     world.pass_time(10)
     assert "keeper" not in client.services
 
 
 def test_in_a_crowd_neither(world: World) -> None:
     client = world.client("a")
-    client.book.remember_crowd("x")
+    client.client_state.mark_contended("x")
     before = world.now
-    task = client.start(records.acquire(client.book, SPEC, "o", 3.0), always(unsent()))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", 3.0), always(unsent()))
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
     assert world.now - before < 0.1
-    assert not client.book.jobs
+    assert not client.client_state.jobs
 
 
 def test_what_may_have_been_sent_before_is_withdrawn(world: World) -> None:
     """The first request was lost on its way back: that the second was not sent does not undo the first."""
     client = world.client("a")
     faults = in_turn(LOST_REPLY, unsent())
-    task = client.start(records.acquire(client.book, SPEC, "o", 3.0), faults)
+    task = client.start(records.acquire(client.client_state, SPEC, "o", 3.0), faults)
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
     world.pass_time(10)
@@ -76,16 +76,16 @@ def test_what_may_have_been_sent_before_is_withdrawn(world: World) -> None:
 
 def test_what_was_refused_before_is_not(world: World) -> None:
     client = world.client("a")
-    task = client.start(records.acquire(client.book, SPEC, "o", 3.0), in_turn(REFUSED, unsent()))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", 3.0), in_turn(REFUSED, unsent()))
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
-    assert not client.book.jobs
+    assert not client.client_state.jobs
 
 
 def test_one_who_is_in_line_is_withdrawn(world: World) -> None:
     holder, client = world.client("h"), world.client("a")
     holder.acquire()
-    task = client.start(records.acquire(client.book, SPEC, "o", 30.0), in_turn(None, None, unsent()))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", 30.0), in_turn(None, None, unsent()))
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
     world.pass_time(5)
@@ -100,17 +100,17 @@ def test_a_connection_is_waited_for_as_long_as_the_caller_has_time(
     world: World, timeout: float | None, patience: float | None
 ) -> None:
     client = world.client("a")
-    task = client.start(records.acquire(client.book, SPEC, "o", timeout))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", timeout))
     world.finish(task)
     asked = next(op for op in task.ops if isinstance(op, Apply))
-    assert asked.patience == patience == connect_patience(timeout)
+    assert asked.connect_seconds == patience == connect_patience(timeout)
 
 
 def test_what_is_left_of_the_time_counts(world: World) -> None:
     client = world.client("a")
-    task = client.start(records.acquire(client.book, SPEC, "o", 2.0), always(REFUSED))
+    task = client.start(records.acquire(client.client_state, SPEC, "o", 2.0), always(REFUSED))
     world.finish(task)
-    given = [op.patience for op in task.ops if isinstance(op, Apply)]
+    given = [op.connect_seconds for op in task.ops if isinstance(op, Apply)]
     assert len(given) > 2
     assert all(each is not None for each in given)
     assert given == sorted(given, reverse=True)  # type: ignore[type-var]  # none of them is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.drivers.identity import attempt_names, new_client_id
+from holdfast.runtime.identity import attempt_names, new_client_id
 
 
 def test_the_random_part_of_every_attempt_is_new() -> None:

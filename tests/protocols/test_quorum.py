@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import Pause, Refused, Troubled
+from holdfast.core.effects import NotApplied, Pause, TransientError
 from holdfast.errors import Unsupported
-from holdfast.protocols.quorum import Fan, Quorum, QuorumScript, apply, apply_in_order, list_names, rejoin
+from holdfast.protocols.quorum import (
+    Broadcast,
+    Quorum,
+    QuorumCoroutine,
+    apply,
+    apply_in_order,
+    list_names,
+    rejoin,
+)
 from holdfast.protocols.quorum.membership import rejoin_seconds
 from holdfast.protocols.quorum.state import DECIDE_SECONDS
 from holdfast.rules import node
@@ -67,7 +75,7 @@ class World:
         } | changes
         return Quorum(client, ("a", "b", "c"), now=lambda: self.now, wall_us=lambda: self.wall_us, **given)
 
-    def run(self, script: QuorumScript[Any]) -> Any:
+    def run(self, script: QuorumCoroutine[Any]) -> Any:
         told: Any = None
         while True:
             try:
@@ -77,9 +85,9 @@ class World:
             if isinstance(op, Pause):
                 self.pauses.append(op.seconds)
                 self.while_pausing()
-            told = self.fan(op) if isinstance(op, Fan) else 0.5
+            told = self.fan(op) if isinstance(op, Broadcast) else 0.5
 
-    def fan(self, op: Fan) -> dict[int, Any]:
+    def fan(self, op: Broadcast) -> dict[int, Any]:
         kinds = [type(request).__name__ for _, request in op.asks[0][1]]
         self.before_round(kinds)
         self.rounds.append(kinds)
@@ -109,7 +117,7 @@ class RuleNode:
         self.mark = node.Mark(text, text)
         self.records: dict[str, node.NodeRecord] = {}
         self.durable = True
-        self.trouble: Troubled | None = None
+        self.trouble: TransientError | None = None
         self.hangs = False
 
     def answer(self, name: str, request: Any, member: str) -> Any:
@@ -231,7 +239,7 @@ def test_nodes_that_are_needed_are_looked_after_at_once() -> None:
         world.run(apply(quorum, "x", Release("me-x")))
 
 
-QUESTIONS: dict[str, Callable[[Quorum], QuorumScript[Any]]] = {
+QUESTIONS: dict[str, Callable[[Quorum], QuorumCoroutine[Any]]] = {
     "inspect": lambda quorum: apply(quorum, "x", Inspect()),
     "break": lambda quorum: apply(quorum, "x", Break(None, "")),
     "adopt": lambda quorum: apply(quorum, "x", Adopt("his", "me", "me", "seal")),
@@ -242,9 +250,9 @@ QUESTIONS: dict[str, Callable[[Quorum], QuorumScript[Any]]] = {
 @pytest.mark.parametrize("what", QUESTIONS)
 def test_whoever_asks_is_told_why_nodes_do_not_take_part(what: str) -> None:
     world = World()
-    world.nodes[0].trouble = Refused("no route to host")
+    world.nodes[0].trouble = NotApplied("no route to host")
     world.nodes[1].forget()
-    with pytest.raises(Refused, match=r"1 of 3 nodes.*; a: no route to host; b: it has no mark"):
+    with pytest.raises(NotApplied, match=r"1 of 3 nodes.*; a: no route to host; b: it has no mark"):
         world.run(QUESTIONS[what](world.quorum()))
 
 
@@ -255,7 +263,7 @@ def test_whoever_asks_has_nodes_that_were_restarted_take_part_again(what: str) -
     quorum = world.quorum()
     for each in world.nodes:
         each.restart()
-    with pytest.raises(Refused):
+    with pytest.raises(NotApplied):
         world.run(QUESTIONS[what](quorum))
     world.run(QUESTIONS[what](quorum))
 
@@ -399,24 +407,26 @@ def test_what_a_quorum_cannot_do_it_refuses_with_the_reason_before_it_asks_anybo
 
 def test_who_waits_looks_ever_less_often_up_to_a_bound() -> None:
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
-    pauses = [quorum.look_in(tries, inf, 0.7) for tries in range(1, 100)]
+    pauses = [quorum.poll_after(tries, inf, 0.7) for tries in range(1, 100)]
     assert pauses[:3] == pytest.approx([0.2, 0.3, 0.45])
     assert pauses == sorted(pauses)
     assert pauses[-1] == 1.0
-    assert [World().quorum(retry_seconds=each).look_in(99, inf, 0.0) for each in (0.1, 2.0)] == [0.5, 10.0]
+    assert [World().quorum(retry_seconds=each).poll_after(99, inf, 0.0) for each in (0.1, 2.0)] == [0.5, 10.0]
 
 
 def test_who_waits_looks_when_what_is_held_runs_out() -> None:
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
-    assert quorum.look_in(99, 0.05, 0.0) == 0.05
-    assert quorum.look_in(1, 30.0, 0.0) == 0.2
+    assert quorum.poll_after(99, 0.05, 0.0) == 0.05
+    assert quorum.poll_after(1, 30.0, 0.0) == 0.2
 
 
 def test_jitter_keeps_those_apart_who_wait_for_the_same() -> None:
     """Also those who all look when it runs out."""
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.1)
-    assert [quorum.look_in(1, inf, chance) for chance in (0.0, 0.5, 1.0)] == pytest.approx([0.2, 0.25, 0.3])
-    assert quorum.look_in(5, 0.0, 0.5) == 0.05
+    assert [quorum.poll_after(1, inf, chance) for chance in (0.0, 0.5, 1.0)] == pytest.approx(
+        [0.2, 0.25, 0.3]
+    )
+    assert quorum.poll_after(5, 0.0, 0.5) == 0.05
 
 
 def test_a_waiter_is_told_when_to_look_again() -> None:
@@ -425,7 +435,7 @@ def test_a_waiter_is_told_when_to_look_again() -> None:
     quorum = world.quorum(jitter_seconds=0.0)
     told = [world.run(apply(quorum, "x", asking("x", wait=True))) for _ in range(3)]
     assert all(isinstance(reply, Queued) for reply in told)
-    assert [reply.look_in for reply in told] == pytest.approx([0.2, 0.3, 0.45])
+    assert [reply.poll_after for reply in told] == pytest.approx([0.2, 0.3, 0.45])
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.01, 0.05, 0.5])

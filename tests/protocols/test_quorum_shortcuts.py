@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.protocols.quorum import Answers
 from holdfast.protocols.quorum.state import column
 from holdfast.protocols.quorum.tally import (
@@ -30,8 +30,8 @@ ANSWERS: tuple[Any, ...] = (
     (Kept(),),
     (Lost("expired"),),
     (Spent(),),
-    Refused("no"),
-    Unknown("?"),
+    NotApplied("no"),
+    OutcomeUnknown("?"),
 )
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ops import Refused
-from holdfast.protocols.quorum import Fan, Quorum, apply, spreading, tend
+from holdfast.core.effects import NotApplied
+from holdfast.protocols.quorum import Broadcast, Quorum, apply, renew_batch, repair
 from holdfast.rules import node
 from holdfast.rules.requests import Adopt, Break, Broken, Done, Export, Gone, Granted, Inspect, Release, Renew
 from protocols.test_quorum import TTL_SECONDS, RuleNode, World, asking
 
-AWAY = Refused("no route to host")
+AWAY = NotApplied("no route to host")
 ALL_GONE = ["", "", ""]
 
 
@@ -24,7 +24,7 @@ def holding_x(world: World, quorum: Quorum, **terms: Any) -> int:
 
 def renewed(world: World, quorum: Quorum) -> Any:
     """As the keeper does it."""
-    (reply,) = world.run(tend(quorum, (("x", Renew("me-x", TTL_SECONDS)),)))
+    (reply,) = world.run(renew_batch(quorum, (("x", Renew("me-x", TTL_SECONDS)),)))
     return reply
 
 
@@ -186,7 +186,7 @@ def test_what_is_given_back_meanwhile_is_given_to_no_node() -> None:
     attempt = quorum.attempts["me-x"]
     world.nodes[2].trouble = None
     assert attempt.absent == {2}
-    asks = tend(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
+    asks = renew_batch(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
     fan = asks.send(None)
     answers = world.fan(fan)
     assert isinstance(world.run(apply(quorum, "x", Release("me-x"))), Done)
@@ -225,11 +225,11 @@ def test_one_that_hangs_is_waited_for_now_and_then() -> None:
         assert isinstance(renewed(world, quorum), Done)
         pass_time(world, 1.0)
     assert world.waited_in_vain == 1
-    pass_time(world, spreading.SILENT_SECONDS)
+    pass_time(world, repair.SILENT_SECONDS)
     assert isinstance(renewed(world, quorum), Done)
     assert world.waited_in_vain == 2
     world.nodes[2].hangs = False
-    pass_time(world, spreading.SILENT_SECONDS)
+    pass_time(world, repair.SILENT_SECONDS)
     assert isinstance(renewed(world, quorum), Done)
     assert quorum.silent == {}
 
@@ -241,14 +241,14 @@ def test_one_whose_answers_come_too_late_is_given_it_all_the_same() -> None:
     world.nodes[2].trouble = AWAY
     holding_x(world, quorum)
     world.nodes[2].trouble = None
-    asks = tend(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
+    asks = renew_batch(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
     answers = world.fan(asks.send(None))
     del answers[2]
     world.fan(asks.send(answers))
     assert len(set(world.owners("x"))) == 1
     before = [each.records["x"] for each in world.nodes]
     quorum.silent.clear()
-    asks = tend(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
+    asks = renew_batch(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
     answers = world.fan(asks.send(None))
     del answers[2]
     world.fan(asks.send(answers))
@@ -262,15 +262,15 @@ def test_a_renewal_waits_for_a_moment_beyond_a_majority_and_then_for_a_majority(
     world = World()
     quorum = world.quorum(node_seconds=2.0)
     holding_x(world, quorum)
-    asks = tend(quorum, (("x", Renew("me-x", ttl)),))
+    asks = renew_batch(quorum, (("x", Renew("me-x", ttl)),))
     first = asks.send(None)
-    assert isinstance(first, Fan)
+    assert isinstance(first, Broadcast)
     assert first.seconds == pytest.approx(seconds)
     some = world.fan(first)
     assert first.enough(some)
     assert not first.enough({0: some[0], 1: some[1]})
     again = asks.send({0: some[0]})
-    assert isinstance(again, Fan)
+    assert isinstance(again, Broadcast)
     assert again.seconds == 2.0
     assert again.enough({0: some[0], 1: some[1]})
     asks.close()
@@ -295,7 +295,7 @@ def test_many_are_given_at_once() -> None:
         assert isinstance(world.run(apply(quorum, name, asking(name))), Granted)
     world.nodes[2].trouble = None
     world.rounds.clear()
-    world.run(tend(quorum, [(name, Renew(f"me-{name}", TTL_SECONDS)) for name in names]))
+    world.run(renew_batch(quorum, [(name, Renew(f"me-{name}", TTL_SECONDS)) for name in names]))
     assert world.rounds == [["Renew"] * 5, ["Acquire"] * 5]
     for name in names:
         claims = [

@@ -9,25 +9,25 @@ import pytest
 
 from holdfast.core.arguments import Spec
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import (
+from holdfast.core.effects import (
     Apply,
-    Doze,
+    Effect,
     Listen,
     Nonce,
+    NotApplied,
     Now,
-    Op,
+    OutcomeUnknown,
     Pause,
-    Refused,
-    Script,
+    ProtocolCoroutine,
+    RenewBatch,
     Signal,
-    Tend,
-    Unknown,
+    SleepUntil,
     Unlisten,
 )
 from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
-from holdfast.protocols.book import Book, LeaseState
-from holdfast.protocols.keeper import keep, watch_deadlines
+from holdfast.protocols.client_state import ClientState, LeaseState
+from holdfast.protocols.keeper import deadline_loop, renewal_loop
 from holdfast.rules.record import EMPTY
 from holdfast.rules.requests import Busy, Done, Gone, Granted, Release, Renew, Snapshot, Withdraw
 
@@ -51,18 +51,18 @@ class Driven:
     running: ClassVar[Driven]
     """Whose clock and names the book tells."""
 
-    def __init__(self, script: Script[Any]) -> None:
+    def __init__(self, script: ProtocolCoroutine[Any]) -> None:
         self.now = 100.0
         self._script = script
         self._nonces = 0
         self.result: Any = None
-        self.op: Op | None = None
+        self.op: Effect | None = None
         self._go_on(None, None)
 
-    def reply(self, value: Any = None) -> Op | None:
+    def reply(self, value: Any = None) -> Effect | None:
         return self._go_on(value, None)
 
-    def fail(self, trouble: BaseException) -> Op | None:
+    def fail(self, trouble: BaseException) -> Effect | None:
         return self._go_on(None, trouble)
 
     def abandon(self) -> None:
@@ -73,7 +73,7 @@ class Driven:
         except SystemExit:
             self.op = None
 
-    def _go_on(self, value: Any, trouble: BaseException | None) -> Op | None:
+    def _go_on(self, value: Any, trouble: BaseException | None) -> Effect | None:
         """Until the next operation that is not about the clock or a name."""
         Driven.running = self
         while True:
@@ -101,8 +101,8 @@ def next_nonce() -> str:
     return Driven.running.new_nonce()
 
 
-def a_book() -> Book:
-    return Book(
+def a_book() -> ClientState:
+    return ClientState(
         "me",
         io_timeout=5.0,
         linger=5.0,
@@ -114,18 +114,18 @@ def a_book() -> Book:
 
 def test_an_engine_that_refuses_to_listen_is_asked_again() -> None:
     """The refusal is between us and the engine: it never reaches the one who waits for the lock."""
-    book = a_book()
-    acquire = Driven(records.acquire(book, SPEC, "me", None))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SPEC, "me", None))
     acquire.reply(Busy((), 0.0))
     assert isinstance(acquire.op, Listen)
-    assert isinstance(acquire.fail(Refused("no")), Pause)
+    assert isinstance(acquire.fail(NotApplied("no")), Pause)
     assert isinstance(acquire.reply(), Apply)
     acquire.reply(Busy((), 0.0))
     assert isinstance(acquire.op, Listen)
     acquire.abandon()
 
-    watch = Driven(records.subscribe(book, "x"))
-    assert isinstance(watch.fail(Refused("no")), Pause)
+    watch = Driven(records.subscribe(client_state, "x"))
+    assert isinstance(watch.fail(NotApplied("no")), Pause)
     assert isinstance(watch.reply(), Listen)
     assert isinstance(watch.reply(), Apply)
     watch.reply(Snapshot(EMPTY, 0.0))
@@ -141,8 +141,8 @@ def test_the_end_of_cleaning_up_is_heard_of_without_the_engine() -> None:
     acquire.abandon()
 
 
-def granted(book: Book, **changes: Any) -> LeaseState:
-    acquire = Driven(records.acquire(book, replace(SPEC, **changes), "me", None))
+def granted(client_state: ClientState, **changes: Any) -> LeaseState:
+    acquire = Driven(records.acquire(client_state, replace(SPEC, **changes), "me", None))
     acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, None, {}))
     assert isinstance(acquire.result, LeaseState)
     return acquire.result
@@ -150,53 +150,53 @@ def granted(book: Book, **changes: Any) -> LeaseState:
 
 def test_a_renewal_overtaken_by_the_release_is_no_loss() -> None:
     """It finds the lock gone, because we gave it back."""
-    book = a_book()
-    state = granted(book)
-    keeper = Driven(keep(book))
+    client_state = a_book()
+    state = granted(client_state)
+    keeper = Driven(renewal_loop(client_state))
     state.renew_at = 0.0
-    assert isinstance(keeper.reply(), Tend)
-    release = Driven(records.release(book, state, 5.0))
-    assert isinstance(keeper.reply([Gone("expired")]), Doze)
+    assert isinstance(keeper.reply(), RenewBatch)
+    release = Driven(records.release(client_state, state, 5.0))
+    assert isinstance(keeper.reply([Gone("expired")]), SleepUntil)
     release.reply(Done())
     assert (state.ended, state.reason, state.signalled) == ("released", None, False)
     keeper.abandon()
 
 
 def test_a_release_begun_in_time_is_no_loss_however_long_it_takes() -> None:
-    book = a_book()
-    state = granted(book)
-    timer = Driven(watch_deadlines(book))
-    release = Driven(records.release(book, state, 5.0))
+    client_state = a_book()
+    state = granted(client_state)
+    timer = Driven(deadline_loop(client_state))
+    release = Driven(records.release(client_state, state, 5.0))
     timer.now += 20.0
-    assert timer.reply() == Doze("timer", None)
+    assert timer.reply() == SleepUntil("timer", None)
     release.reply(Done())
     assert (state.ended, state.reason, state.signalled) == ("released", None, False)
     timer.abandon()
 
 
 def test_after_a_failed_release_the_loss_is_told_in_time() -> None:
-    book = a_book()
-    state = granted(book)
-    timer = Driven(watch_deadlines(book))
-    release = Driven(records.release(book, state, 0.0))
+    client_state = a_book()
+    state = granted(client_state)
+    timer = Driven(deadline_loop(client_state))
+    release = Driven(records.release(client_state, state, 0.0))
     timer.reply()
     with pytest.raises(EngineUnavailable):
-        release.fail(Refused("no"))
-    assert timer.reply() == Doze("timer", state.deadline)
+        release.fail(NotApplied("no"))
+    assert timer.reply() == SleepUntil("timer", state.deadline)
     timer.now = state.deadline
     assert timer.reply() == Signal(state)
     timer.abandon()
 
 
-@pytest.mark.parametrize(("first", "lost"), [(Unknown("no answer"), False), (Refused("no"), True)])
+@pytest.mark.parametrize(("first", "lost"), [(OutcomeUnknown("no answer"), False), (NotApplied("no"), True)])
 def test_a_second_release_tells_a_loss_only_if_the_first_cannot_have_happened(
     first: Exception, lost: bool
 ) -> None:
-    book = a_book()
-    state = granted(book)
+    client_state = a_book()
+    state = granted(client_state)
     with pytest.raises(EngineUnavailable):
-        Driven(records.release(book, state, 0.0)).fail(first)
-    again = Driven(records.release(book, state, 5.0))
+        Driven(records.release(client_state, state, 0.0)).fail(first)
+    again = Driven(records.release(client_state, state, 5.0))
     again.reply(Gone("expired"))
     assert (state.reason is not None) == lost
     if again.op is not None:
@@ -205,16 +205,16 @@ def test_a_second_release_tells_a_loss_only_if_the_first_cannot_have_happened(
 
 def test_a_grant_that_an_earlier_copy_may_have_got_is_counted_from_a_renewal() -> None:
     """The first request is under way when the second is told to wait: it may arrive before the third."""
-    book = a_book()
-    acquire = Driven(records.acquire(book, SPEC, "me", None))
-    acquire.fail(Unknown("no answer"))
+    client_state = a_book()
+    acquire = Driven(records.acquire(client_state, SPEC, "me", None))
+    acquire.fail(OutcomeUnknown("no answer"))
     acquire.reply()
     acquire.reply(Busy((), 0.0))
     assert isinstance(acquire.reply(), Apply)
     acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, 3.0, {}))
     assert acquire.op == Apply("x", Renew("n1", 10.0))
     acquire.now += 1.0
-    acquire.fail(Refused("no"))
+    acquire.fail(NotApplied("no"))
     acquire.reply()
     acquire.reply(Granted(7, (), "lock", "exclusive", 10.0, 3.0, {}))
     asked_at = acquire.now
@@ -229,12 +229,12 @@ def test_a_grant_that_an_earlier_copy_may_have_got_is_counted_from_a_renewal() -
 
 def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
     """Not by the one that the lease was given while the renewal was under way."""
-    book = a_book()
-    state = granted(book)
-    keeper = Driven(keep(book))
+    client_state = a_book()
+    state = granted(client_state)
+    keeper = Driven(renewal_loop(client_state))
     state.renew_at = 0.0
     keeper.now += 5.0
-    assert keeper.reply() == Tend((("x", Renew(state.nonce, 10.0)),))
+    assert keeper.reply() == RenewBatch((("x", Renew(state.nonce, 10.0)),))
     state.ttl = 1000.0
     keeper.reply([Done()])
     assert state.deadline == relied_until(keeper.now, 10.0)
@@ -243,20 +243,20 @@ def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
 
 def test_who_adopts_a_lease_has_late_copies_of_its_first_request_refused() -> None:
     """The adopter cannot know whether the exporter left any under way."""
-    book = a_book()
-    adopt = Driven(records.adopt(book, SPEC, "theirs", "me", "secret"))
+    client_state = a_book()
+    adopt = Driven(records.adopt(client_state, SPEC, "theirs", "me", "secret"))
     adopt.reply(Granted(7, (), "lock", "exclusive", 10.0, None, {}))
     assert isinstance(adopt.result, LeaseState)
-    release = Driven(records.release(book, adopt.result, 5.0))
-    assert release.op == Apply("x", Release("theirs", book.linger))
+    release = Driven(records.release(client_state, adopt.result, 5.0))
+    assert release.op == Apply("x", Release("theirs", client_state.linger))
     release.reply(Done())
 
 
 @pytest.mark.parametrize("uncertain", [False, True])
 def test_late_copies_of_the_request_for_a_downgraded_lease_are_refused(uncertain: bool) -> None:
-    book = a_book()
-    writer = granted(book, kind="rwlock", mode="write")
+    client_state = a_book()
+    writer = granted(client_state, kind="rwlock", mode="write")
     writer.uncertain = uncertain
-    Driven(records.downgrade(book, writer)).reply(Granted(8, (), "rwlock", "read", 10.0, None, {}))
-    asked = [job.request for job in book.jobs]
-    assert asked == ([Withdraw(writer.nonce, book.linger)] if uncertain else [])
+    Driven(records.downgrade(client_state, writer)).reply(Granted(8, (), "rwlock", "read", 10.0, None, {}))
+    asked = [job.request for job in client_state.jobs]
+    assert asked == ([Withdraw(writer.nonce, client_state.linger)] if uncertain else [])

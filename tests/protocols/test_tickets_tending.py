@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.ops import Now
+from holdfast.core.effects import Now
 from holdfast.protocols import tickets
-from holdfast.protocols.tickets import Desk
-from holdfast.protocols.tickets.desk import Mine
-from holdfast.protocols.tickets.ops import Keep, Kept, Look, ReadNote
-from holdfast.protocols.tickets.tending import LOOKED_AT_ONCE
+from holdfast.protocols.tickets import TicketClient
+from holdfast.protocols.tickets.client import LockAttempt
+from holdfast.protocols.tickets.renewal import LOOKED_AT_ONCE
+from holdfast.protocols.tickets.store import Keep, Kept, Look, ReadNote
 from holdfast.rules.requests import Absent, Done, Gone, Renew
-from holdfast.rules.tickets import Stand, Ticket
+from holdfast.rules.tickets import LockView, Ticket
 
 MANY = 10_000
 
 
-def desk_with(count: int) -> Desk:
+def desk_with(count: int) -> TicketClient:
     """A client that holds so many locks, on one session."""
-    desk = Desk("client", lambda ttl: ttl)
+    desk = TicketClient("client", lambda ttl: ttl)
     session = desk.session(30.0)
     session.id = 1
     for number in range(count):
         nonce = f"n-{number}"
-        mine = desk.mine[nonce] = Mine(f"x{number}", nonce, "lock", "exclusive", 30.0)
+        mine = desk.mine[nonce] = LockAttempt(f"x{number}", nonce, "lock", "exclusive", 30.0)
         mine.ticket = Ticket(number + 1, 4, nonce, "client", "o", "lock", "exclusive", 30.0, 0.0, None, {})
         mine.session, mine.entered = session, True
     return desk
@@ -51,7 +51,7 @@ def run(script: Any, meanwhile: Callable[[], None] = lambda: None) -> tuple[Any,
             meanwhile()
             reply = Kept((True,) * len(op.sessions), (True,) * len(op.tickets))
         elif isinstance(op, Look):
-            reply = Stand()
+            reply = LockView()
         else:
             assert isinstance(op, ReadNote)
             reply = None
@@ -60,7 +60,7 @@ def run(script: Any, meanwhile: Callable[[], None] = lambda: None) -> tuple[Any,
 def test_ten_thousand_held_locks_cost_the_same_sign_of_life_as_one() -> None:
     for count in (1, MANY):
         desk = desk_with(count)
-        replies, asked = run(tickets.tend(desk, renewals(count)))
+        replies, asked = run(tickets.renew_batch(desk, renewals(count)))
         assert replies == [Done()] * count
         (keep,) = asked
         assert keep.sessions == (1,)
@@ -71,7 +71,7 @@ def test_each_of_them_is_looked_at_in_its_turn() -> None:
     desk = desk_with(3 * LOOKED_AT_ONCE)
     seen: set[str] = set()
     for _ in range(3):
-        _, (keep,) = run(tickets.tend(desk, renewals(3 * LOOKED_AT_ONCE)))
+        _, (keep,) = run(tickets.renew_batch(desk, renewals(3 * LOOKED_AT_ONCE)))
         seen |= {ticket.nonce for _, ticket in keep.tickets}
     assert len(seen) == 3 * LOOKED_AT_ONCE
 
@@ -84,12 +84,12 @@ def test_what_was_given_back_meanwhile_is_not_asked_about() -> None:
         for number in range(1, MANY):
             desk.forget(f"n-{number}")
 
-    replies, asked = run(tickets.tend(desk, renewals(MANY)), give_back)
+    replies, asked = run(tickets.renew_batch(desk, renewals(MANY)), give_back)
     assert [type(op) for op in asked] == [Keep]
     assert replies == [Done()] + [Absent()] * (MANY - 1), "which is no news for the keeper"
 
 
 def test_what_nobody_knows_of_is_asked_about() -> None:
-    replies, asked = run(tickets.tend(desk_with(1), renewals(2)))
+    replies, asked = run(tickets.renew_batch(desk_with(1), renewals(2)))
     assert replies == [Done(), Gone("expired")]
     assert [type(op) for op in asked] == [Keep, ReadNote, Look]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from holdfast.core.ops import Apply, Now, Script, Wait
+from holdfast.core.effects import Apply, Now, ProtocolCoroutine, Wait
 from holdfast.protocols import records
-from holdfast.protocols.book import Book
-from holdfast.protocols.records.acquiring import LOOK_AGAIN_SECONDS
+from holdfast.protocols.client_state import ClientState
+from holdfast.protocols.records.acquisition import LOOK_AGAIN_SECONDS
 from holdfast.rules.record import Holder, Record
 from holdfast.rules.requests import Snapshot, Watch
 
@@ -19,10 +19,10 @@ def held(client: str, token: int, expires_at: float) -> Record:
     return Record(kind="lock", token=token, holders=(holder,))
 
 
-def watching(seen: Snapshot) -> tuple[Script[Snapshot | None], Wait]:
+def watching(seen: Snapshot) -> tuple[ProtocolCoroutine[Snapshot | None], Wait]:
     """A watch at the point where it waits."""
-    book = Book("me", 5.0, 0.0, lambda bell: None, lambda: 100.0, lambda: "me-1")
-    script = records.next_change(book, "x", "me-1", None, seen)
+    client_state = ClientState("me", 5.0, 0.0, lambda bell: None, lambda: 100.0, lambda: "me-1")
+    script = records.next_change(client_state, "x", "me-1", None, seen)
     assert isinstance(script.send(None), Now)
     wait = script.send(100.0)
     assert isinstance(wait, Wait)

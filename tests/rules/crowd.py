@@ -1,6 +1,6 @@
 """A crowd around one record in virtual time: waiters who look when they were told to, holders, the dead.
 
-Nobody here is clever: a waiter asks again when it is woken or its ``look_in`` has passed, and says once a
+Nobody here is clever: a waiter asks again when it is woken or its ``poll_after`` has passed, and says once a
 second that it still waits. Whatever the crowd needs beyond that, the rules have failed to give.
 """
 
@@ -107,7 +107,7 @@ class Crowd:
                 self._at(self.now + REFRESH_SECONDS, lambda: self._refresh(member))
             if self.looks:
                 mine = member.watch
-                self._at(self.now + reply.look_in, lambda: self._ask(member, mine))
+                self._at(self.now + reply.poll_after, lambda: self._ask(member, mine))
 
     def _refresh(self, member: Member) -> None:
         if member.granted_at is not None or not member.lives(self.now):

@@ -180,7 +180,7 @@ class Judge:
         if isinstance(step.reply, Queued):
             place = [w.nonce for w in step.record.queue].index(nonce_of(request))
             assert step.reply.position == place
-            assert (step.reply.look_in == 0) == (step.record.queue[place].turn_at is not None)
+            assert (step.reply.poll_after == 0) == (step.record.queue[place].turn_at is not None)
         if not dead and step.record is not before:
             left = {w.nonce for w in present} - {w.nonce for w in step.record.queue}
             assert left <= {nonce_of(request)}, f"{request} dropped {left}"

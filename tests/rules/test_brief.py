@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.rules import handing, shortcuts
-from holdfast.rules.codec import encode
+from holdfast.engines.sqlite import shortcuts
+from holdfast.engines.sqlite.codec import encode
+from holdfast.rules import handoff
 from holdfast.rules.record import EMPTY, WAITER_METADATA_MAX, Record, is_brief
 from holdfast.rules.requests import Acquire, Granted, Queued, Release, Request
 
@@ -20,7 +21,7 @@ def asks(nonce: str, **metadata: str) -> Acquire:
 def crowd(count: int, **metadata: str) -> Record:
     record = EMPTY
     for number in range(count + 1):
-        record = handing.apply(record, asks(f"w{number}", **metadata), NOW, 0).record
+        record = handoff.apply(record, asks(f"w{number}", **metadata), NOW, 0).record
     assert len(record.queue) == count
     return record
 
@@ -39,17 +40,17 @@ def test_many_who_wait_with_much_metadata_make_no_large_record() -> None:
 def test_a_waiter_with_much_metadata_takes_the_lock_by_its_turn_and_has_all_of_it() -> None:
     record = crowd(1, **LONG)
     assert record.queue[0].wants is None
-    step = handing.apply(record, Release("w0"), NOW, 0)
+    step = handoff.apply(record, Release("w0"), NOW, 0)
     assert step.record.holders == ()
     assert [(wake.nonce, wake.handed) for wake in step.wake] == [("w1", None)]
-    reply = handing.apply(step.record, asks("w1", **LONG), NOW, 0).reply
+    reply = handoff.apply(step.record, asks("w1", **LONG), NOW, 0).reply
     assert isinstance(reply, Granted)
     assert reply.metadata == LONG
 
 
 def test_with_little_metadata_it_is_handed_the_lock() -> None:
     record = crowd(1, job="7")
-    step = handing.apply(record, Release("w0"), NOW, 0)
+    step = handoff.apply(record, Release("w0"), NOW, 0)
     assert (step.record.holders[0].nonce, step.record.holders[0].metadata) == ("w1", {"job": "7"})
 
 
@@ -59,6 +60,6 @@ def test_the_shortcut_leaves_it_to_the_rule() -> None:
     long: Request = asks("z", **LONG)
     assert isinstance(long, Acquire)
     assert shortcuts.joined(text, long, NOW) is None
-    step = handing.apply(crowd(2, job="7"), long, NOW, 0)
+    step = handoff.apply(crowd(2, job="7"), long, NOW, 0)
     assert isinstance(step.reply, Queued)
     assert step.record.queue[-1].wants is None

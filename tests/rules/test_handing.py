@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules import handing, transitions
-from holdfast.rules.codec import decode, encode
-from holdfast.rules.handing import CAME_SECONDS, heir_of
+from holdfast.engines.sqlite.codec import decode, encode
+from holdfast.rules import handoff, transitions
+from holdfast.rules.handoff import CAME_SECONDS, successor_of
 from holdfast.rules.record import EMPTY, MAX_TOKEN, Holder, Record, Waiter, Wants
 from holdfast.rules.requests import (
     Acquire,
@@ -16,7 +16,7 @@ from holdfast.rules.requests import (
     Done,
     Gone,
     Granted,
-    Handed,
+    Handoff,
     Queued,
     Release,
     Wake,
@@ -39,12 +39,12 @@ def queue_of(*asked: Acquire, at: float = 100.0) -> Record:
     """The first holds, the others wait in this order."""
     record = EMPTY
     for ask in asked:
-        record = handing.apply(record, ask, at, WALL).record
+        record = handoff.apply(record, ask, at, WALL).record
     return record
 
 
 def given_back(record: Record, at: float = 100.0625) -> Step:
-    return handing.apply(record, Release("n-0"), at, WALL)
+    return handoff.apply(record, Release("n-0"), at, WALL)
 
 
 def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
@@ -56,37 +56,37 @@ def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
     assert [waiter.nonce for waiter in step.record.queue] == ["n-2"]
     assert step.record.queue[0].turn_at is None
     assert step.reply == Done()
-    assert step.wake == (Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)),)
-    assert heir_of(Release("n-0"), step) == "c-1"
+    assert step.wake == (Wake("c-1", "n-1", Handoff(WALL + 1, 0.0625)),)
+    assert successor_of(Release("n-0"), step) == "c-1"
 
 
 def test_it_is_told_how_long_its_place_had_been_there() -> None:
     """Whenever it asked again meanwhile: the place is the one that it took first."""
     record = queue_of(ask_for(0))
     for at in (100.25, 100.3125):
-        record = handing.apply(record, ask_for(1), at, WALL).record
+        record = handoff.apply(record, ask_for(1), at, WALL).record
     step = given_back(record, 100.3125)
-    assert step.wake == (Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)),)
+    assert step.wake == (Wake("c-1", "n-1", Handoff(WALL + 1, 0.0625)),)
 
 
 def test_only_the_heir_is_told_of_it() -> None:
     """Those who watch are woken as well, and have been given nothing."""
-    record = handing.apply(queue_of(ask_for(0), ask_for(1)), Watch("w-1", "c-9"), 100.0, WALL).record
+    record = handoff.apply(queue_of(ask_for(0), ask_for(1)), Watch("w-1", "c-9"), 100.0, WALL).record
     step = given_back(record)
-    assert set(step.wake) == {Wake("c-1", "n-1", Handed(WALL + 1, 0.0625)), Wake("c-9", "w-1")}
+    assert set(step.wake) == {Wake("c-1", "n-1", Handoff(WALL + 1, 0.0625)), Wake("c-9", "w-1")}
 
 
 def test_it_is_told_since_when() -> None:
     record = given_back(queue_of(ask_for(0), ask_for(1))).record
-    step = handing.apply(record, ask_for(1), 101.5625, WALL)
+    step = handoff.apply(record, ask_for(1), 101.5625, WALL)
     assert step.record is record
     assert step.reply == Granted(WALL + 1, (), "lock", "exclusive", 30.0, None, {"number": "1"}, 1.5)
-    assert isinstance(handing.apply(record, ask_for(3)._replace(wait=False), 101.5625, WALL).reply, Busy)
+    assert isinstance(handoff.apply(record, ask_for(3)._replace(wait=False), 101.5625, WALL).reply, Busy)
 
 
 def test_one_who_left_gives_it_to_the_next() -> None:
     record = given_back(queue_of(ask_for(0), ask_for(1), ask_for(2))).record
-    step = handing.apply(record, Withdraw("n-1", 0.0), 100.2, WALL)
+    step = handoff.apply(record, Withdraw("n-1", 0.0), 100.2, WALL)
     assert step.wake == (Wake("c-2", "n-2"),)
     assert step.record.queue[0].turn_at == 100.2
 
@@ -98,7 +98,7 @@ def test_who_has_waited_longer_is_asked_by_a_turn() -> None:
     assert not step.record.holders
     assert step.record.queue[0].turn_at == 100.01 + CAME_SECONDS
     assert step.wake == (Wake("c-1", "n-1"),)
-    assert heir_of(Release("n-0"), step) is None
+    assert successor_of(Release("n-0"), step) is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_where_others_may_barge_nothing_is_handed_over() -> None:
     step = given_back(queue_of(ask_for(0), ask_for(1, fair=False)))
     assert not step.record.holders
     newcomer = ask_for(2, fair=False)._replace(wait=False)
-    assert isinstance(handing.apply(step.record, newcomer, 100.2, WALL).reply, Granted)
+    assert isinstance(handoff.apply(step.record, newcomer, 100.2, WALL).reply, Granted)
 
 
 def test_one_that_may_hold_it_only_for_so_long_takes_it_by_itself() -> None:
@@ -129,7 +129,7 @@ def test_what_was_queued_by_an_earlier_version_takes_it_by_itself() -> None:
     record = transitions.apply(queue_of(ask_for(0)), ask_for(1), 100.0, WALL).record
     assert record.queue[0].wants is None
     assert not given_back(record).record.holders
-    asked_again = handing.apply(record, ask_for(1), 100.0, WALL)
+    asked_again = handoff.apply(record, ask_for(1), 100.0, WALL)
     assert isinstance(asked_again.reply, Queued)
     assert given_back(asked_again.record).record.holders[0].nonce == "n-1"
 
@@ -141,10 +141,10 @@ def test_without_a_token_left_nobody_is_handed_anything() -> None:
 
 def test_who_has_nothing_hands_nothing_over() -> None:
     record = queue_of(ask_for(0), ask_for(1))
-    step = handing.apply(record, Release("n-9"), 100.1, WALL)
+    step = handoff.apply(record, Release("n-9"), 100.1, WALL)
     assert isinstance(step.reply, Gone)
     assert step.record is record
-    assert heir_of(Release("n-9"), step) is None
+    assert successor_of(Release("n-9"), step) is None
 
 
 def test_what_one_wants_is_kept_as_text() -> None:
@@ -168,11 +168,11 @@ def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) 
         now += pause
         for holder in record.holders:
             request = Release(holder.nonce)
-            step = handing.apply(record, request, now, WALL)
+            step = handoff.apply(record, request, now, WALL)
             plain = transitions.apply(record, request, now, WALL)
             assert step.reply == plain.reply
             assert [wake._replace(handed=None) for wake in step.wake] == list(plain.wake)
-            if heir_of(request, step) is None:
+            if successor_of(request, step) is None:
                 assert step == plain
                 continue
             nonce, client, owner, mode, since, _, _, wants = plain.record.queue[0]
@@ -184,6 +184,6 @@ def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) 
             assert isinstance(taken.reply, Granted)
             assert step.record == taken.record
             told = {wake.nonce: wake.handed for wake in step.wake if wake.handed is not None}
-            assert told == {nonce: Handed(taken.reply.token, now - since)}
+            assert told == {nonce: Handoff(taken.reply.token, now - since)}
 
     check()

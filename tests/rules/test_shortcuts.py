@@ -10,11 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.rules import handing, shortcuts
-from holdfast.rules.codec import encode
-from holdfast.rules.handing import CAME_SECONDS, heir_of
+from holdfast.engines.sqlite import shortcuts
+from holdfast.engines.sqlite.codec import encode
+from holdfast.rules import handoff
+from holdfast.rules.handoff import CAME_SECONDS, successor_of
 from holdfast.rules.record import EMPTY, MAX_TOKEN, PATIENCE_SECONDS, Record
-from holdfast.rules.requests import Acquire, Done, Handed, Queued, Release, Request, Withdraw
+from holdfast.rules.requests import Acquire, Done, Handoff, Queued, Release, Request, Withdraw
 from rules.moves import KINDS, aimed, long_moves
 from rules.test_handing import ask_for, queue_of
 
@@ -45,13 +46,13 @@ class Unlike(AssertionError):
 
 def compare(module: ModuleType, record: Record, request: Request, now: float, wall_us: int) -> int:
     """How many shortcuts could be taken."""
-    text, step = encode(record), handing.apply(record, request, now, wall_us)
+    text, step = encode(record), handoff.apply(record, request, now, wall_us)
     if isinstance(request, Release):
         handed = module.handed_over(text, request.nonce, now, wall_us)
         if handed is None:
             return 0
         agrees = (step.reply, step.wake, encode(step.record)) == (Done(), (handed.heir,), handed.text)
-        _must(agrees and heir_of(request, step) == handed.heir.client, handed, step)
+        _must(agrees and successor_of(request, step) == handed.heir.client, handed, step)
         return 1
     if not isinstance(request, Acquire):
         return 0
@@ -61,9 +62,9 @@ def compare(module: ModuleType, record: Record, request: Request, now: float, wa
     told, reply = joined.reply, step.reply
     _must(isinstance(reply, Queued) and joined.text == encode(step.record) and not step.wake, joined, step)
     assert isinstance(reply, Queued)
-    _must(told._replace(look_in=0.0) == reply._replace(look_in=0.0), told, reply)
+    _must(told._replace(poll_after=0.0) == reply._replace(poll_after=0.0), told, reply)
     # Looking too early is looking once more; too late would be too late.
-    _must(0.0 <= told.look_in <= reply.look_in + 1e-6, told, reply)
+    _must(0.0 <= told.poll_after <= reply.poll_after + 1e-6, told, reply)
     return 1
 
 
@@ -88,7 +89,7 @@ def compare_along(module: ModuleType, kind: str, seed: int) -> int:
         now += move.pause
         for request in everything(record, kind):
             taken += compare(module, record, request, now, move.wall_us)
-        record = handing.apply(record, aimed(move, record), now, move.wall_us, move.dead).record
+        record = handoff.apply(record, aimed(move, record), now, move.wall_us, move.dead).record
     return taken
 
 
@@ -108,7 +109,7 @@ def compare_in_a_crowd(module: ModuleType, seed: int) -> int:
         there = [*(holder.nonce for holder in record.holders), *(waiter.nonce for waiter in record.queue)]
         if there and chance.random() < 0.3:
             wanted = chance.choice((Release(there[0]), Release(there[0]), Withdraw(chance.choice(there))))
-        record = handing.apply(record, wanted, now, wall_us).record
+        record = handoff.apply(record, wanted, now, wall_us).record
     return taken
 
 
@@ -137,8 +138,8 @@ def test_the_comparison_catches(what: str) -> None:
     right, wrong = MUTANTS[what]
     source = inspect.getsource(shortcuts)
     assert right in source
-    broken = ModuleType("holdfast.rules.broken")
-    broken.__package__ = "holdfast.rules"
+    broken = ModuleType("holdfast.engines.sqlite.broken")
+    broken.__package__ = "holdfast.engines.sqlite"
     exec(compile(source.replace(right, wrong), "broken.py", "exec"), broken.__dict__)  # noqa: S102 - our own text
     assert is_caught(broken), f"nothing noticed that {what}"
 
@@ -149,14 +150,14 @@ def test_between_those_who_want_the_same_lock_each_step_has_one() -> None:
     for ask in asked[2:]:
         joined = shortcuts.joined(encode(record), ask, 100.0)
         assert joined is not None
-        record = handing.apply(record, ask, 100.0, WALL).record
+        record = handoff.apply(record, ask, 100.0, WALL).record
         assert joined.text == encode(record)
     for holder, heir in pairwise(asked):
         handed = shortcuts.handed_over(encode(record), holder.nonce, 100.0625, WALL)
         assert handed is not None
         assert handed.heir.nonce == heir.nonce
-        record = handing.apply(record, Release(holder.nonce), 100.0625, WALL).record
-        assert handed.heir.handed == Handed(record.token, 0.0625)
+        record = handoff.apply(record, Release(holder.nonce), 100.0625, WALL).record
+        assert handed.heir.handed == Handoff(record.token, 0.0625)
         assert handed.text == encode(record)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules.codec import SCHEMA, SchemaTooNew, decode, encode
+from holdfast.engines.sqlite.codec import SCHEMA, SchemaTooNew, decode, encode
 from holdfast.rules.record import (
     EMPTY,
     PATIENCE_SECONDS,

@@ -15,11 +15,11 @@ from holdfast.protocols.tickets.payload import (
     encode_ticket,
     encode_value,
 )
-from holdfast.rules.record import Ended, StoredValue
+from holdfast.rules.record import StoredValue, Tombstone
 from holdfast.rules.tickets import (
     TOKENS_PER_PLACE,
-    Settings,
-    Stand,
+    LockConfig,
+    LockView,
     Ticket,
     blockers,
     holding,
@@ -38,21 +38,21 @@ def make(kind: str, mode: str, place: int) -> Ticket:
 
 
 @st.composite
-def stands(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(MODES)) -> Stand:
+def stands(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(MODES)) -> LockView:
     kind = draw(st.sampled_from(kinds))
     places = draw(st.lists(st.integers(1, 40), unique=True, max_size=9))
     modes = draw(st.lists(st.sampled_from(MODES[kind]), min_size=len(places), max_size=len(places)))
     tickets = ordered([make(kind, mode, place) for place, mode in zip(places, modes, strict=True)])
     limit = draw(st.integers(1, 5)) if kind == "semaphore" else 0
-    return Stand(Settings(kind, limit, limit), tickets)
+    return LockView(LockConfig(kind, limit, limit), tickets)
 
 
-def settings_of(stand: Stand) -> Settings:
+def settings_of(stand: LockView) -> LockConfig:
     assert stand.settings is not None
     return stand.settings
 
 
-def without(stand: Stand, *gone: str) -> Stand:
+def without(stand: LockView, *gone: str) -> LockView:
     return stand._replace(tickets=tuple(t for t in stand.tickets if t.nonce not in gone))
 
 
@@ -61,7 +61,7 @@ def nonces(tickets: tuple[Ticket, ...]) -> set[str]:
 
 
 @given(stands())
-def test_those_hold_whom_nobody_blocks_and_they_are_the_first_few(stand: Stand) -> None:
+def test_those_hold_whom_nobody_blocks_and_they_are_the_first_few(stand: LockView) -> None:
     free = [t for t in stand.tickets if not blockers(stand.tickets, t, settings_of(stand))]
     assert tuple(free) == holding(stand)
     assert holding(stand) + waiting(stand) == stand.tickets
@@ -69,7 +69,7 @@ def test_those_hold_whom_nobody_blocks_and_they_are_the_first_few(stand: Stand) 
 
 
 @given(stands())
-def test_no_more_hold_than_the_primitive_allows(stand: Stand) -> None:
+def test_no_more_hold_than_the_primitive_allows(stand: LockView) -> None:
     held = holding(stand)
     if settings_of(stand).kind == "semaphore":
         assert len(held) <= settings_of(stand).limit
@@ -80,7 +80,7 @@ def test_no_more_hold_than_the_primitive_allows(stand: Stand) -> None:
 
 
 @given(stands())
-def test_first_come_first_served(stand: Stand) -> None:
+def test_first_come_first_served(stand: LockView) -> None:
     """The first who waits is blocked by those who hold, and nobody passes it: writers do not starve."""
     queue = waiting(stand)
     if queue:
@@ -89,7 +89,7 @@ def test_first_come_first_served(stand: Stand) -> None:
 
 
 @given(stands(), st.data())
-def test_who_holds_goes_on_holding_whatever_the_others_do(stand: Stand, data: st.DataObject) -> None:
+def test_who_holds_goes_on_holding_whatever_the_others_do(stand: LockView, data: st.DataObject) -> None:
     gone = data.draw(
         st.sets(st.sampled_from([t.nonce for t in stand.tickets]) if stand.tickets else st.nothing())
     )
@@ -101,7 +101,7 @@ def test_who_holds_goes_on_holding_whatever_the_others_do(stand: Stand, data: st
 
 
 @given(stands())
-def test_who_waits_waits_for_some_before_it_and_never_for_the_crowd(stand: Stand) -> None:
+def test_who_waits_waits_for_some_before_it_and_never_for_the_crowd(stand: LockView) -> None:
     for ticket in stand.tickets:
         one = watched(stand.tickets, ticket, settings_of(stand))
         before = nonces(tuple(t for t in stand.tickets if t.place < ticket.place))
@@ -116,7 +116,7 @@ def test_who_waits_waits_for_some_before_it_and_never_for_the_crowd(stand: Stand
 
 
 @given(stands(), st.data())
-def test_nobody_is_left_waiting_for_the_wrong_one(stand: Stand, data: st.DataObject) -> None:
+def test_nobody_is_left_waiting_for_the_wrong_one(stand: LockView, data: st.DataObject) -> None:
     """As long as those whom one waits for are there (and tell nothing), one cannot hold."""
     queue = waiting(stand)
     if not queue:
@@ -131,7 +131,7 @@ def test_nobody_is_left_waiting_for_the_wrong_one(stand: Stand, data: st.DataObj
 
 
 @given(stands())
-def test_releases_wake_as_few_as_can_be(stand: Stand) -> None:
+def test_releases_wake_as_few_as_can_be(stand: LockView) -> None:
     """When the first leaves, whoever hears of it holds then; of a semaphore, at most one hears of it."""
     if not stand.tickets:
         return
@@ -147,7 +147,7 @@ def test_releases_wake_as_few_as_can_be(stand: Stand) -> None:
 
 
 @given(stands(kinds=("semaphore",)), st.integers(1, 5))
-def test_lowering_the_limit_revokes_nobody_and_lets_nobody_in(stand: Stand, limit: int) -> None:
+def test_lowering_the_limit_revokes_nobody_and_lets_nobody_in(stand: LockView, limit: int) -> None:
     held = holding(stand)
     seated = held[-1].place if held else 0
     after = stand._replace(settings=settings_of(stand)._replace(limit=limit, seated=seated))
@@ -160,7 +160,7 @@ def test_lowering_the_limit_revokes_nobody_and_lets_nobody_in(stand: Stand, limi
 
 
 @given(stands())
-def test_a_writer_that_turns_reader_keeps_its_place(stand: Stand) -> None:
+def test_a_writer_that_turns_reader_keeps_its_place(stand: LockView) -> None:
     held = holding(stand)
     if not held or held[0].mode != "write":
         return
@@ -177,7 +177,7 @@ def test_tokens_are_in_the_order_of_creation_with_room_between(one: int, other: 
 
 
 @given(stands())
-def test_those_who_inspect_see_the_same(stand: Stand) -> None:
+def test_those_who_inspect_see_the_same(stand: LockView) -> None:
     record = record_of(stand._replace(newest=7), 100.0)
     assert [holder.nonce for holder in record.holders] == [t.nonce for t in holding(stand)]
     assert [waiter.nonce for waiter in record.queue] == [t.nonce for t in waiting(stand)]
@@ -185,10 +185,10 @@ def test_those_who_inspect_see_the_same(stand: Stand) -> None:
 
 
 def test_settings_that_were_lost_are_those_of_whom_stands_there() -> None:
-    stand = Stand(None, (make("lock", "exclusive", 3), make("lock", "exclusive", 4)))
+    stand = LockView(None, (make("lock", "exclusive", 3), make("lock", "exclusive", 4)))
     assert [t.place for t in holding(stand)] == [3]
     assert record_of(stand, 0.0).kind == "lock"
-    assert record_of(Stand(), 0.0).kind is None
+    assert record_of(LockView(), 0.0).kind is None
 
 
 texts = st.text(max_size=20)
@@ -208,9 +208,9 @@ def test_what_is_stored_is_read_again(
     assert decode_ticket(encode_ticket(ticket), 5, 20, "handle", 9) == ticket
     moved = decode_ticket(encode_ticket(ticket, 20, 5), 99, 400, "handle", 9)
     assert moved == ticket, "where it stands does not follow from when it was put"
-    semaphore = Settings("semaphore", 3, 5, 12)
+    semaphore = LockConfig("semaphore", 3, 5, 12)
     assert decode_settings(encode_settings(semaphore)) == semaphore
     value = StoredValue(owner.encode(), 7, 123)
     assert decode_value(encode_value(value)) == value
-    ended = Ended(nonce, "broken", owner, 0.0)
+    ended = Tombstone(nonce, "broken", owner, 0.0)
     assert decode_note(encode_note(ended)) == ended

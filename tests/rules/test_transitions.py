@@ -6,7 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules import handing
+from holdfast.rules import handoff
 from holdfast.rules.queueing import drop_clients, next_event_at, settle, turns
 from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Inspect, Request
@@ -18,7 +18,7 @@ from rules.moves import KINDS, Move, acquires, aimed, long_moves, moves, play, s
 def record_after(sequence: list[Move], hands_over: bool) -> tuple[Record, float]:
     """A record such as sequences leave behind, unsettled."""
     record, now = EMPTY, 1000.0
-    rule = handing.apply if hands_over else apply
+    rule = handoff.apply if hands_over else apply
     for move in sequence:
         now += move.pause
         record = rule(record, aimed(move, record), now, move.wall_us, move.dead).record

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from holdfast.drivers.simulation import Fault
 from simulation.checkers import check
 from simulation.plans import dump_plan, shrink
 from simulation.quorum_checkers import check_quorum
@@ -21,6 +20,7 @@ from simulation.sessions_schedules import SESSIONS_SCENARIOS, run_sessions, sess
 from simulation.tickets_checkers import check as check_tickets
 from simulation.tickets_schedules import TICKETS_SCENARIOS, run_tickets, tickets_scenario_of
 from simulation.workloads import SCENARIOS
+from simulator import Fault
 
 __all__ = [
     "ALL_SCENARIOS",

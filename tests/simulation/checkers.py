@@ -12,8 +12,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from holdfast.core.ops import Apply, ApplyInOrder
-from holdfast.drivers.simulation import (
+from holdfast.core.effects import Apply, ApplyInOrder
+from holdfast.protocols.client_state import LeaseState
+from holdfast.rules.record import PATIENCE_SECONDS, Record
+from holdfast.rules.requests import Acquire, Break, Broken, Downgrade, Release, Request, Withdraw
+from holdfast.rules.transitions import ADMITS
+from simulation.schedules import Run
+from simulator import (
     Began,
     Changed,
     Copied,
@@ -25,12 +30,7 @@ from holdfast.drivers.simulation import (
     Stopped,
     Told,
 )
-from holdfast.drivers.simulation.faults import FORGETS
-from holdfast.protocols.book import LeaseState
-from holdfast.rules.record import PATIENCE_SECONDS, Record
-from holdfast.rules.requests import Acquire, Break, Broken, Downgrade, Release, Request, Withdraw
-from holdfast.rules.transitions import ADMITS
-from simulation.schedules import Run
+from simulator.faults import FORGETS
 
 __all__ = ["CHECKERS", "Evidence", "check"]
 
@@ -475,12 +475,12 @@ def nothing_left_behind(seen: Evidence) -> Iterator[str]:
             if left:
                 yield f"{name!r} at the end: {what} {', '.join(left)}"
     for client in world.clients:
-        book = client.book
+        client_state = client.client_state
         for what, left in (
-            ("leases", list(book.leases)),
-            ("waiting", list(book.waiting)),
-            ("jobs", [job.nonce for job in book.jobs]),
-            ("holds", [name for (name, _), hold in book.holds.items() if hold.state.ended is None]),
+            ("leases", list(client_state.leases)),
+            ("waiting", list(client_state.waiting)),
+            ("jobs", [job.nonce for job in client_state.jobs]),
+            ("holds", [name for (name, _), hold in client_state.holds.items() if hold.state.ended is None]),
             ("mailboxes", list(client.boxes)),
         ):
             if left:

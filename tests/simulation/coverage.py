@@ -38,7 +38,7 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "acquire": ("Acquire", "Acquire, queueing", "Listen", "Wait", "Pause", "Withdraw", "wake-up"),
     "several": ("ApplyInOrder",),
     "release": ("Release",),
-    "keeper": ("Tend", "keeper dozes", "Stop"),
+    "keeper": ("RenewBatch", "keeper dozes", "Stop"),
     "timer": ("timer dozes",),
     "holding": ("Renew", "SetValue", "Downgrade", "Export", "Adopt"),
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
@@ -108,10 +108,10 @@ ESSENTIAL: Final = (
     *(
         (fault, step)
         for fault in ("overtaken", "reply copied")
-        for step in ("Acquire", "Acquire, queueing", "Release", "Tend")
+        for step in ("Acquire", "Acquire, queueing", "Release", "RenewBatch")
     ),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "forgets")),
-    *((fault, "Tend") for fault in ("lost", "reply lost", "late", "slow", "cut off", "down", "hangs")),
+    *((fault, "RenewBatch") for fault in ("lost", "reply lost", "late", "slow", "cut off", "down", "hangs")),
     *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
     *((fault, "Withdraw") for fault in ("lost", "reply lost", "late", "down")),
     *((fault, "ApplyInOrder") for fault in ("lost", "reply lost", "late", "interrupt")),

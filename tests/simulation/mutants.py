@@ -13,19 +13,27 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from holdfast.core.deadlines import relied_until
-from holdfast.core.ops import Apply, Listen, Now, Op, Pause, Script, Troubled, Unlisten, Wait
-from holdfast.drivers.simulation import Node, SimulatedClient
-from holdfast.drivers.simulation.faults import FORGETS
+from holdfast.core.effects import (
+    Apply,
+    Effect,
+    Listen,
+    Now,
+    Pause,
+    ProtocolCoroutine,
+    TransientError,
+    Unlisten,
+    Wait,
+)
 from holdfast.protocols import keeper, records
-from holdfast.protocols.book import Book, LeaseState
-from holdfast.protocols.records import acquiring, giving_back, trouble
-from holdfast.rules import handing, queueing, transitions
+from holdfast.protocols.client_state import ClientState, LeaseState
+from holdfast.protocols.records import acquisition, releases, retry
+from holdfast.rules import handoff, queueing, transitions
 from holdfast.rules.record import EMPTY, Holder, Record
 from holdfast.rules.requests import (
     Acquire,
     Done,
     Granted,
-    Handed,
+    Handoff,
     Inspect,
     Release,
     Renew,
@@ -39,6 +47,8 @@ from holdfast.rules.requests import (
 from holdfast.rules.transitions import Step
 from simulation.plans import WEIGHTS
 from simulation.store import CounterStore
+from simulator import Node, SimulatedClient
+from simulator.faults import FORGETS
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "counted_by_the_wall", "deadline_from_reply"]
 
@@ -74,10 +84,10 @@ def original(request: type) -> Handler:
 def release_without_owner_check() -> Patch:
     """Whoever says "release" ends whatever is held there."""
 
-    def release(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
+    def releases(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.turns(record._replace(holders=()), now, admits), Done()
 
-    return handler(Release, release)
+    return handler(Release, releases)
 
 
 class Delete(NamedTuple):
@@ -92,14 +102,16 @@ def get_then_del() -> Patch:
     def delete(record: Record, ask: Delete, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.turns(record._replace(holders=()), now, admits), Done()
 
-    async def release(book: Book, state: LeaseState, patience: float, outcome: object = None) -> None:
+    async def releases(
+        client_state: ClientState, state: LeaseState, patience: float, outcome: object = None
+    ) -> None:
         seen = await Apply(state.name, Inspect())
         if isinstance(seen, Snapshot) and any(h.nonce == state.nonce for h in seen.record.holders):
             await Apply(state.name, Delete(state.nonce))  # type: ignore[arg-type]  # a request of the mutant's own
-        book.drop(state)
+        client_state.drop(state)
         state.end("released")
 
-    return _both(handler(Delete, delete), mock.patch.object(records, "release", release))
+    return _both(handler(Delete, delete), mock.patch.object(records, "release", releases))
 
 
 # --- renewing -----------------------------------------------------------------------------------
@@ -136,11 +148,11 @@ def deadline_from_reply() -> Patch:
     """The lease is counted from when the answer came."""
     shipped = records.acquire
 
-    async def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Any:
-        state = await shipped(book, spec, owner, timeout)
+    async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
+        state = await shipped(client_state, spec, owner, timeout)
         if isinstance(state, LeaseState):
             state.deadline = relied_until(await Now(), state.ttl)
-            book.retime(state)
+            client_state.retime(state)
         return state
 
     return mock.patch.object(records, "acquire", acquire)
@@ -151,9 +163,9 @@ def renewal_from_reply() -> Patch:
     shipped = keeper._renewed
 
     async def renewed(
-        book: Book, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
+        client_state: ClientState, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
     ) -> None:
-        await shipped(book, state, ttl, reply, now, now)
+        await shipped(client_state, state, ttl, reply, now, now)
 
     return mock.patch.object(keeper, "_renewed", renewed)
 
@@ -165,7 +177,7 @@ def undated_grants() -> Patch:
     async def dated(self: Any, reply: Granted) -> Granted:
         return reply
 
-    return _both(found_undated(), mock.patch.object(acquiring.Attempt, "dated", dated))
+    return _both(found_undated(), mock.patch.object(acquisition.Attempt, "dated", dated))
 
 
 def found_undated() -> Patch:
@@ -180,13 +192,13 @@ def found_undated() -> Patch:
 
 def handed_over_counted_from_the_message() -> Patch:
     """Who is told that it has the lock counts from then."""
-    shipped = acquiring.Attempt.handed
+    shipped = acquisition.Attempt.handed
 
-    def handed(self: acquiring.Attempt, brought: Handed) -> LeaseState:
-        self.placed = self.book.now()
+    def handed(self: acquisition.Attempt, brought: Handoff) -> LeaseState:
+        self.placed = self.client_state.now()
         return shipped(self, brought._replace(age=0.0))
 
-    return mock.patch.object(acquiring.Attempt, "handed", handed)
+    return mock.patch.object(acquisition.Attempt, "handed", handed)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -230,11 +242,11 @@ def token_after_grant() -> Patch:
         token = max(record.token + 1, wall_us)
         return record._replace(token=token), Granted(token, (), "lock", "exclusive", 1.0, None, {})
 
-    async def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Any:
-        state = await shipped(book, spec, owner, timeout)
+    async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
+        state = await shipped(client_state, spec, owner, timeout)
         if isinstance(state, LeaseState):
             await Pause(0.03)  # two calls: anything can come in between
-            reply, _ = await trouble.insist(book, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
+            reply, _ = await retry.retry_until_deadline(client_state, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
             assert isinstance(reply, Granted)
             state.token = reply.token
         return state
@@ -292,23 +304,25 @@ def subscribe_after_the_check() -> Patch:
     """Ask, and only when told to wait begin to listen: what was said in between is lost."""
     shipped = records.acquire
 
-    def acquire(book: Book, spec: Any, owner: str, timeout: float | None) -> Script[Any]:
-        return _listening_late(shipped(book, spec, owner, timeout))
+    def acquire(
+        client_state: ClientState, spec: Any, owner: str, timeout: float | None
+    ) -> ProtocolCoroutine[Any]:
+        return _listening_late(shipped(client_state, spec, owner, timeout))
 
     return mock.patch.object(records, "acquire", acquire)
 
 
-async def _listening_late(script: Script[Any]) -> Any:
+async def _listening_late(script: ProtocolCoroutine[Any]) -> Any:
     """Runs a script, and has it listen only when it begins to wait."""
     late: Listen | None = None
     value: Any = None
-    trouble: BaseException | None = None
+    retry: BaseException | None = None
     while True:
         try:
-            op: Op = script.send(value) if trouble is None else script.throw(trouble)
+            op: Effect = script.send(value) if retry is None else script.throw(retry)
         except StopIteration as end:
             return end.value
-        value, trouble = None, None
+        value, retry = None, None
         if isinstance(op, Listen) and "/job" not in op.nonce:
             late = op
             continue
@@ -318,12 +332,12 @@ async def _listening_late(script: Script[Any]) -> Any:
                 late = None
             value = await op
         except BaseException as error:
-            trouble = error
+            retry = error
 
 
 def hands_over_to_the_last() -> Patch:
     """A stack where a queue should be: the lock goes to who came last."""
-    shipped = handing._handing_over
+    shipped = handoff._handing_over
 
     def handing_over(step: Step, now: float, wall_us: int) -> Step:
         *others, last = step.record.queue
@@ -331,7 +345,7 @@ def hands_over_to_the_last() -> Patch:
         handed = shipped(step._replace(record=turned), now, wall_us)
         return step if handed.record is turned else handed
 
-    return mock.patch.object(handing, "_handing_over", handing_over)
+    return mock.patch.object(handoff, "_handing_over", handing_over)
 
 
 def newcomer_barges() -> Patch:
@@ -391,21 +405,21 @@ def withdraw_leaves_its_place() -> Patch:
 def refreshed_for_ever() -> Patch:
     """Who stopped waiting is still said to wait: its place, or its subscription, is kept."""
 
-    async def stop_listening(self: acquiring.Attempt) -> None:
+    async def stop_listening(self: acquisition.Attempt) -> None:
         self.listening = False
         await Unlisten(self.nonce)
 
-    return mock.patch.object(acquiring.Attempt, "stop_listening", stop_listening)
+    return mock.patch.object(acquisition.Attempt, "stop_listening", stop_listening)
 
 
 def raw_errors() -> Patch:
     """What the transport raised reaches the user as it is."""
 
-    def unavailable(name: str, trouble: Troubled) -> Exception:
-        return ConnectionError(str(trouble))
+    def unavailable(name: str, retry: TransientError) -> Exception:
+        return ConnectionError(str(retry))
 
     return _both(
-        *(mock.patch.object(each, "unavailable", unavailable) for each in (acquiring, giving_back, trouble))
+        *(mock.patch.object(each, "unavailable", unavailable) for each in (acquisition, releases, retry))
     )
 
 
@@ -432,10 +446,10 @@ def guard_checks_writes_only() -> Patch:
 def loss_never_told() -> Patch:
     """The timer sleeps."""
 
-    async def watch_deadlines(book: Book) -> None:
+    async def deadline_loop(client_state: ClientState) -> None:
         return None
 
-    return mock.patch("holdfast.drivers.simulation.client.watch_deadlines", watch_deadlines)
+    return mock.patch("simulator.client.deadline_loop", deadline_loop)
 
 
 def loss_told_early() -> Patch:

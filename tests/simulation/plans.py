@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from holdfast.drivers.simulation import Fault
-from holdfast.drivers.simulation.faults import FORGETS
 from simulation.workloads import FAULTS_END
+from simulator import Fault
+from simulator.faults import FORGETS
 
 __all__ = ["WALL_JUMP", "dump_plan", "load_plan", "make_plan", "shrink", "wall_jumps"]
 

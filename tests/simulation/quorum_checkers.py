@@ -12,12 +12,12 @@ from math import inf
 from typing import Any, Final
 
 from holdfast.core.deadlines import relied_until
-from holdfast.drivers.simulation import QuorumNode
-from holdfast.drivers.simulation.servers import WALL_SECONDS
 from holdfast.rules import node
 from simulation import checkers
 from simulation.checkers import Belief, Evidence, machine_of
 from simulation.quorum_schedules import QuorumRun
+from simulator import QuorumNode
+from simulator.servers import WALL_SECONDS
 
 __all__ = ["QUORUM_CHECKERS", "check_quorum"]
 

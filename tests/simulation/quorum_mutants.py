@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from holdfast.drivers.simulation import Fault
-from holdfast.protocols.quorum import Answers, Fan, Quorum, acquiring, holding, membership, spreading, views
-from holdfast.protocols.quorum.acquiring import Taking
-from holdfast.protocols.quorum.ops import Batch
+from holdfast.protocols.quorum import (
+    Answers,
+    Broadcast,
+    Quorum,
+    acquisition,
+    lease_operations,
+    membership,
+    repair,
+    views,
+)
+from holdfast.protocols.quorum.acquisition import Taking
+from holdfast.protocols.quorum.effects import Batch
 from holdfast.protocols.quorum.state import Attempt
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
 from holdfast.rules import node
@@ -22,6 +30,7 @@ from holdfast.rules.node import transitions
 from simulation.mutants import counted_by_the_wall, deadline_from_reply
 from simulation.plans import WALL_JUMP
 from simulation.quorum_schedules import QUORUM_KINDS
+from simulator import Fault
 
 __all__ = ["QUORUM_MUTANTS", "QuorumMutant"]
 
@@ -78,7 +87,9 @@ def maximum_of_counters() -> Patch:
         verdict = after_acquire(answers, size, final)
         return Counted(verdict.number) if isinstance(verdict, ToStamp) else verdict
 
-    return both(handler(node.Acquire, count), mock.patch.object(acquiring, "after_acquire", take_the_largest))
+    return both(
+        handler(node.Acquire, count), mock.patch.object(acquisition, "after_acquire", take_the_largest)
+    )
 
 
 def write_back_not_awaited() -> Patch:
@@ -92,7 +103,7 @@ def write_back_not_awaited() -> Patch:
             await quorum.ask_each(dict.fromkeys(taking.verdict.nodes, ask), lambda answers: True)
             taking.verdict = Counted(number)
 
-    return mock.patch.object(acquiring, "_stamp", stamp)
+    return mock.patch.object(acquisition, "_stamp", stamp)
 
 
 def stamp_without_owner_check() -> Patch:
@@ -149,7 +160,7 @@ def marks_never_renewed() -> Patch:
 
 def validity_before_the_stamp() -> Patch:
     """The time is looked at when a majority has answered; the stamp comes after that."""
-    shipped_stamp, shipped_valid = acquiring._stamp, Quorum.valid_until
+    shipped_stamp, shipped_valid = acquisition._stamp, Quorum.valid_until
     stamped: set[tuple[str, float]] = set()
 
     async def stamp(quorum: Quorum, takings: list[Taking]) -> None:
@@ -164,7 +175,7 @@ def validity_before_the_stamp() -> Patch:
         return float("inf") if (self.client, sent) in stamped else shipped_valid(self, sent, ttl)
 
     return both(
-        mock.patch.object(acquiring, "_stamp", stamp), mock.patch.object(Quorum, "valid_until", valid_until)
+        mock.patch.object(acquisition, "_stamp", stamp), mock.patch.object(Quorum, "valid_until", valid_until)
     )
 
 
@@ -185,7 +196,7 @@ def release_to_the_granting() -> Patch:
     granted: dict[str, set[int]] = {}
     shipped_ask, shipped_each = Quorum.ask, Quorum.ask_each
 
-    def asks_of(fan: Fan) -> Fan:
+    def asks_of(fan: Broadcast) -> Broadcast:
         release = fan.asks[0][1][0][1] if fan.asks else None
         if not isinstance(release, node.Release):
             return fan
@@ -196,14 +207,16 @@ def release_to_the_granting() -> Patch:
         issued = {each for each, reply in taking.answers.items() if isinstance(reply, node.Issued)}
         granted[taking.owner] = issued
 
-    def ask(self: Quorum, batch: Any, enough: Callable[[Answers], bool], *rest: Any) -> Fan:
+    def ask(self: Quorum, batch: Any, enough: Callable[[Answers], bool], *rest: Any) -> Broadcast:
         return asks_of(shipped_ask(self, batch, enough, *rest))
 
-    def ask_each(self: Quorum, asks: Any, enough: Callable[[Answers], bool], *rest: Any, **more: Any) -> Fan:
+    def ask_each(
+        self: Quorum, asks: Any, enough: Callable[[Answers], bool], *rest: Any, **more: Any
+    ) -> Broadcast:
         return asks_of(shipped_each(self, asks, enough, *rest, **more))
 
     return both(
-        mock.patch.object(acquiring, "_remember", remember),
+        mock.patch.object(acquisition, "_remember", remember),
         mock.patch.object(Quorum, "ask", ask),
         mock.patch.object(Quorum, "ask_each", ask_each),
     )
@@ -224,7 +237,7 @@ def renewal_that_recreates() -> Patch:
 
 def what_is_over_is_spread() -> Patch:
     """Nodes that lack a claim are given it, though it is being given back, and they are not told of that."""
-    shipped = spreading._claim_of
+    shipped = repair._claim_of
 
     def claims(quorum: Quorum, lacking: dict[int, list[Attempt]]) -> Any:
         hint, now = quorum.hint(quorum.wall_us()), quorum.now()
@@ -234,16 +247,16 @@ def what_is_over_is_spread() -> Patch:
         }
         return quorum.ask_each(asks, lambda answers: True)
 
-    return mock.patch.object(holding, "spread", claims)
+    return mock.patch.object(lease_operations, "spread", claims)
 
 
 def granted_names_asked_for_again() -> Patch:
     """After a round that was of no use all names are tried once more, also those that were granted."""
 
     async def take_again(quorum: Quorum, takings: list[Taking], wanted: Any) -> list[Taking]:
-        return await acquiring.take(quorum, [acquiring._taking(quorum, *each) for each in wanted])
+        return await acquisition.take(quorum, [acquisition._taking(quorum, *each) for each in wanted])
 
-    return mock.patch.object(acquiring, "_take_again", take_again)
+    return mock.patch.object(acquisition, "_take_again", take_again)
 
 
 def adopted_for_as_long_as_it_is_kept() -> Patch:

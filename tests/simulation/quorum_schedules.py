@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.ops import Pause, Troubled
-from holdfast.drivers.simulation import (
+from holdfast.core.effects import Pause, TransientError
+from holdfast.errors import EngineUnavailable
+from holdfast.protocols import locks, records
+from holdfast.protocols import quorum as family
+from holdfast.protocols.client_state import LeaseState
+from simulation.plans import WALL_JUMP, wall_jumps
+from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run
+from simulation.store import CounterStore
+from simulation.workloads import FAULTS_END, STOP_AT, Board, Guarded, Locks, Reentrant, Several, Tools, Worker
+from simulator import (
     Clock,
     Fault,
     Link,
@@ -20,14 +28,6 @@ from holdfast.drivers.simulation import (
     World,
     inject_quorum,
 )
-from holdfast.errors import EngineUnavailable
-from holdfast.protocols import locking, records
-from holdfast.protocols import quorum as family
-from holdfast.protocols.book import LeaseState
-from simulation.plans import WALL_JUMP, wall_jumps
-from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run
-from simulation.store import CounterStore
-from simulation.workloads import FAULTS_END, STOP_AT, Board, Guarded, Locks, Reentrant, Several, Tools, Worker
 
 __all__ = ["QUORUM_KINDS", "QUORUM_SCENARIOS", "QuorumRun", "quorum_scenario_of", "run_quorum_schedule"]
 
@@ -68,14 +68,14 @@ class Handling(Tools):
         if self.board.world.now > FAULTS_END and what >= 0.3:
             what = 1.0  # nothing any more that costs the others a ttl
         if what < 0.3:
-            await locking.extend(self.book, state, self.chance.choice((2.0, 4.0, 5.0)))
+            await locks.extend(self.client_state, state, self.chance.choice((2.0, 4.0, 5.0)))
         elif what < 0.4:
-            secret = await locking.export(self.book, state)
+            secret = await locks.export(self.client_state, state)
             spec = self.spec(state.name, timeout=None, grace=0.0, max_hold=None)
             self.board.handed_over.append((spec, state.nonce, secret))
             return
         elif what < 0.45:
-            records.dropped(self.book, state)
+            records.dropped(self.client_state, state)
             return
         await Worker.body(self, state)
 
@@ -315,5 +315,5 @@ async def _operate(client: QuorumClient) -> None:
             if lost:
                 told = await family.rejoin(client.quorum, lost)
                 client.note("rejoined", told)
-        except (Troubled, EngineUnavailable) as error:
+        except (TransientError, EngineUnavailable) as error:
             client.note("operator", str(error))

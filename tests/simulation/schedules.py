@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.drivers.simulation import Clock, Fault, Link, Livelock, Node, SimulatedClient, World, inject
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.store import CounterStore
 from simulation.workloads import SCENARIOS, STOP_AT, Board, names_for
+from simulator import Clock, Fault, Link, Livelock, Node, SimulatedClient, World, inject
 
 __all__ = ["STOP_AT", "Run", "run_schedule", "scenario_of"]
 

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
 
-from holdfast.drivers.simulation import LetGo
-from holdfast.drivers.simulation.sessions import SessionServer
-from holdfast.engines.postgres.advisory.simulated import SessionsClient
 from holdfast.rules.requests import Broken
 from holdfast.rules.transitions import ADMITS
 from simulation import checkers, tickets_checkers
 from simulation.checkers import ROUNDING_SECONDS, Belief, Evidence
 from simulation.schedules import IO_SECONDS, Run
 from simulation.workloads import TTL_SECONDS_MAX
+from simulator import LetGo
+from simulator.advisory import SessionsClient
+from simulator.sessions import SessionServer
 
 __all__ = ["SESSIONS_CHECKERS", "check"]
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any, Final
 from unittest import mock
 
-from holdfast.core.ops import Troubled
-from holdfast.drivers.simulation.session_functions import Asked, Functions, Row
-from holdfast.drivers.simulation.session_locks import Backend
-from holdfast.drivers.simulation.sessions import Connection
+from holdfast.core.effects import TransientError
 from holdfast.engines.postgres.advisory import holding, taking
 from holdfast.engines.postgres.advisory.desk import Desk, Mine, Session
-from holdfast.engines.postgres.advisory.simulated import SessionsClient
 from holdfast.protocols import keeper
 from holdfast.rules.requests import Granted, Reply
 from simulation.mutants import Mutant, Patch, _both
 from simulation.sessions_schedules import KINDS
+from simulator.advisory import SessionsClient
+from simulator.session_functions import Asked, Functions, Row
+from simulator.session_locks import Backend
+from simulator.sessions import Connection
 
 __all__ = ["SESSIONS_MUTANTS"]
 
@@ -48,7 +48,7 @@ def left_on_the_connection() -> Patch:
         if session is not None and not session.dead and task is not None and not task.done:
             try:
                 await taking._stop(desk, session, mine, task)
-            except Troubled:
+            except TransientError:
                 taking.give_up(desk, session, mine)
                 raise
         desk.part(mine)
@@ -69,8 +69,10 @@ def sign_of_life_counted_from_the_reply() -> Patch:
     """A session lives on from when its sign of life was answered."""
     shipped = keeper._renewed
 
-    async def renewed(book: Any, state: Any, ttl: float, reply: Reply, sent: float, now: float) -> None:
-        await shipped(book, state, ttl, reply, now, now)
+    async def renewed(
+        client_state: Any, state: Any, ttl: float, reply: Reply, sent: float, now: float
+    ) -> None:
+        await shipped(client_state, state, ttl, reply, now, now)
 
     return mock.patch.object(keeper, "_renewed", renewed)
 

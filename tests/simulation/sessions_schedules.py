@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 from unittest import mock
 
-from holdfast.drivers.simulation import Clock, Fault, Link, Livelock, World
-from holdfast.drivers.simulation.sessions import SESSION_KINDS, SessionServer, inject_sessions
 from holdfast.engines.postgres.advisory import desk
-from holdfast.engines.postgres.advisory.simulated import SessionsClient
-from holdfast.protocols import locking, records
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols import locks, records
+from holdfast.protocols.client_state import LeaseState
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, Run, _play
 from simulation.store import CounterStore
@@ -27,6 +24,9 @@ from simulation.workloads import (
     Worker,
     names_for,
 )
+from simulator import Clock, Fault, Link, Livelock, World
+from simulator.advisory import SessionsClient
+from simulator.sessions import SESSION_KINDS, SessionServer, inject_sessions
 
 __all__ = ["KINDS", "SESSIONS_SCENARIOS", "run_sessions", "sessions_scenario_of"]
 
@@ -50,11 +50,11 @@ class Handling(Tools):
         if self.board.world.now > FAULTS_END and what >= 0.5:
             what = 1.0  # nothing any more that costs the others a ttl
         if what < 0.25:
-            await locking.set_value(self.book, state, str(self.chance.random()).encode(), 3600.0)
+            await locks.set_value(self.client_state, state, str(self.chance.random()).encode(), 3600.0)
         elif what < 0.5:
-            await locking.extend(self.book, state, self.chance.choice((2.0, 4.0, 5.0)))
+            await locks.extend(self.client_state, state, self.chance.choice((2.0, 4.0, 5.0)))
         elif what < 0.55:
-            records.dropped(self.book, state)
+            records.dropped(self.client_state, state)
             return
         await Worker.body(self, state)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.drivers.simulation import Noted, Server, World
 from holdfast.fencing.rule import Mark, Refuse, after, decide
+from simulator import Noted, Server, World
 
 __all__ = ["CounterStore"]
 

@@ -13,13 +13,13 @@ from unittest import mock
 import pytest
 
 from holdfast.core.arguments import Spec
-from holdfast.drivers.simulation import Changed, Clock, Fault, Interrupted, Link, Livelock, World
 from simulation.campaign import Outcome, describe_failure, one_schedule, shrunk
 from simulation.coverage import missing_cells, unknown_faults, unknown_steps
 from simulation.mutants import MUTANTS
 from simulation.plans import dump_plan, load_plan, make_plan, shrink
 from simulation.schedules import run_schedule
 from simulation.workloads import SCENARIOS, Worker
+from simulator import Changed, Clock, Fault, Interrupted, Link, Livelock, World
 from tidy.source import ROOT
 
 DIGEST = """

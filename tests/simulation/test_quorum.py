@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from holdfast.drivers.simulation import QUORUM_FORGETS, Fault
 from simulation.campaign import describe_failure, one_schedule, shrunk
 from simulation.coverage import QUORUM_ESSENTIAL, missing_cells, unknown_faults, unknown_steps
 from simulation.plans import WALL_JUMP
@@ -19,6 +18,7 @@ from simulation.quorum_schedules import (
     quorum_scenario_of,
     run_quorum_schedule,
 )
+from simulator import QUORUM_FORGETS, Fault
 
 BATCHES = 4
 BATCH = 14

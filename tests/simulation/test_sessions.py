@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from holdfast.drivers.simulation import Fault
 from simulation.campaign import describe_failure, one_schedule, shrunk
 from simulation.coverage import SESSIONS_ESSENTIAL, missing_cells, unknown_steps
 from simulation.mutants import Mutant
 from simulation.sessions_checkers import SESSIONS_CHECKERS, check
 from simulation.sessions_mutants import SESSIONS_MUTANTS
 from simulation.sessions_schedules import SESSIONS_SCENARIOS, run_sessions, sessions_scenario_of
+from simulator import Fault
 
 BATCHES = 2
 BATCH = 60

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
 
-from holdfast.drivers.simulation import Changed, LetGo
 from holdfast.rules.record import Record
 from holdfast.rules.requests import Acquire, Broken, Renew
-from holdfast.rules.tickets import Settings, Ticket, Watched, watched
+from holdfast.rules.tickets import LockConfig, Ticket, Watched, watched
 from simulation import checkers
 from simulation.checkers import AFTER_EFFECTS_SECONDS, HAND_OFF_SECONDS, ROUNDING_SECONDS, Evidence
 from simulation.schedules import Run
+from simulator import Changed, LetGo
 
 __all__ = ["TICKETS_CHECKERS", "check"]
 
@@ -155,7 +155,7 @@ def _waits_for(record: Record, nonce: str) -> Watched:
         for place, (each, mode) in enumerate(modes.items(), start=1)
     ]
     (me,) = [ticket for ticket in tickets if ticket.nonce == nonce]
-    settings = Settings(record.kind or "lock", record.declared, record.limit, len(record.holders))
+    settings = LockConfig(record.kind or "lock", record.declared, record.limit, len(record.holders))
     return watched(tickets, me, settings)
 
 

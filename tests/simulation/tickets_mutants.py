@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 from unittest import mock
 
-from holdfast.drivers.simulation.ordered import OrderedStore
-from holdfast.protocols.book import LeaseState
-from holdfast.protocols.records import acquiring
-from holdfast.protocols.tickets import taking
-from holdfast.protocols.tickets.desk import Desk, Mine, Session
-from holdfast.protocols.tickets.ops import Remove, Removed
+from holdfast.protocols.client_state import LeaseState
+from holdfast.protocols.records import acquisition as records_acquisition
+from holdfast.protocols.tickets import acquisition
+from holdfast.protocols.tickets.client import LockAttempt, Session, TicketClient
+from holdfast.protocols.tickets.store import Remove, Removed
 from holdfast.rules import tickets as rule
 from holdfast.rules.requests import Queued
-from holdfast.rules.tickets import Settings, Stand, Ticket, Watched
+from holdfast.rules.tickets import LockConfig, LockView, Ticket, Watched
 from holdfast.rules.tickets import find as shipped_find
 from holdfast.rules.tickets import watched as shipped_watched
 from simulation.mutants import Mutant, Patch, counted_by_the_wall
 from simulation.plans import WALL_JUMP
 from simulation.tickets_schedules import KINDS
+from simulator.ordered import OrderedStore
 
 __all__ = ["TICKETS_MUTANTS"]
 
@@ -30,28 +30,28 @@ __all__ = ["TICKETS_MUTANTS"]
 def watch_the_crowd() -> Patch:
     """Everyone who waits is woken whenever anybody before it goes."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
         one = shipped_watched(tickets, me, settings)
         ahead = tuple(ticket.nonce for ticket in tickets if ticket.place < me.place)
         return one._replace(nonces=ahead) if one.nonces else one
 
-    return mock.patch.object(taking, "watched", watched)
+    return mock.patch.object(acquisition, "watched", watched)
 
 
 def watch_the_holder_only() -> Patch:
     """Everyone waits for the first, whoever else is before them."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
         one = shipped_watched(tickets, me, settings)
         return one._replace(nonces=(tickets[0].nonce,)) if one.nonces else one
 
-    return mock.patch.object(taking, "watched", watched)
+    return mock.patch.object(acquisition, "watched", watched)
 
 
 def trust_the_wake_up() -> Patch:
     """The one before us is gone: so it is ours, without another look."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
         one = shipped_watched(tickets, me, settings)
         waited_for = before.get(me.nonce)
         before[me.nonce] = one
@@ -60,7 +60,7 @@ def trust_the_wake_up() -> Patch:
         return one
 
     before: dict[str, Watched] = {}
-    return mock.patch.object(taking, "watched", watched)
+    return mock.patch.object(acquisition, "watched", watched)
 
 
 def own_ticket_taken_for_granted() -> Patch:
@@ -73,7 +73,7 @@ def own_ticket_taken_for_granted() -> Patch:
             known[nonce] = ticket
         return known.get(nonce)
 
-    return mock.patch.object(taking, "find", find)
+    return mock.patch.object(acquisition, "find", find)
 
 
 def counted_from_the_request() -> Patch:
@@ -93,13 +93,13 @@ def counted_from_the_reply() -> Patch:
 
 def watch_without_another_look() -> Patch:
     """Look, then watch: who went in between is waited for."""
-    shipped = taking.Asking._there
+    shipped = acquisition.Asking._there
 
-    async def there(self: taking.Asking, stand: Stand, me: Ticket) -> Any:
+    async def there(self: acquisition.Asking, stand: LockView, me: Ticket) -> Any:
         reply = await shipped(self, stand, me)
         return Queued(0, 60.0, ()) if reply is None and self.mine.armed is not None else reply
 
-    return mock.patch.object(taking.Asking, "_there", there)
+    return mock.patch.object(acquisition.Asking, "_there", there)
 
 
 def late_arrival_accepted() -> Patch:
@@ -114,15 +114,15 @@ def late_arrival_accepted() -> Patch:
 
 def another_try_under_the_same_name() -> Patch:
     """Who was granted it too late, and gave it back, asks again as if nothing had been."""
-    shipped = acquiring.Attempt.granted_too_late
+    shipped = records_acquisition.Attempt.granted_too_late
 
-    async def granted_too_late(self: acquiring.Attempt, state: LeaseState) -> Any:
+    async def granted_too_late(self: records_acquisition.Attempt, state: LeaseState) -> Any:
         done = await shipped(self, state)
         self.nonce = state.nonce
-        self.request = acquiring.asking(self.book, self.spec, self.owner, self.nonce)
+        self.request = records_acquisition.asking(self.client_state, self.spec, self.owner, self.nonce)
         return done
 
-    return mock.patch.object(acquiring.Attempt, "granted_too_late", granted_too_late)
+    return mock.patch.object(records_acquisition.Attempt, "granted_too_late", granted_too_late)
 
 
 def no_room_between_tokens() -> Patch:
@@ -133,21 +133,21 @@ def no_room_between_tokens() -> Patch:
 def keeps_its_permit_to_itself() -> Patch:
     """Who gets a permit after waiting does not tell the next one, which goes on waiting for it alone."""
 
-    async def told(mine: Mine, stand: Stand, session: Session) -> bool:
+    async def told(mine: LockAttempt, stand: LockView, session: Session) -> bool:
         return True
 
-    return mock.patch.object(taking, "_told", told)
+    return mock.patch.object(acquisition, "_told", told)
 
 
 def any_session_will_do() -> Patch:
     """A ticket found under another session than ours is dated by ours."""
     shipped = OrderedStore._stand
 
-    def stand(self: OrderedStore, name: str, nonce: str = "") -> Stand:
+    def stand(self: OrderedStore, name: str, nonce: str = "") -> LockView:
         told = shipped(self, name, nonce)
         return told._replace(tickets=tuple(t._replace(session=None) for t in told.tickets))
 
-    def over(self: Desk, session_id: Any) -> list[str]:
+    def over(self: TicketClient, session_id: Any) -> list[str]:
         """Old news of an earlier session of the same name is believed at once."""
         lost = [session for session in self.open_sessions() if session.id == session_id]
         for session in lost:
@@ -155,7 +155,7 @@ def any_session_will_do() -> Patch:
         return [mine.nonce for mine in self.mine.values() if mine.session in lost]
 
     both = mock.patch.multiple(OrderedStore, _stand=stand)
-    return _together(both, mock.patch.object(Desk, "over", over))
+    return _together(both, mock.patch.object(TicketClient, "over", over))
 
 
 def _together(*patches: Any) -> Patch:

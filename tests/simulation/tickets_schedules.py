@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.drivers.simulation import Clock, Fault, Link, Livelock, World, inject
-from holdfast.drivers.simulation.faults import FORGETS
-from holdfast.drivers.simulation.ordered import OrderedStore, TicketsClient
 from simulation.plans import CLIENTS, WALL_JUMP, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
 from simulation.store import CounterStore
 from simulation.workloads import SCENARIOS, Board, names_for
+from simulator import Clock, Fault, Link, Livelock, World, inject
+from simulator.faults import FORGETS
+from simulator.ordered import OrderedStore, TicketsClient
 
 __all__ = ["KINDS", "TICKETS_SCENARIOS", "run_tickets", "tickets_scenario_of"]
 

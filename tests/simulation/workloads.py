@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.core.arguments import Spec
-from holdfast.core.ops import Pause, Troubled
-from holdfast.drivers.simulation import Ask, Interrupted, SimulatedClient, Task, World
+from holdfast.core.effects import Pause, TransientError
 from holdfast.errors import EngineUnavailable, HoldfastError, LockLost, LockTimeout, NotHeld
 from holdfast.fencing.rule import Mark
 from holdfast.model import Kind, Mode
-from holdfast.protocols import locking, records
-from holdfast.protocols.book import LeaseState
+from holdfast.protocols import locks, records
+from holdfast.protocols.client_state import LeaseState
 from simulation.store import CounterStore
+from simulator import Ask, Interrupted, SimulatedClient, Task, World
 
 __all__ = ["FAULTS_END", "SCENARIOS", "STOP_AT", "TTL_SECONDS_MAX", "Board", "Worker"]
 
@@ -59,7 +59,7 @@ class SimulatedLease:
         self._state = state
 
 
-Core = locking.LockCore[SimulatedLease]
+Core = locks.LockCore[SimulatedLease]
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
     def __init__(self, board: Board, client: SimulatedClient, number: int) -> None:
         self.board = board
         self.client = client
-        self.book = client.book
+        self.client_state = client.client_state
         self.number = number
         self.round = 0
         self.chance = self.chance_of_round()
@@ -148,7 +148,7 @@ class Worker:
         )
 
     def core(self, spec: Spec) -> Core:
-        return locking.LockCore(self.book, spec, SimulatedLease)
+        return locks.LockCore(self.client_state, spec, SimulatedLease)
 
     def hold_seconds(self) -> float:
         r = self.chance.random()
@@ -170,19 +170,19 @@ class Worker:
     async def enter_and_leave(self, spec: Spec) -> None:
         """``with lock:``"""
         core = self.core(spec)
-        lease = await locking.enter(core, self.who, self.owner)
+        lease = await locks.enter(core, self.who, self.owner)
         self.got(lease._state)
         try:
             await self.body(lease._state)
         except BaseException as error:
-            await locking.leave(core, self.who, error)
+            await locks.leave(core, self.who, error)
             raise
-        await locking.leave(core, self.who, None)
+        await locks.leave(core, self.who, None)
 
     async def acquire_and_release(self, spec: Spec) -> None:
         """``acquire()``, then ``release()`` in a ``finally``."""
         core = self.core(spec)
-        lease = await locking.acquire(core, self.who, self.owner, spec.timeout)
+        lease = await locks.acquire(core, self.who, self.owner, spec.timeout)
         if lease is None:
             return
         self.got(lease._state)
@@ -196,7 +196,7 @@ class Worker:
         interrupted: Interrupted | None = None
         while True:
             try:
-                await locking.release(core, self.who)
+                await locks.release(core, self.who)
                 break
             except EngineUnavailable:
                 self.client.note("release failed", core.spec.name)
@@ -214,11 +214,11 @@ class Worker:
         for state in states:
             for _ in range(2):
                 try:
-                    await locking.give_back(self.book, state)
+                    await locks.give_back(self.client_state, state)
                 except LockLost as lost:
                     self.client.note("raised loss", lost.name, lost.token, lost.reason)
                 except EngineUnavailable:
-                    await records.abandon(self.book, state)
+                    await records.abandon(self.client_state, state)
                 except Interrupted as interrupt:
                     self.task.cleaning = False
                     interrupted = interrupt
@@ -248,7 +248,7 @@ class Worker:
                 value = await Ask(store, "guarded read", partial(store.read, name))
                 await Pause(self.hold_seconds())
                 await Ask(store, "guarded write", partial(store.write, name, mark, value + 1, write_id))
-        except Troubled:
+        except TransientError:
             self.client.note("store unreachable")
 
 
@@ -280,7 +280,7 @@ class Reentrant(Worker):
     """Locks taken again by those who hold them."""
 
     def core(self, spec: Spec) -> Core:
-        return locking.ReentrantCore(self.book, spec, SimulatedLease)
+        return locks.ReentrantCore(self.client_state, spec, SimulatedLease)
 
     async def once(self) -> None:
         await self.hold(self.spec(self.board.names[0]))
@@ -289,7 +289,7 @@ class Reentrant(Worker):
         if self.one_in(2):
             spec = self.spec(state.name, "exclusive", timeout=None)
             core = self.core(spec)
-            lease = await locking.acquire(core, self.who, self.owner, None)
+            lease = await locks.acquire(core, self.who, self.owner, None)
             assert lease is not None
             if lease._state is not state:
                 self.client.note("re-entry gave another lease", state.token)
@@ -313,7 +313,7 @@ class ReadersAndWriters(Worker):
     async def body(self, state: LeaseState) -> None:
         await super().body(state)
         if state.mode == "write" and self.one_in(2):
-            reader = await locking.downgrade(self.book, state, lambda reader: reader)
+            reader = await locks.downgrade(self.client_state, state, lambda reader: reader)
             self.got(reader)
             try:
                 await Pause(self.hold_seconds())
@@ -337,7 +337,7 @@ class Permits(Worker):
             limit = self.chance.choice((1, self.board.limit, self.board.limit + 1))
             self.client.note("resize", name, limit)
             try:
-                await records.resize(self.book, self.spec(name), limit)
+                await records.resize(self.client_state, self.spec(name), limit)
             except HoldfastError:
                 self.client.note("not resized")
         else:
@@ -359,7 +359,7 @@ class Burst(Worker):
         await Pause(1.0 - self.board.world.now % 1.0)
         core = self.core(self.spec(self.board.names[0], timeout=0.0, ttl=2.0, max_hold=None, grace=0.0))
         for _ in range(self.chance.choice((1, 2, 3))):
-            lease = await locking.acquire(core, self.who, self.owner, 0.0)
+            lease = await locks.acquire(core, self.who, self.owner, 0.0)
             if lease is not None:
                 self.got(lease._state)
                 await self.release(core)
@@ -373,7 +373,7 @@ class Several(Worker):
         names = sorted(chance.sample(self.board.names, chance.choice((1, 2, 2, 3))))
         timeout = None if chance.random() < 0.6 else chance.choice((0.0, 0.2, 1.0))
         specs = tuple(self.spec(name, grace=0.0) for name in names)
-        held = await records.acquire_in_order(self.book, specs, self.owner, timeout)
+        held = await records.acquire_in_order(self.client_state, specs, self.owner, timeout)
         if isinstance(held, records.NotGranted):
             return
         for state in held:
@@ -396,9 +396,9 @@ class Tools(Worker):
         elif what < 0.12:
             await self.watch(name)
         elif what < 0.16:
-            await records.inspect(self.book, name)
+            await records.inspect(self.client_state, name)
         elif what < 0.18:
-            await records.list_names(self.book, "")
+            await records.list_names(self.client_state, "")
         elif self.board.handed_over and what < 0.6:
             await self.adopt()
         else:
@@ -406,33 +406,33 @@ class Tools(Worker):
 
     async def break_someone(self, name: str) -> None:
         """Only the grant that was seen: it may be another's by now."""
-        seen = await records.inspect(self.book, name)
+        seen = await records.inspect(self.client_state, name)
         if seen.record.holders:
-            await records.break_lock(self.book, name, seen.record.holders[0].token, "it is Tuesday")
+            await records.break_lock(self.client_state, name, seen.record.holders[0].token, "it is Tuesday")
 
     async def watch(self, name: str) -> None:
-        nonce, _ = await records.subscribe(self.book, name)
+        nonce, _ = await records.subscribe(self.client_state, name)
         try:
             for _ in range(self.chance.choice((1, 3))):
-                await records.next_change(self.book, name, nonce, 0.7)
+                await records.next_change(self.client_state, name, nonce, 0.7)
         finally:
-            await records.unsubscribe(self.book, name, nonce)
+            await records.unsubscribe(self.client_state, name, nonce)
 
     async def body(self, state: LeaseState) -> None:
         what = self.chance.random()
         if self.board.world.now > FAULTS_END and what >= 0.5:
             what = 1.0  # nothing any more that costs the others a ttl
         if what < 0.25:
-            await locking.set_value(self.book, state, str(self.chance.random()).encode(), 3600.0)
+            await locks.set_value(self.client_state, state, str(self.chance.random()).encode(), 3600.0)
         elif what < 0.5:
-            await locking.extend(self.book, state, self.chance.choice((2.0, 4.0, 5.0)))
+            await locks.extend(self.client_state, state, self.chance.choice((2.0, 4.0, 5.0)))
         elif what < 0.6:
-            secret = await locking.export(self.book, state)
+            secret = await locks.export(self.client_state, state)
             spec = self.spec(state.name, timeout=None, grace=0.0, max_hold=None)
             self.board.handed_over.append((spec, state.nonce, secret))
             return
         elif what < 0.65:
-            records.dropped(self.book, state)
+            records.dropped(self.client_state, state)
             return
         await super().body(state)
 
@@ -442,7 +442,7 @@ class Tools(Worker):
 
     async def adopt(self) -> None:
         spec, nonce, secret = self.board.handed_over.pop()
-        state = await records.adopt(self.book, spec, nonce, self.owner, secret)
+        state = await records.adopt(self.client_state, spec, nonce, self.owner, secret)
         self.got(state)
         try:
             await Worker.body(self, state)

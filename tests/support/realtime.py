@@ -135,7 +135,7 @@ def time_refused(item: pytest.Item) -> AbstractContextManager[None]:
 def _advice(did: str) -> str:
     return (
         f"this test {did}, but is not marked `realtime`: tell it in virtual time (tests/protocols/driver.py, "
-        "holdfast.drivers.simulation), or mark it with `pytest.mark.realtime`; tests/support/realtime.py has "
+        "simulator), or mark it with `pytest.mark.realtime`; tests/support/realtime.py has "
         "the folders that are realtime"
     )
 

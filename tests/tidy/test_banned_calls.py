@@ -70,10 +70,10 @@ def is_fixed(node: ast.expr) -> bool:
 BANS = [
     Ban(
         "the wall clock",
-        "drivers/clock.py: its boottime() survives suspend and never jumps, and it has the wall time too",
+        "runtime/clock.py: its boottime() survives suspend and never jumps, and it has the wall time too",
         called("time.time", "time.time_ns", "datetime.datetime.now", "datetime.datetime.utcnow"),
         # Guards stand apart from drivers, and refuse tokens that no clock can have issued.
-        except_in=(PACKAGE / "drivers" / "clock.py", PACKAGE / "fencing" / "arguments.py"),
+        except_in=(PACKAGE / "runtime" / "clock.py", PACKAGE / "fencing" / "arguments.py"),
     ),
     Ban(
         "sleeping in tests",

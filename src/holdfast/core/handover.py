@@ -33,7 +33,7 @@ KINDS_AND_MODES = (
 )
 
 NONCE: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{1,32}", re.ASCII)
-"""The id of a client, then what names the attempt (see ``drivers/identity.py``)."""
+"""The id of a client, then what names the attempt (see ``runtime/identity.py``)."""
 
 TEXT_CHARACTERS_MAX: Final = 16_384
 """More than the longest name in the longest namespace needs, each character escaped."""

@@ -1,1 +1,1 @@
-"""Drivers run protocols: threads, asyncio, and (its place is here) simulation in virtual time."""
+"""Drivers run protocols: on threads and on asyncio. The simulator of the tests is a third."""

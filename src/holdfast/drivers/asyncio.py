@@ -14,100 +14,45 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import pause_seconds
-from ..core.ops import (
+from ..core.effects import (
     Apply,
     ApplyInOrder,
-    Bell,
-    Doze,
+    Effect,
     Listen,
     ListNames,
     Nonce,
+    Notify,
     Now,
-    Op,
     Pause,
-    Post,
-    Script,
+    ProtocolCoroutine,
+    RenewBatch,
     Signal,
-    Tend,
-    Troubled,
+    SleepUntil,
+    TimerName,
+    TransientError,
     Unlisten,
     Wait,
 )
+from ..engine_api import AdapterContext, Engine
 from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
-from ..protocols.book import EXITS, Book, LeaseState
-from ..protocols.keeper import keep, watch_deadlines
+from ..protocols.client_state import EXITS, ClientState, LeaseState
+from ..protocols.keeper import deadline_loop, renewal_loop
 from ..protocols.reporting import Reports
-from ..rules.requests import Handed
-from .adapter import Engine, Hooks
-from .clock import boottime
-from .identity import attempt_names, new_client_id, owner_prefix
-from .patience import limited
+from ..rules.requests import Handoff
+from ..runtime.clock import boottime
+from ..runtime.connect_timeout import connect_timeout
+from ..runtime.identity import attempt_names, new_client_id, owner_prefix
+from ..runtime.wakeups_asyncio import LoopWakeup
 
-__all__ = ["AsyncioDriver", "Box", "LossCancellation"]
+__all__ = ["AsyncioDriver", "LossCancellation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
-DOZE_SECONDS_MAX = 1.0
-"""Waiting is cut into pieces of this length: the loop's clock stands still while the machine sleeps."""
-
 RESTART_SECONDS = 0.05
 """A cancelled task is not started again sooner: a loop that ends cancels all its tasks, then it is closed."""
-
-
-class Box:
-    """Remembers one wake-up until somebody waits for it. For one waiter, within one loop."""
-
-    __slots__ = ("_handed", "_is_to_look", "_loop", "_posted", "_waiter", "name")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.name: str | None = None
-        """The record whose changes are heard here, if the engine was asked to tell of them."""
-        self._handed: Handed | None = None
-        self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
-        nonce has been told on a channel, where others may have heard it."""
-        self._loop = loop
-        self._posted = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def post(self, handed: Handed | None = None) -> None:
-        if handed is None:
-            self._is_to_look = True
-        self._handed = handed
-        self._posted = True
-        self._wake()
-
-    def fetch(self) -> Handed | None:
-        """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
-        self._handed = None
-        return handed
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait_until(self, until: float | None) -> bool:
-        """Wait until a moment of the local clock; None: until posted."""
-        while not self._posted:
-            left = DOZE_SECONDS_MAX if until is None else until - boottime()
-            if left <= 0:
-                return False
-            self._waiter = self._loop.create_future()
-            timer = (
-                self._loop.call_later(min(left, DOZE_SECONDS_MAX), self._wake) if until is not None else None
-            )
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        self._posted = False
-        return True
 
 
 class AsyncioDriver:
@@ -126,43 +71,43 @@ class AsyncioDriver:
         self.owner_prefix = owner_prefix()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._boxes: dict[str, Box] = {}
-        self._bells: dict[Bell, Box] = {}
-        self._tasks: dict[Bell, asyncio.Task[None]] = {}
+        self._boxes: dict[str, LoopWakeup] = {}
+        self._bells: dict[TimerName, LoopWakeup] = {}
+        self._tasks: dict[TimerName, asyncio.Task[None]] = {}
         self._callbacks: set[asyncio.Task[Any]] = set()
         new_nonce = attempt_names(client)
         engine = self._engine
         self._falls = 0
         """So often one of the tasks has ended unexpectedly."""
-        self.book = Book(
+        self.client_state = ClientState(
             client,
             self._io_timeout,
             engine.linger,
             self._ring,
             boottime,
             new_nonce,
-            engine.lasting,
+            engine.session_bound,
             reports=Reports(engine.url),
             exits=(*EXITS, asyncio.CancelledError),
         )
-        self.book.max_waiters = self._max_waiters
-        hooks = Hooks(client, self.post, self.post_all, self._io_timeout)
+        self.client_state.max_waiters = self._max_waiters
+        hooks = AdapterContext(client, self.post, self.notify_all, self._io_timeout)
         self.adapter = adapter = self._engine.asyncio(hooks)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
             Unlisten: self._unlisten,
-            Post: lambda op: self.post(op.nonce),
+            Notify: lambda op: self.post(op.nonce),
             Signal: lambda op: self.signal(op.lease),
         }
         self._perform: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
             ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
-            Tend: lambda op: adapter.tend(op.steps),
+            RenewBatch: lambda op: adapter.renew_batch(op.steps),
             ListNames: lambda op: adapter.list_names(op.prefix),
             Listen: self._listen,
             Wait: self._wait,
             Pause: lambda op: asyncio.sleep(op.seconds),
-            Doze: lambda op: self._bells[op.bell].wait_until(op.until),
+            SleepUntil: lambda op: self._bells[op.bell].wait_until(op.until),
         }
 
     @property
@@ -172,7 +117,7 @@ class AsyncioDriver:
 
     # --- running scripts ------------------------------------------------------------------------
 
-    async def run(self, script: Script[T]) -> T:
+    async def run(self, script: ProtocolCoroutine[T]) -> T:
         """Run a script to its end. A cancellation is thrown into it; a second one hurries its cleaning up."""
         try:
             self.bind()
@@ -181,7 +126,7 @@ class AsyncioDriver:
             raise
         return await self._run(script)
 
-    async def call(self, script: Callable[P, Script[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self, script: Callable[P, ProtocolCoroutine[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same, with the script made only when it is run: the caller may be cancelled before that."""
         self.bind()
         return await self._run(script(*args, **kwargs))
@@ -194,21 +139,21 @@ class AsyncioDriver:
         if self._loop is None:
             self._loop = loop
             self._thread = threading.get_ident()
-            self._bells = {"keeper": Box(loop), "timer": Box(loop)}
+            self._bells = {"keeper": LoopWakeup(loop), "timer": LoopWakeup(loop)}
         elif self._loop is not loop:
             raise InvalidArgument(
                 "this client belongs to another event loop: connect once in each loop (holdfast.aio.connect)"
             )
         return loop
 
-    async def _run(self, script: Script[T]) -> T:
+    async def _run(self, script: ProtocolCoroutine[T]) -> T:
         adapter, send = self.adapter, script.send
         trouble: BaseException | None = None
         cancelled = False
         reply: Any = None
         while True:
             try:
-                op: Op
+                op: Effect
                 if trouble is None:
                     op = send(reply)
                 else:
@@ -221,10 +166,10 @@ class AsyncioDriver:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             try:
                 if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
-                    if op.patience is None:
+                    if op.connect_seconds is None:
                         reply = await adapter.apply(op.name, op.request)
                     else:
-                        with limited(op.patience):
+                        with connect_timeout(op.connect_seconds):
                             reply = await adapter.apply(op.name, op.request)
                 elif op.__class__ in self._perform_at_once:
                     reply = self._perform_at_once[op.__class__](op)
@@ -239,7 +184,7 @@ class AsyncioDriver:
                 trouble = failure
 
     async def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = box = Box(asyncio.get_running_loop())
+        self._boxes[op.nonce] = box = LoopWakeup(asyncio.get_running_loop())
         if op.name is not None:
             await self.adapter.listen(op.name)
             box.name = op.name
@@ -248,7 +193,7 @@ class AsyncioDriver:
         box = self._boxes.pop(op.nonce, None)
         self.adapter.unlisten(op.nonce, None if box is None else box.name)
 
-    async def _wait(self, op: Wait) -> Handed | bool:
+    async def _wait(self, op: Wait) -> Handoff | bool:
         box = self._boxes[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
@@ -261,31 +206,31 @@ class AsyncioDriver:
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str, handed: Handed | None = None) -> None:
+    def post(self, nonce: str, handed: Handoff | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
         self._in_loop(self._post, nonce, handed)
 
-    def _post(self, nonce: str, handed: Handed | None) -> None:
+    def _post(self, nonce: str, handed: Handoff | None) -> None:
         box = self._boxes.get(nonce)
         if box is not None:
             box.post(handed)
         else:
-            self.book.nudge(nonce)
+            self.client_state.wake_background(nonce)
 
-    def post_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
         self._in_loop(self._post_all)
 
     def _post_all(self) -> None:
         for box in list(self._boxes.values()):
             box.post()
-        for nonce in list(self.book.leases):
-            self.book.nudge(nonce)
+        for nonce in list(self.client_state.leases):
+            self.client_state.wake_background(nonce)
 
-    def _ring(self, bell: Bell) -> None:
+    def _ring(self, bell: TimerName) -> None:
         self._in_loop(self._ring_here, bell)
 
-    def _ring_here(self, bell: Bell) -> None:
+    def _ring_here(self, bell: TimerName) -> None:
         self._bells[bell].post()
         if bell not in self._tasks and not self.closed and self._loop is not None:
             self._tasks[bell] = self._loop.create_task(self._serve(bell), name=f"holdfast-{bell}")
@@ -300,45 +245,47 @@ class AsyncioDriver:
             except RuntimeError:
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 
-    async def _serve(self, bell: Bell) -> None:
+    async def _serve(self, bell: TimerName) -> None:
         try:
             await self._hear_of_losses()
-            await self._run((keep if bell == "keeper" else watch_deadlines)(self.book))
+            await self._run((renewal_loop if bell == "keeper" else deadline_loop)(self.client_state))
         except BaseException as error:
             if not self.closed:
                 self._fell(bell, error)
-            if isinstance(error, self.book.exits):
+            if isinstance(error, self.client_state.exits):
                 raise
 
-    def _fell(self, bell: Bell, error: BaseException) -> None:
+    def _fell(self, bell: TimerName, error: BaseException) -> None:
         """A task ended though nobody asked it to: another takes its place, and until then none acquires."""
-        self.book.stopped(bell)
+        self.client_state.stopped(bell)
         if not isinstance(error, asyncio.CancelledError):
             told = f"running the {bell} task of a client, which is started again"
-            self.book.reports.unexpected(told, error)
-        elif self.book.leases:
+            self.client_state.reports.unexpected(told, error)
+        elif self.client_state.leases:
             log.warning("holdfast: the %s task of a client was cancelled by others: started again", bell)
         self._tasks.pop(bell, None)
         if self._loop is not None:
             self._loop.call_later(max(pause_seconds(self._falls), RESTART_SECONDS), self._restart, bell)
         self._falls += 1
 
-    def _restart(self, bell: Bell) -> None:
+    def _restart(self, bell: TimerName) -> None:
         """Not where there is nothing to do: then it begins when it is needed. The loop may be ending."""
-        book = self.book
-        if bell in book.halted and not (book.leases or book.waiting or book.jobs):
-            book.runs(bell)
-        elif bell in book.halted and not self.closed:
+        client_state = self.client_state
+        if bell in client_state.halted and not (
+            client_state.leases or client_state.waiting or client_state.jobs
+        ):
+            client_state.runs(bell)
+        elif bell in client_state.halted and not self.closed:
             self._ring_here(bell)
 
     async def _hear_of_losses(self) -> None:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
         try:
             await self.adapter.listen(None)
-        except (Troubled, EngineUnavailable):
+        except (TransientError, EngineUnavailable):
             pass
         except Exception as error:  # noqa: BLE001 - no more than a short cut is lost
-            self.book.reports.unexpected("listening for losses", error)
+            self.client_state.reports.unexpected("listening for losses", error)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss, each listener in a turn of the loop of its own."""
@@ -373,9 +320,9 @@ class AsyncioDriver:
             self.bind()
         self.closed = True
         try:
-            await self._run(records.close(self.book))
+            await self._run(records.close(self.client_state))
         finally:
-            self.book.closing = True
+            self.client_state.closing = True
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -383,7 +330,7 @@ class AsyncioDriver:
 
     def forked(self) -> None:
         """This is the child: it owns nothing, and begins anew when it is first used."""
-        self.book.forked()
+        self.client_state.forked()
         self.adapter.forked()
         self._begin()
 

@@ -11,119 +11,46 @@ from typing import Any, TypeVar
 
 from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import CONNECT_SECONDS_MIN, pause_seconds
-from ..core.ops import (
+from ..core.effects import (
     Apply,
     ApplyInOrder,
-    Bell,
-    Doze,
+    Effect,
     Listen,
     ListNames,
     Nonce,
+    Notify,
     Now,
-    Op,
     Pause,
-    Post,
-    Script,
+    ProtocolCoroutine,
+    RenewBatch,
     Signal,
-    Tend,
-    Troubled,
+    SleepUntil,
+    TimerName,
+    TransientError,
     Unlisten,
     Wait,
 )
+from ..engine_api import AdapterContext, Engine
 from ..errors import EngineUnavailable, HoldfastError, NotHeld
-from ..protocols import locking, records
-from ..protocols.book import Book, LeaseState
-from ..protocols.keeper import keep, watch_deadlines
-from ..protocols.locking import Entry, HasState, LockCore, Who
+from ..protocols import locks, records
+from ..protocols.client_state import ClientState, LeaseState
+from ..protocols.keeper import deadline_loop, renewal_loop
+from ..protocols.locks import Entry, HasState, LockCore, Who
 from ..protocols.reporting import Reports
-from ..rules.requests import Done, Granted, Handed, Reply
-from .adapter import Engine, Hearing, Hooks
-from .clock import boottime
-from .ending import wait_for_end
-from .identity import attempt_names, new_client_id, owner_prefix
-from .patience import limited
+from ..rules.requests import Done, Granted, Handoff, Reply
+from ..runtime.clock import boottime
+from ..runtime.connect_timeout import connect_timeout
+from ..runtime.identity import attempt_names, new_client_id, owner_prefix
+from ..runtime.thread_join import join_thread
+from ..runtime.wakeups import ThreadWakeup
 
-__all__ = ["Mailbox", "ThreadsDriver"]
+__all__ = ["ThreadsDriver"]
 
 T = TypeVar("T")
 L = TypeVar("L", bound=HasState)
 log = logging.getLogger("holdfast")
 
-DOZE_SECONDS_MAX = 1.0
-"""Waiting is cut into pieces of this length: the machine may sleep meanwhile, and then our clock runs on
-while the clock by which threads wait stands still."""
-
 CLOSE_SECONDS = 2.0
-
-
-class Mailbox:
-    """Remembers one wake-up until somebody waits for it. Posting never blocks.
-
-    ``hearing``: whoever waits hears the engine's messages itself, unless another does already.
-    """
-
-    __slots__ = ("_handed", "_hears", "_is_to_look", "_lock", "hearing", "name")
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        """The record whose changes are heard here, if the engine was asked to tell of them."""
-        self._handed: Handed | None = None
-        self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
-        nonce has been told on a channel, where others may have heard it."""
-        self.hearing: Hearing | None = None
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._hears = False
-
-    def post(self, handed: Handed | None = None) -> None:
-        if handed is None:
-            self._is_to_look = True
-        self._handed = handed
-        try:  # noqa: SIM105 - on the way of every wake-up, where each call counts
-            self._lock.release()
-        except RuntimeError:
-            pass  # posted already and not yet fetched
-        if self._hears and self.hearing is not None:
-            self.hearing.ring()
-
-    def fetch(self) -> Handed | None:
-        """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
-        self._handed = None
-        return handed
-
-    def wait(self, seconds: float) -> bool:
-        return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
-
-    def wait_until(self, until: float | None) -> bool:
-        """Wait until a moment of the local clock; None: until posted."""
-        if until is None:
-            return self._lock.acquire()
-        if self.hearing is not None:
-            try:
-                if self.hearing.take():
-                    self._hears = True
-                    return self._hear_until(until, self.hearing.hear)
-            finally:
-                self._hears = False
-                self.hearing.give_back()  # whatever an interrupt left of it
-        while True:
-            left = until - boottime()
-            if self.wait(min(left, DOZE_SECONDS_MAX)):
-                return True
-            if left <= DOZE_SECONDS_MAX and boottime() >= until:
-                return False
-
-    def _hear_until(self, until: float, hear: Callable[[float], bool]) -> bool:
-        # Looked at after it is known that we hear: whoever posts from now on rings.
-        while not self._lock.acquire(blocking=False):
-            left = until - boottime()
-            if left <= 0:
-                return False
-            if hear(min(left, DOZE_SECONDS_MAX)):
-                break
-        return True
 
 
 class ThreadsDriver:
@@ -142,39 +69,39 @@ class ThreadsDriver:
         """All state that a fork must not inherit."""
         client = new_client_id()
         self.owner_prefix = owner_prefix()
-        self._boxes: dict[str, Mailbox] = {}
-        self._bells: dict[Bell, Mailbox] = {"keeper": Mailbox(), "timer": Mailbox()}
-        self._threads: dict[Bell, threading.Thread] = {}
+        self._boxes: dict[str, ThreadWakeup] = {}
+        self._bells: dict[TimerName, ThreadWakeup] = {"keeper": ThreadWakeup(), "timer": ThreadWakeup()}
+        self._threads: dict[TimerName, threading.Thread] = {}
         self._starting = threading.Lock()
         self._falls = 0
         """So often one of the threads has ended unexpectedly."""
         new_nonce = attempt_names(client)
         engine = self._engine
-        self.book = Book(
+        self.client_state = ClientState(
             client,
             self._io_timeout,
             engine.linger,
             self._ring,
             boottime,
             new_nonce,
-            engine.lasting,
+            engine.session_bound,
             reports=Reports(engine.url),
         )
-        self.book.max_waiters = self._max_waiters
-        hooks = Hooks(client, self.post, self.post_all, self._io_timeout, self._is_keeper)
+        self.client_state.max_waiters = self._max_waiters
+        hooks = AdapterContext(client, self.post, self.notify_all, self._io_timeout, self._is_keeper)
         self.adapter = adapter = self._engine.threads(hooks)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
             ApplyInOrder: lambda op: adapter.apply_in_order(op.steps, op.stop_when_refused),
-            Tend: lambda op: adapter.tend(op.steps),
+            RenewBatch: lambda op: adapter.renew_batch(op.steps),
             ListNames: lambda op: adapter.list_names(op.prefix),
             Listen: self._listen,
             Unlisten: self._unlisten,
             Wait: self._wait,
-            Post: lambda op: self.post(op.nonce),
+            Notify: lambda op: self.post(op.nonce),
             Pause: lambda op: time.sleep(op.seconds),
-            Doze: lambda op: self._bells[op.bell].wait_until(op.until),
+            SleepUntil: lambda op: self._bells[op.bell].wait_until(op.until),
             Signal: lambda op: self.signal(op.lease),
         }
 
@@ -197,7 +124,7 @@ class ThreadsDriver:
         """The caller was told that it blocks an event loop: once is enough."""
         self.running_loop = lambda: None
 
-    def run(self, script: Script[T], even_if_closed: bool = False) -> T:
+    def run(self, script: ProtocolCoroutine[T], even_if_closed: bool = False) -> T:
         """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
         if self.closed and not even_if_closed:
             script.close()
@@ -208,7 +135,7 @@ class ThreadsDriver:
         while True:
             try:
                 while True:
-                    op: Op
+                    op: Effect
                     if trouble is None:
                         op = send(reply)
                     else:
@@ -219,10 +146,10 @@ class ThreadsDriver:
                             del error  # else this frame and its traceback keep each other alive
                     try:
                         if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
-                            if op.patience is None:
+                            if op.connect_seconds is None:
                                 reply = adapter.apply(op.name, op.request)
                             else:
-                                with limited(op.patience):
+                                with connect_timeout(op.connect_seconds):
                                     reply = adapter.apply(op.name, op.request)
                         else:
                             reply = perform[op.__class__](op)
@@ -246,41 +173,41 @@ class ThreadsDriver:
         self, core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
     ) -> L | None:
         """``run(locking.acquire(…))``."""
-        book, spec = core.book, core.spec
-        if self.closed or core.reentrant or book.halted:
-            return self.run(locking.acquire(core, who, owner, timeout, entered))
+        client_state, spec = core.client_state, core.spec
+        if self.closed or core.reentrant or client_state.halted:
+            return self.run(locks.acquire(core, who, owner, timeout, entered))
         if core.may_deadlock:
             core.refuse_deadlock(who, timeout)
-        nonce = book.new_nonce()
+        nonce = client_state.new_nonce()
         attempt: records.Attempt | None = None
         try:
             sent = boottime()
             outcome: records.Outcome | None = None
-            if records.asks_at_once(book, spec, timeout):
+            if records.asks_at_once(client_state, spec, timeout):
                 try:
-                    request = records.asking(book, spec, owner, nonce)
-                    if timeout is None or timeout >= book.io_timeout:
+                    request = records.asking(client_state, spec, owner, nonce)
+                    if timeout is None or timeout >= client_state.io_timeout:
                         outcome = self.adapter.apply(spec.name, request)
                     else:
-                        with limited(max(timeout, CONNECT_SECONDS_MIN)):
+                        with connect_timeout(max(timeout, CONNECT_SECONDS_MIN)):
                             outcome = self.adapter.apply(spec.name, request)
-                except Troubled as trouble:
+                except TransientError as trouble:
                     outcome = trouble
                 if outcome.__class__ is Granted:
-                    outcome = state = records.granted(book, spec, nonce, owner, outcome, sent)
-                    if book.halted:
-                        book.check_kept()
-                    if records.is_in_time(book, state):
+                    outcome = state = records.granted(client_state, spec, nonce, owner, outcome, sent)
+                    if client_state.halted:
+                        client_state.check_kept()
+                    if records.is_in_time(client_state, state):
                         lease = core.wrap(state)
                         core.enter(who, lease, entered)
                         # As in the script, nothing is called from here to the caller's next instruction.
                         return lease
-            attempt = records.Attempt(book, spec, owner, nonce)
-            begun = locking.Begun(attempt, sent, outcome)
-            return self.run(locking.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
+            attempt = records.Attempt(client_state, spec, owner, nonce)
+            begun = locks.Begun(attempt, sent, outcome)
+            return self.run(locks.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
         except BaseException as error:
             if (attempt is None or not attempt.is_under_way) and not records.never_sent(error):
-                self.run(locking.interrupted(core, owner, nonce), even_if_closed=True)
+                self.run(locks.interrupted(core, owner, nonce), even_if_closed=True)
             raise
 
     def enter(self, core: LockCore[L], who: Who, owner: str) -> L:
@@ -292,14 +219,14 @@ class ThreadsDriver:
     def release(self, core: LockCore[L], who: Who) -> None:
         """``run(locking.release(…))``."""
         if self.closed:
-            self.run(locking.release(core, who))
+            self.run(locks.release(core, who))
         else:
             self._give_back(core, who, False, None)
 
     def leave(self, core: LockCore[L], who: Who, error: BaseException | None) -> None:
         """``run(locking.leave(…))``."""
         if self.closed or core.reentrant:
-            self.run(locking.leave(core, who, error))
+            self.run(locks.leave(core, who, error))
         else:
             self._give_back(core, who, True, error)
 
@@ -307,7 +234,7 @@ class ThreadsDriver:
         """With one request. Where that is not all there is to it, the script takes over."""
         mine: list[Entry[L]] = []
         try:
-            leaving: locking.Leaving[L] | None = None
+            leaving: locks.Leaving[L] | None = None
             try:
                 entry = core.claim(who, mine, entered)
             except NotHeld:
@@ -317,26 +244,26 @@ class ThreadsDriver:
                     core.spend(entry, who)
                 if not core.leave(entry):
                     if entry.spent is not None and entry.spent() is not entry.who():
-                        raise locking.not_held(entry.lease._state)
+                        raise locks.not_held(entry.lease._state)
                     return
                 state = entry.lease._state
                 outcome: Reply | Exception | None = None
                 if state.ended is None and state.loss(boottime()) is None:
                     try:
-                        outcome = self.adapter.apply(state.name, records.releasing(core.book, state))
+                        outcome = self.adapter.apply(state.name, records.releasing(core.client_state, state))
                         if outcome.__class__ is Done:
-                            records.released(core.book, state)
+                            records.released(core.client_state, state)
                             return
-                    except (Troubled, HoldfastError) as trouble:
+                    except (TransientError, HoldfastError) as trouble:
                         outcome = trouble
-                leaving = locking.Leaving(mine, entry, outcome)
+                leaving = locks.Leaving(mine, entry, outcome)
             if entered:
-                self.run(locking.leave(core, who, error, leaving), even_if_closed=True)
+                self.run(locks.leave(core, who, error, leaving), even_if_closed=True)
             else:
-                self.run(locking.release(core, who, leaving), even_if_closed=True)
+                self.run(locks.release(core, who, leaving), even_if_closed=True)
         except BaseException:
             if mine:
-                self.run(locking.finish_leaving(core, mine), even_if_closed=True)
+                self.run(locks.finish_leaving(core, mine), even_if_closed=True)
             raise
         finally:
             mine.clear()
@@ -344,16 +271,16 @@ class ThreadsDriver:
     # --- what a script awaits ---------------------------------------------------------------------
 
     def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = box = Mailbox()
+        self._boxes[op.nonce] = box = ThreadWakeup()
         if op.name is not None:
             self.adapter.listen(op.name)
-            box.name, box.hearing = op.name, self.adapter.hearing
+            box.name, box.notification_reader = op.name, self.adapter.notification_reader
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
         box = self._boxes.pop(op.nonce, None)
         self.adapter.unlisten(op.nonce, None if box is None else box.name)
 
-    def _wait(self, op: Wait) -> Handed | bool:
+    def _wait(self, op: Wait) -> Handoff | bool:
         box = self._boxes[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
@@ -366,57 +293,59 @@ class ThreadsDriver:
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str, handed: Handed | None = None) -> None:
+    def post(self, nonce: str, handed: Handoff | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
         box = self._boxes.get(nonce)
         if box is not None:
             box.post(handed)
         else:
-            self.book.nudge(nonce)
+            self.client_state.wake_background(nonce)
 
-    def post_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
         for box in list(self._boxes.values()):
             box.post()
-        for nonce in list(self.book.leases):
-            self.book.nudge(nonce)
+        for nonce in list(self.client_state.leases):
+            self.client_state.wake_background(nonce)
 
-    def _ring(self, bell: Bell) -> None:
+    def _ring(self, bell: TimerName) -> None:
         self._bells[bell].post()
         if bell not in self._threads and not self.closed:
             self._start(bell)
 
-    def _start(self, bell: Bell) -> None:
+    def _start(self, bell: TimerName) -> None:
         with self._starting:
             if bell in self._threads:
                 return
             thread = threading.Thread(
-                target=self._serve, args=(bell, self.book), name=f"holdfast-{bell}", daemon=True
+                target=self._serve, args=(bell, self.client_state), name=f"holdfast-{bell}", daemon=True
             )
             self._threads[bell] = thread
         try:
             thread.start()
         except RuntimeError as error:  # there can be no more threads
             self._threads.pop(bell, None)
-            self.book.stopped(bell)
-            self.book.reports.unexpected(f"starting the {bell} thread of a client", error)
+            self.client_state.stopped(bell)
+            self.client_state.reports.unexpected(f"starting the {bell} thread of a client", error)
             return
         self._hear_of_losses()
 
     def _is_keeper(self) -> bool:
         return threading.current_thread() is self._threads.get("keeper")
 
-    def _serve(self, bell: Bell, book: Book) -> None:
+    def _serve(self, bell: TimerName, client_state: ClientState) -> None:
         try:
-            self.run((keep if bell == "keeper" else watch_deadlines)(book), even_if_closed=True)
+            self.run((renewal_loop if bell == "keeper" else deadline_loop)(client_state), even_if_closed=True)
         except BaseException as error:  # noqa: BLE001 - whatever it is, what is held needs this thread
-            if not book.closing:
-                self._fell(bell, book, error)
+            if not client_state.closing:
+                self._fell(bell, client_state, error)
 
-    def _fell(self, bell: Bell, book: Book, error: BaseException) -> None:
+    def _fell(self, bell: TimerName, client_state: ClientState, error: BaseException) -> None:
         """A thread ended though nobody asked it to: another takes its place, and until then none acquires."""
-        book.stopped(bell)
-        book.reports.unexpected(f"running the {bell} thread of a client, which is started again", error)
+        client_state.stopped(bell)
+        client_state.reports.unexpected(
+            f"running the {bell} thread of a client, which is started again", error
+        )
         self._bells[bell].wait(pause_seconds(self._falls))
         self._falls += 1
         self._threads.pop(bell, None)
@@ -427,10 +356,10 @@ class ThreadsDriver:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
         try:
             self.adapter.listen(None)
-        except (Troubled, EngineUnavailable):
+        except (TransientError, EngineUnavailable):
             pass
         except Exception as error:  # noqa: BLE001 - no more than a short cut is lost
-            self.book.reports.unexpected("listening for losses", error)
+            self.client_state.reports.unexpected("listening for losses", error)
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss: on a thread of its own, for a user's callback may take its time."""
@@ -452,22 +381,22 @@ class ThreadsDriver:
             return
         self.closed = True
         try:
-            self.run(records.close(self.book), even_if_closed=True)
+            self.run(records.close(self.client_state), even_if_closed=True)
         finally:
             self.stop()
 
     def stop(self) -> None:
         self.closed = True
-        self.book.closing = True
+        self.client_state.closing = True
         for bell in self._bells.values():
             bell.post()
         for thread in list(self._threads.values()):
-            wait_for_end(thread, CLOSE_SECONDS)
+            join_thread(thread, CLOSE_SECONDS)
         self.adapter.close()
 
     def forked(self) -> None:
         """This is the child: it owns nothing, and begins anew when it is first used."""
-        self.book.forked()
+        self.client_state.forked()
         self.adapter.forked()
         self._begin()
 

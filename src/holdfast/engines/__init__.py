@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from ..core.urls import URL, parse_url
-from ..drivers.adapter import Engine
+from ..engine_api import Engine
 from ..errors import EngineUnavailable, InvalidArgument
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..drivers.clock import wall_seconds
+from ..runtime.clock import wall_seconds
 
 if TYPE_CHECKING:
     import ssl

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ..core.ops import Refused
-from ..drivers.adapter import Hearing, Hooks, Steps
-from ..drivers.clock import boottime
+from ..core.effects import NotApplied
+from ..engine_api import AdapterContext, NotificationReader, Steps
 from ..rules.requests import Reply, Request, Snapshot
+from ..runtime.clock import boottime
 
 __all__ = ["Busy", "Local", "LocalThreads", "Store"]
 
@@ -47,7 +47,7 @@ class Store(Protocol):
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]: ...
 
-    def tend(self, steps: Steps) -> list[Reply]: ...
+    def renew_batch(self, steps: Steps) -> list[Reply]: ...
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
@@ -58,7 +58,7 @@ class Store(Protocol):
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
     @property
-    def hearing(self) -> Hearing | None: ...
+    def notification_reader(self) -> NotificationReader | None: ...
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None: ...
 
@@ -74,7 +74,7 @@ class Local:
 
     __slots__ = ("_hooks", "_store", "forked", "unlisten", "watch_clients")
 
-    def __init__(self, store: Store, hooks: Hooks) -> None:
+    def __init__(self, store: Store, hooks: AdapterContext) -> None:
         self._store = store
         self._hooks = hooks
         self.watch_clients = store.watch_clients
@@ -102,7 +102,7 @@ class _Pauses:
     def next(self) -> float:
         self._tries += 1
         if self._tries >= BUSY_TRIES and boottime() >= self._ends_at:
-            raise Refused(
+            raise NotApplied(
                 "another process has been writing all the time: is one stopped in the middle of a write?"
             )
         self._longest = min(self._longest * 2, LONGEST_PAUSE_SECONDS)
@@ -123,8 +123,8 @@ class LocalThreads(Local):
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self._again(lambda: self._store.tend(steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self._again(lambda: self._store.renew_batch(steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._again(lambda: self._store.list_names(prefix))
@@ -144,8 +144,8 @@ class LocalThreads(Local):
             self._again(self._store.listen_in_thread)
 
     @property
-    def hearing(self) -> Hearing | None:
-        return self._store.hearing
+    def notification_reader(self) -> NotificationReader | None:
+        return self._store.notification_reader
 
     def close(self) -> None:
         self._store.close()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..drivers.adapter import Steps
+from ..engine_api import Steps
 from ..rules.requests import Reply, Request, Snapshot
 from .local import Busy, Local
 
@@ -29,8 +29,8 @@ class LocalAsyncio(Local):
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self._again(lambda: self._store.tend(steps))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return await self._again(lambda: self._store.renew_batch(steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self._again(lambda: self._store.list_names(prefix))

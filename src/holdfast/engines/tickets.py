@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from ..core.ops import Now
-from ..drivers.adapter import Steps
-from ..drivers.clock import boottime, wall_seconds
+from ..core.effects import Now
+from ..engine_api import Steps
 from ..protocols import tickets
-from ..protocols.tickets import Desk, Script
-from ..protocols.tickets.ops import StoreOp, Wall
+from ..protocols.tickets import TicketClient, TicketCoroutine
+from ..protocols.tickets.store import StoreOp, Wall
 from ..rules.requests import Reply, Request, Snapshot
-from . import scripts
+from ..runtime import trampoline
+from ..runtime.clock import boottime, wall_seconds
 
 __all__ = ["ThreadsStore", "TicketsThreads"]
 
@@ -46,9 +46,9 @@ class TicketsThreads:
     """The threads driver's adapter."""
 
     __slots__ = ("_desk", "_perform", "_store", "close", "forked")
-    hearing = None
+    notification_reader = None
 
-    def __init__(self, desk: Desk, store: ThreadsStore) -> None:
+    def __init__(self, desk: TicketClient, store: ThreadsStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Any] = store.perform
@@ -65,8 +65,8 @@ class TicketsThreads:
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._run(tickets.apply_in_order(self._desk, steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self._run(tickets.tend(self._desk, steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self._run(tickets.renew_batch(self._desk, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._run(tickets.list_names(self._desk, prefix))
@@ -81,8 +81,8 @@ class TicketsThreads:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""
 
-    def _run(self, script: Script[T]) -> T:
-        return scripts.run(script, self._do)
+    def _run(self, script: TicketCoroutine[T]) -> T:
+        return trampoline.run(script, self._do)
 
     def _do(self, op: Any) -> Any:
         if op.__class__ is Now:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from ..core.ops import Now
-from ..drivers.adapter import Steps
-from ..drivers.clock import boottime, wall_seconds
+from ..core.effects import Now
+from ..engine_api import Steps
 from ..protocols import tickets
-from ..protocols.tickets import Desk, Script
-from ..protocols.tickets.ops import StoreOp, Wall
+from ..protocols.tickets import TicketClient, TicketCoroutine
+from ..protocols.tickets.store import StoreOp, Wall
 from ..rules.requests import Reply, Request, Snapshot
-from . import scripts
+from ..runtime import trampoline
+from ..runtime.clock import boottime, wall_seconds
 
 __all__ = ["AsyncioStore", "TicketsAsyncio"]
 
@@ -41,7 +41,7 @@ class TicketsAsyncio:
 
     __slots__ = ("_desk", "_perform", "_store", "close", "forked")
 
-    def __init__(self, desk: Desk, store: AsyncioStore) -> None:
+    def __init__(self, desk: TicketClient, store: AsyncioStore) -> None:
         self._desk = desk
         self._store = store
         self._perform: Callable[[StoreOp], Awaitable[Any]] = store.perform
@@ -58,8 +58,8 @@ class TicketsAsyncio:
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._run(tickets.apply_in_order(self._desk, steps, stop_when_refused))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self._run(tickets.tend(self._desk, steps))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return await self._run(tickets.renew_batch(self._desk, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self._run(tickets.list_names(self._desk, prefix))
@@ -74,8 +74,8 @@ class TicketsAsyncio:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""
 
-    async def _run(self, script: Script[T]) -> T:
-        return await scripts.run_in_loop(script, self._do)
+    async def _run(self, script: TicketCoroutine[T]) -> T:
+        return await trampoline.run_in_loop(script, self._do)
 
     async def _do(self, op: Any) -> Any:
         if op.__class__ is Now:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .book import LeaseState
+    from .client_state import LeaseState
 
 __all__ = ["Reports"]
 

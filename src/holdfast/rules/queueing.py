@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .record import TURN_SECONDS, Holder, Record, Waiter
 
-__all__ = ["Admits", "drop_clients", "look_in", "may_pass", "next_event_at", "settle", "turns"]
+__all__ = ["Admits", "drop_clients", "may_pass", "next_event_at", "poll_after", "settle", "turns"]
 
 Admits = Callable[[Sequence[str], str, int], bool]
 """``admits(modes held, mode wanted, limit)``: the one predicate by which primitives differ."""
@@ -86,7 +86,7 @@ def may_pass(record: Record, mode: str, fair: bool, admits: Admits) -> bool:
     return admits(modes, mode, record.limit)
 
 
-def look_in(record: Record, position: int, now: float) -> float:
+def poll_after(record: Record, position: int, now: float) -> float:
     """Seconds until the waiter at ``position`` should look again even if nobody wakes it."""
     at = next_event_at(record)
     if at is None or record.queue[position].turn_at is not None:

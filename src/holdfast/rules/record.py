@@ -18,10 +18,10 @@ __all__ = [
     "RETENTION_SECONDS",
     "TURN_SECONDS",
     "WAITER_METADATA_MAX",
-    "Ended",
     "Holder",
     "Record",
     "StoredValue",
+    "Tombstone",
     "Waiter",
     "Wants",
     "Watcher",
@@ -101,7 +101,7 @@ class Waiter(NamedTuple):
     """None: it takes the lock by itself."""
 
 
-class Ended(NamedTuple):
+class Tombstone(NamedTuple):
     """An attempt that was ended by other means than its own release: kept so that it can be told."""
 
     nonce: str
@@ -138,7 +138,7 @@ class Record(NamedTuple):
     limit: int = 0
     declared: int = 0
     value: StoredValue | None = None
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[Tombstone, ...] = ()
     watchers: tuple[Watcher, ...] = ()
 
 

@@ -23,7 +23,7 @@ __all__ = [
     "Export",
     "Gone",
     "Granted",
-    "Handed",
+    "Handoff",
     "Inspect",
     "Mismatch",
     "Queued",
@@ -213,7 +213,7 @@ class Queued(NamedTuple):
 
     position: int
     """0: the next turn is ours."""
-    look_in: float
+    poll_after: float
     """Seconds after which to look again at the latest."""
     blockers: tuple[str, ...]
     """The clients whose end would change where we stand."""
@@ -275,7 +275,7 @@ class Snapshot(NamedTuple):
 Reply = Granted | Busy | Queued | Withdrawn | Gone | Absent | Broken | Mismatch | Exhausted | Done | Snapshot
 
 
-class Handed(NamedTuple):
+class Handoff(NamedTuple):
     """What a wake-up may bring along: the lock, granted to the one who waits for it."""
 
     token: int
@@ -288,4 +288,4 @@ class Wake(NamedTuple):
 
     client: str
     nonce: str
-    handed: Handed | None = None
+    handed: Handoff | None = None

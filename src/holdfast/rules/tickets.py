@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from .record import Ended, Holder, Record, StoredValue, Waiter
+from .record import Holder, Record, StoredValue, Tombstone, Waiter
 from .transitions import ADMITS, SHARED_MODES
 
 __all__ = [
     "NOTHING",
     "SHARED_MODES",
     "TOKENS_PER_PLACE",
-    "Settings",
-    "Stand",
+    "LockConfig",
+    "LockView",
     "Ticket",
     "Watched",
     "blockers",
@@ -72,7 +72,7 @@ class Ticket(NamedTuple):
     """What carries it, in the engine's own words; None: not told."""
 
 
-class Settings(NamedTuple):
+class LockConfig(NamedTuple):
     """What a name is. Beside the tickets, and there when all of them are gone."""
 
     kind: str
@@ -82,23 +82,23 @@ class Settings(NamedTuple):
     """Everyone up to this place holds, although the limit has been lowered since."""
 
 
-class Stand(NamedTuple):
+class LockView(NamedTuple):
     """A name as it stands, read at one moment."""
 
-    settings: Settings | None = None
+    settings: LockConfig | None = None
     tickets: tuple[Ticket, ...] = ()
     """In order. Of a mutex an engine may tell less: the first, the one that was asked about, and the one
     right before that."""
     value: StoredValue | None = None
     newest: int = 0
     """The newest token of the name, also when its ticket is gone."""
-    note: Ended | None = None
+    note: Tombstone | None = None
     """How the attempt that was asked about was ended from outside."""
     unlisted: int = 0
     """So many tickets more stand there, of a mutex of which less was told."""
 
 
-NOTHING: Final = Stand()
+NOTHING: Final = LockView()
 
 
 class Watched(NamedTuple):
@@ -122,7 +122,7 @@ def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
     return None
 
 
-def blockers(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> tuple[Ticket, ...]:
+def blockers(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> tuple[Ticket, ...]:
     """Those before me that keep me from holding; nobody: I hold."""
     ahead = [ticket for ticket in tickets if ticket.place < me.place]
     admits = ADMITS[settings.kind]
@@ -131,7 +131,7 @@ def blockers(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> tuple
     return tuple([t for t in ahead if not admits((t.mode,), me.mode, 1)])
 
 
-def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watched:
+def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
     """Whose end to wait for: never the crowd's. Nobody: I hold.
 
     The last of those who block me: it leaves after, or it waits for, those before it. Only the first who
@@ -148,7 +148,7 @@ def watched(tickets: Sequence[Ticket], me: Ticket, settings: Settings) -> Watche
     return Watched(tuple([ticket.nonce for ticket in blocking]), limit=True)
 
 
-def holding(stand: Stand) -> tuple[Ticket, ...]:
+def holding(stand: LockView) -> tuple[Ticket, ...]:
     """Those who hold: always the first few."""
     settings = settings_of(stand)
     if settings is None:
@@ -162,18 +162,18 @@ def holding(stand: Stand) -> tuple[Ticket, ...]:
     return stand.tickets[: len(modes)]
 
 
-def waiting(stand: Stand) -> tuple[Ticket, ...]:
+def waiting(stand: LockView) -> tuple[Ticket, ...]:
     return stand.tickets[len(holding(stand)) :]
 
 
-def settings_of(stand: Stand) -> Settings | None:
+def settings_of(stand: LockView) -> LockConfig | None:
     """What the name is; should its settings be lost, what those are who stand there."""
     if stand.settings is not None or not stand.tickets:
         return stand.settings
-    return Settings(stand.tickets[0].kind, 0, len(stand.tickets), 0)
+    return LockConfig(stand.tickets[0].kind, 0, len(stand.tickets), 0)
 
 
-def record_of(stand: Stand, now: float) -> Record:
+def record_of(stand: LockView, now: float) -> Record:
     """The name as those see it who inspect it. Times are of the wall clock, for people."""
     settings = settings_of(stand)
     holders = tuple([_holder(ticket, now) for ticket in holding(stand)])

@@ -16,8 +16,8 @@ from .queueing import (
     drop_clients,
     find_holder,
     find_waiter,
-    look_in,
     may_pass,
+    poll_after,
     settle,
     turns,
 )
@@ -25,10 +25,10 @@ from .record import (
     EMPTY,
     MAX_TOKEN,
     PATIENCE_SECONDS,
-    Ended,
     Holder,
     Record,
     StoredValue,
+    Tombstone,
     Waiter,
     Watcher,
     capped,
@@ -263,7 +263,7 @@ def _enqueue(
 
 
 def _queued(record: Record, place: int, now: float) -> Queued:
-    return Queued(place, look_in(record, place, now), blockers(record, place))
+    return Queued(place, poll_after(record, place, now), blockers(record, place))
 
 
 # --- giving back --------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _remembering(record: Record, nonce: str, linger: float, now: float) -> Recor
     """Refuse this attempt should a copy of it still arrive."""
     if linger <= 0:
         return record
-    ended = Ended(nonce, "withdrawn", "", now + linger)
+    ended = Tombstone(nonce, "withdrawn", "", now + linger)
     for known in record.ended:
         if known.nonce == nonce:
             if known.forget_at >= ended.forget_at:
@@ -327,7 +327,9 @@ def _break(record: Record, ask: Break, now: float, wall_us: int, admits: Admits)
     token = _next_token(record, wall_us)
     if token is None:
         return record, Exhausted()
-    ended = tuple(Ended(v.nonce, "broken", ask.reason, now + v.ttl + BROKEN_KEPT_SECONDS) for v in victims)
+    ended = tuple(
+        Tombstone(v.nonce, "broken", ask.reason, now + v.ttl + BROKEN_KEPT_SECONDS) for v in victims
+    )
     holders = tuple(h for h in record.holders if h not in victims)
     after = record._replace(token=token, holders=holders, ended=record.ended + ended)
     return turns(after, now, admits), Broken(token, victims)

@@ -14,12 +14,12 @@ import holdfast.aio
 from engines.etcd.admin import Admin
 from holdfast import EngineUnavailable, LockLost
 from holdfast.aio import AsyncClient
-from holdfast.drivers.clock import boottime
 from holdfast.engines.etcd.lines_asyncio import Connection
 from holdfast.engines.etcd.transport_asyncio import EtcdAsyncio
-from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
+from holdfast.runtime.clock import boottime
+from holdfast.runtime.concurrency_limit import REQUESTS_MAX
 from support import async_wait_until, renewal_of
 
 CANCELLED_AFTER = 40
@@ -190,13 +190,13 @@ def test_however_many_ask_only_so_many_are_asked_at_once(
         async with holdfast.aio.connect(f"etcd://{proxy.address}", namespace=namespace) as client:
             await one(client, 0)
             proxy.hold("to_client")
-            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * AT_ONCE)]
-            await async_wait_until(lambda: len(under_way) == AT_ONCE)
+            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * REQUESTS_MAX)]
+            await async_wait_until(lambda: len(under_way) == REQUESTS_MAX)
             proxy.pass_on()
             await asyncio.gather(*tasks)
 
     asyncio.run(run())
-    assert max(most) == AT_ONCE
+    assert max(most) == REQUESTS_MAX
 
 
 def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
@@ -217,7 +217,7 @@ def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
                 pass
             proxy.hold()
             monkeypatch.setattr(EtcdAsyncio, "_call", staticmethod(call))
-            tries = [client.lock(f"x{number}").acquire(timeout=3) for number in range(3 * AT_ONCE)]
+            tries = [client.lock(f"x{number}").acquire(timeout=3) for number in range(3 * REQUESTS_MAX)]
             results = await asyncio.gather(*tries, return_exceptions=True)
             monkeypatch.undo()
             proxy.pass_on()
@@ -225,4 +225,4 @@ def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
 
     asyncio.run(run())
     assert len(sent) > 1
-    assert max(sent.values()) == AT_ONCE
+    assert max(sent.values()) == REQUESTS_MAX

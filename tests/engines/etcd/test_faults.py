@@ -14,10 +14,10 @@ from engines.etcd.admin import Admin
 from engines.etcd.conftest import Connect, Hold
 from faults.children import holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost
-from holdfast.drivers.clock import boottime
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
-from holdfast.protocols.tickets.taking import LOOK_IN_SECONDS
+from holdfast.protocols.tickets.acquisition import LOOK_IN_SECONDS
+from holdfast.runtime.clock import boottime
 from support import renewal_of, wait_until
 
 NAMESPACE = "holdfast"

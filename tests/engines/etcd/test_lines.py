@@ -24,8 +24,8 @@ from holdfast.engines.etcd.failures import ALL_BUSY, NEVER_SENT
 from holdfast.engines.etcd.http2 import DATA, HEADERS, PING, SETTINGS, Http2, _frame, packed
 from holdfast.engines.etcd.lines import Line
 from holdfast.engines.etcd.members import Member
-from holdfast.engines.sockets import HARD_CLOSE
 from holdfast.lab.servers import Etcd
+from holdfast.runtime.sockets import HARD_CLOSE
 from support import wait_until
 from support.servers import shared_etcd
 
@@ -185,7 +185,7 @@ def test_what_is_urgent_waits_behind_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     line = connection._take(5.0, urgent=False)
     assert code_of(lambda: connection.call("Status", STATUS, 0.1, ())) == ALL_BUSY
     assert connection.call("Status", STATUS, 5.0, (), urgent=True).header.cluster_id
-    connection._lose(line)
+    connection._discard(line)
     connection.close()
 
 
@@ -197,7 +197,7 @@ def test_nobody_stumbles_over_what_others_take() -> None:
 
     def look() -> None:
         while not stop.is_set():
-            connection._lines()
+            connection._connections()
             connection._close_surplus()
 
     def come_and_go() -> None:
@@ -239,7 +239,7 @@ def test_hanging_up_leaves_the_encryption_alone() -> None:
         assert line._socket._sslobj is not None  # type: ignore[attr-defined]  # it has one
         with pytest.raises(OSError):  # noqa: PT011 - whatever it says
             line._socket.send(b"x")
-        connection._lose(line)
+        connection._discard(line)
         connection.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import EngineUnavailable, InvalidArgument
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.core.urls import parse_url
 from holdfast.engines.etcd.failures import (
     Compacted,
@@ -107,15 +107,15 @@ def test_a_missing_package_is_named() -> None:
 @pytest.mark.parametrize(
     ("code", "details", "meaning"),
     [
-        ("NEVER_SENT", "no connection", Refused),
-        ("UNAVAILABLE", "Socket closed", Unknown),
-        ("UNAVAILABLE", "etcdserver: request timed out", Unknown),
-        ("UNAVAILABLE", "etcdserver: leader changed", Unknown),
-        ("UNAVAILABLE", "etcdserver: no leader", Refused),
-        ("DEADLINE_EXCEEDED", "", Unknown),
-        ("CANCELLED", "", Unknown),
-        ("INTERNAL", "stream terminated", Unknown),
-        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Refused),
+        ("NEVER_SENT", "no connection", NotApplied),
+        ("UNAVAILABLE", "Socket closed", OutcomeUnknown),
+        ("UNAVAILABLE", "etcdserver: request timed out", OutcomeUnknown),
+        ("UNAVAILABLE", "etcdserver: leader changed", OutcomeUnknown),
+        ("UNAVAILABLE", "etcdserver: no leader", NotApplied),
+        ("DEADLINE_EXCEEDED", "", OutcomeUnknown),
+        ("CANCELLED", "", OutcomeUnknown),
+        ("INTERNAL", "stream terminated", OutcomeUnknown),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", NotApplied),
         ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", EngineUnavailable),
         ("NOT_FOUND", "etcdserver: requested lease not found", LeaseMissing),
         ("FAILED_PRECONDITION", "etcdserver: lease already exists", LeaseThere),

@@ -11,7 +11,7 @@ from engines.etcd.admin import Admin
 from engines.etcd.conftest import Connect, Hold
 from engines.etcd.spy import Spy
 from holdfast import Client, Lease, LockLost
-from holdfast.drivers.clock import boottime
+from holdfast.runtime.clock import boottime
 from support import stays_true, wait_until
 from support.crowds import in_threads, join
 

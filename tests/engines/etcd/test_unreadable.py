@@ -25,7 +25,7 @@ from engines.etcd.admin import Admin
 from engines.etcd.conftest import Connect
 from engines.etcd.test_lines import HELLO, PUT, answer, code_of, server
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Unknown
+from holdfast.core.effects import OutcomeUnknown
 from holdfast.engines.etcd import lines, lines_asyncio
 from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.engines.etcd.calls import Failed
@@ -110,7 +110,7 @@ def test_an_answer_that_cannot_be_read_leaves_open_what_happened(said: bytes, dr
     with server(serve) as member, pytest.raises(Failed) as failure:
         put(member, driver)
     assert failure.value.code == UNREADABLE
-    assert isinstance(sorted_failure(failure.value.code, failure.value.details), Unknown)
+    assert isinstance(sorted_failure(failure.value.code, failure.value.details), OutcomeUnknown)
 
 
 @DRIVERS

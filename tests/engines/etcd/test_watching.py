@@ -13,9 +13,9 @@ from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.engines.etcd.keys import Keys
 from holdfast.engines.etcd.reading import Handle
 from holdfast.engines.etcd.watches import INBOX, Watches
-from holdfast.protocols.tickets.ops import EVERYTHING, Arm
 from holdfast.protocols.tickets.payload import encode_note
-from holdfast.rules.record import Ended
+from holdfast.protocols.tickets.store import EVERYTHING, Arm
+from holdfast.rules.record import Tombstone
 from holdfast.rules.tickets import Ticket, Watched
 from support import wait_until
 
@@ -161,8 +161,10 @@ def test_the_inbox_tells_of_broken_grants_and_of_sessions_that_ended() -> None:
     requests = heard.watches.arm_inbox(lambda: heard.confirmed.append(INBOX))
     heard.confirm(requests)
     note = heard.keys.note("me-1")
-    heard.event(requests[0], note, put=True, value=encode_note(Ended("me-1", "broken", "why", 0.0)))
-    heard.event(requests[0], heard.keys.note("me-2"), True, encode_note(Ended("me-2", "withdrawn", "", 0.0)))
+    heard.event(requests[0], note, put=True, value=encode_note(Tombstone("me-1", "broken", "why", 0.0)))
+    heard.event(
+        requests[0], heard.keys.note("me-2"), True, encode_note(Tombstone("me-2", "withdrawn", "", 0.0))
+    )
     heard.event(requests[0], note)
     heard.event(requests[0], heard.keys.session("me", 0xABC), put=True)
     heard.event(requests[0], heard.keys.session("me", 0xABC))

@@ -17,8 +17,7 @@ import holdfast
 import holdfast.aio
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, Lease, LockLost, provision
-from holdfast.drivers.adapter import Steps
-from holdfast.drivers.clock import boottime
+from holdfast.engine_api import Steps
 from holdfast.engines.postgres.advisory import desk
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
 from holdfast.engines.postgres.advisory.desk import BUSY, Session
@@ -31,6 +30,7 @@ from holdfast.engines.postgres.pool import run
 from holdfast.engines.postgres.statements import Call, Statement
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
+from holdfast.runtime.clock import boottime
 from support import wait_until
 from support.servers import shared_pgbouncer, shared_postgresql
 
@@ -296,13 +296,13 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
 ) -> None:
     sent = _noted(monkeypatch)
     rounds: list[int] = []
-    tend = AdvisoryThreads.tend
+    renew_batch = AdvisoryThreads.renew_batch
 
     def counting(self: AdvisoryThreads, steps: Steps) -> list[Reply]:
         rounds.append(len(steps))
-        return tend(self, steps)
+        return renew_batch(self, steps)
 
-    monkeypatch.setattr(AdvisoryThreads, "tend", counting)
+    monkeypatch.setattr(AdvisoryThreads, "renew_batch", counting)
     leases = [taken(locks, f"name {number}", ttl=4.0) for number in range(1000)]
     wait_until(lambda: locks.inspect("name 999").holders[0].age > 4.5)
     for lease in leases:

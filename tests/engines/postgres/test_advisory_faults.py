@@ -25,13 +25,13 @@ from engines.postgres.looking import granted
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
-from holdfast.drivers.clock import wall_seconds
 from holdfast.engines.postgres.advisory.calls import Calls
 from holdfast.engines.postgres.advisory.desk import Desk, Session
 from holdfast.engines.postgres.advisory.hearing import Listener
 from holdfast.engines.postgres.statements import Call
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
+from holdfast.runtime.clock import wall_seconds
 from support import TimedOut, wait_until
 from support.servers import shared_postgresql
 

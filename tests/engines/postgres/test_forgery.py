@@ -40,7 +40,7 @@ def shout(stranger: psycopg.Connection, client: Client, words: list[str]) -> Non
 
 def id_of(client: Client) -> str:
     driver: Any = client._driver
-    return str(driver.book.client)
+    return str(driver.client_state.client)
 
 
 def guesses(client: Client) -> list[str]:

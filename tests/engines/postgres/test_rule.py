@@ -80,7 +80,7 @@ def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None
         twin.play(long_moves(kind, seed, 25))
         twin.now += pause
         holding = {holder.nonce for holder in twin.record.holders}
-        twin.tend([Renew(n, 7.25) if n in holding else Refresh(n) for n in nonces], 0)
+        twin.renew_batch([Renew(n, 7.25) if n in holding else Refresh(n) for n in nonces], 0)
 
     check()
 
@@ -91,7 +91,7 @@ def test_a_batch_of_those_who_watch_too_late(rule: Rule) -> None:
         twin.step(Watch(f"w{number}", "w"), 0)
         twin.now += 1.0
     twin.now += 3.0
-    twin.tend([Refresh("w0"), Refresh("w1"), Refresh("w2")], 0)
+    twin.renew_batch([Refresh("w0"), Refresh("w1"), Refresh("w2")], 0)
 
 
 @settings(max_examples=25, deadline=None)

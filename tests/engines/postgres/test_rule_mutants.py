@@ -162,9 +162,9 @@ def is_caught(rule: Rule) -> bool:
                 twin.play(long_moves(kind, seed))
                 holding = [Renew(holder.nonce, 7.25) for holder in twin.record.holders]
                 waiting = [Refresh(waiter.nonce) for waiter in twin.record.queue]
-                twin.tend([*holding, *waiting, Refresh("w1")], 0)
+                twin.renew_batch([*holding, *waiting, Refresh("w1")], 0)
                 twin.now += 8.0
-                twin.tend([*holding, *waiting, Refresh("w1")], 0)
+                twin.renew_batch([*holding, *waiting, Refresh("w1")], 0)
             except AssertionError:
                 return True
     return False

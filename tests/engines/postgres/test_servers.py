@@ -12,8 +12,8 @@ from contract.harness import World, held
 from engines.postgres.looking import granted
 from faults.children import holding
 from holdfast import EngineUnavailable, LockLost
-from holdfast.drivers.clock import wall_seconds
 from holdfast.lab.servers import PostgreSQL
+from holdfast.runtime.clock import wall_seconds
 from support import wait_until
 
 

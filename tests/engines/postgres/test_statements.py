@@ -6,7 +6,7 @@ import pytest
 from psycopg.pq.abc import PGresult
 
 from contract.harness import World, held
-from holdfast.drivers.adapter import Steps
+from holdfast.engine_api import Steps
 from holdfast.engines.postgres.asyncio import PostgresAsyncio
 from holdfast.engines.postgres.link import Link, Waits
 from holdfast.engines.postgres.statements import BATCH, Call
@@ -57,10 +57,10 @@ async def test_many_leases_are_renewed_in_batches(
     world: World, sent: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds: list[Steps] = []
-    tend, tend_in_loop = PostgresThreads.tend, PostgresAsyncio.tend
+    renew_batch, tend_in_loop = PostgresThreads.renew_batch, PostgresAsyncio.renew_batch
 
     def tending(self: PostgresThreads, steps: Steps) -> list[Reply]:
-        replies = tend(self, steps)
+        replies = renew_batch(self, steps)
         rounds.append(steps)
         return replies
 
@@ -69,8 +69,8 @@ async def test_many_leases_are_renewed_in_batches(
         rounds.append(steps)
         return replies
 
-    monkeypatch.setattr(PostgresThreads, "tend", tending)
-    monkeypatch.setattr(PostgresAsyncio, "tend", tending_in_loop)
+    monkeypatch.setattr(PostgresThreads, "renew_batch", tending)
+    monkeypatch.setattr(PostgresAsyncio, "renew_batch", tending_in_loop)
     ann, client = world.actor(), world.client()
     leases = [held(await ann(client.lock(f"name {number}", ttl=6.0).acquire)) for number in range(MANY)]
     await world.until(

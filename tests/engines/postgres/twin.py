@@ -157,7 +157,7 @@ class Twin:
         assert wakes == woken, told
         self.record = expected
 
-    def tend(self, requests: list[Renew | Refresh], wall_us: int) -> None:
+    def renew_batch(self, requests: list[Renew | Refresh], wall_us: int) -> None:
         """All at once; refreshes tell where one stands when all of them are done."""
         requests = sorted(requests, key=lambda request: isinstance(request, Refresh))
         record = self.record
@@ -172,7 +172,7 @@ class Twin:
             apply(record, request, self.now, wall_us).reply if isinstance(request, Refresh) else reply
             for request, reply in zip(requests, replies, strict=True)
         ]
-        call = self.rule.statements.tend([(self.name, request) for request in requests])
+        call = self.rule.statements.renew_batch([(self.name, request) for request in requests])
         answer = self.rule.call(call, self.now, wall_us)
         told = f"{requests} at {self.now} on {self.record}"
         assert replies_of(answer, requests) == replies, told

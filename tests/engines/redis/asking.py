@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from holdfast.core.urls import parse_url
-from holdfast.drivers.adapter import Hooks
+from holdfast.engine_api import AdapterContext
 from holdfast.engines.redis import RedisEngine, open_engine
-from holdfast.rules.requests import Acquire, Handed, Inspect, Release
+from holdfast.rules.requests import Acquire, Handoff, Inspect, Release
 from support import wait_until
 
 P = ParamSpec("P")
@@ -41,13 +41,13 @@ class Asker:
         self.engine: RedisEngine = open_engine(parse_url(url), self.namespace, options)
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
-        self.handed: dict[str, Handed | None] = {}
+        self.handed: dict[str, Handoff | None] = {}
         """What the last wake-up of a nonce brought along."""
         self.heard_by: dict[str, str] = {}
         """By which thread."""
         self.told_to_look = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        hooks = Hooks(self.id, self._post, self._look, io_timeout)
+        hooks = AdapterContext(self.id, self._post, self._look, io_timeout)
         self.adapter: Any
         if driver == "threads":
             self.adapter = self.engine.threads(hooks)
@@ -57,7 +57,7 @@ class Asker:
             self._thread.start()
             self.adapter = self.ask(lambda: self.engine.asyncio(hooks))
 
-    def _post(self, nonce: str, handed: Handed | None = None) -> None:
+    def _post(self, nonce: str, handed: Handoff | None = None) -> None:
         self.handed[nonce] = handed
         self.heard_by[nonce] = threading.current_thread().name
         self.posted.append(nonce)

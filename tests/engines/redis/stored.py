@@ -7,7 +7,7 @@ import json
 import struct
 from typing import Any
 
-from holdfast.rules.record import EMPTY, Ended, Holder, Record, StoredValue, Waiter, Wants, Watcher
+from holdfast.rules.record import EMPTY, Holder, Record, StoredValue, Tombstone, Waiter, Wants, Watcher
 
 SCHEMA = 1
 SIZES = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
@@ -43,7 +43,7 @@ def record_of(raw: bytes | None, value: bytes | None = None) -> Record:
         limit,
         declared,
         value_of(value),
-        tuple(Ended(e[0].decode(), e[1].decode(), e[2].decode(), e[3]) for e in ended),
+        tuple(Tombstone(e[0].decode(), e[1].decode(), e[2].decode(), e[3]) for e in ended),
         tuple(Watcher(w[0].decode(), w[1].decode(), w[2]) for w in watchers),
     )
 

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
-from holdfast.core.ops import Refused, Troubled
+from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis.translation import key_of, slot_of
 from holdfast.lab.servers import RedisCluster
 from holdfast.lab.servers.redis_cluster import ClusterNode
@@ -85,7 +85,9 @@ def test_any_member_is_enough_to_begin_with(driver: Driver) -> None:
 def test_nobody_answers(driver: Driver) -> None:
     with (
         Asker(driver, "redis+cluster://127.0.0.1:1,127.0.0.1:2") as asker,
-        pytest.raises(Refused, match=r"no member of the cluster answers \(127\.0\.0\.1:1, 127\.0\.0\.1:2\)"),
+        pytest.raises(
+            NotApplied, match=r"no member of the cluster answers \(127\.0\.0\.1:1, 127\.0\.0\.1:2\)"
+        ),
     ):
         asker.acquire()
 
@@ -95,7 +97,7 @@ def test_tend_reaches_every_server(asker: Asker) -> None:
     for name in names:
         asker.acquire(name, f"n-{name}")
     steps = tuple((name, Renew(f"n-{name}", 30.0)) for name in names)
-    assert asker.ask(asker.adapter.tend, steps) == [Done()] * 300
+    assert asker.ask(asker.adapter.renew_batch, steps) == [Done()] * 300
     assert [name for name, _ in asker.ask(asker.adapter.list_names, "x")] == sorted(names)
     assert len(asker.ask(asker.adapter.list_names, "x1")) == 111
 
@@ -117,10 +119,10 @@ def test_a_lock_of_several_names_takes_them_one_after_the_other() -> None:
     with holdfast.connect(url_of(shared_redis_cluster()), namespace=f"test-{secrets.token_hex(6)}") as locks:
         driver = locks._driver
         specs = tuple(locks.lock(name)._core.spec for name in "abcde")
-        taken = driver.run(records.acquire_in_order(driver.book, specs, "me", 5.0))
+        taken = driver.run(records.acquire_in_order(driver.client_state, specs, "me", 5.0))
         assert isinstance(taken, tuple)
         assert [state.name for state in taken] == list("abcde")
-        again = driver.run(records.acquire_in_order(driver.book, specs[3:], "me", 0.0))
+        again = driver.run(records.acquire_in_order(driver.client_state, specs[3:], "me", 0.0))
         assert isinstance(again, records.NotGranted)
 
 
@@ -181,7 +183,7 @@ def test_requests_follow_a_slot_that_moved(driver: Driver, moving: RedisCluster)
         for _ in range(3):
             move(moving, asker, "x")
             assert isinstance(asker.acquire("x", "n2"), Busy)
-            assert asker.ask(asker.adapter.tend, (("x", Renew("n1", 30.0)),)) == [Done()]
+            assert asker.ask(asker.adapter.renew_batch, (("x", Renew("n1", 30.0)),)) == [Done()]
         asker.release("x", "n1")
         second = asker.acquire("x", "n2")
         assert second.token > first.token
@@ -199,7 +201,7 @@ def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: Redis
         assert isinstance(asker.acquire("{t}old", "late"), Busy)
         fresh = asker.acquire("{t}fresh", "n1")
         assert isinstance(fresh, Granted)
-        assert asker.ask(asker.adapter.tend, (("{t}fresh", Renew("n1", 30.0)),)) == [Done()]
+        assert asker.ask(asker.adapter.renew_batch, (("{t}fresh", Renew("n1", 30.0)),)) == [Done()]
         moving.move_keys(slot, target)
         assert isinstance(asker.acquire("{t}old", "late"), Busy)
         moving.end_move(slot, target)
@@ -224,12 +226,12 @@ def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
             key = key_of(asker.engine._space, name)
             source.command("MIGRATE", target.host, target.port, key, 0, 5000)
         steps = tuple((name, Renew(f"n-{name}", 30.0)) for name in ("elsewhere", *names, "{split}nobody's"))
-        told = asker.ask(asker.adapter.tend, steps)
+        told = asker.ask(asker.adapter.renew_batch, steps)
         assert [type(each) for each in told] == [Done] * 5 + [Gone]
         moving.move_keys(slot, target)
-        assert asker.ask(asker.adapter.tend, steps[:-1]) == [Done()] * 5
+        assert asker.ask(asker.adapter.renew_batch, steps[:-1]) == [Done()] * 5
         moving.end_move(slot, target)
-        assert asker.ask(asker.adapter.tend, steps[:-1]) == [Done()] * 5
+        assert asker.ask(asker.adapter.renew_batch, steps[:-1]) == [Done()] * 5
 
 
 def test_who_waits_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
@@ -313,7 +315,7 @@ def test_one_master_that_fails_costs_no_lease_at_the_others(
             victim.pause()
         try:
             for _ in range(3):
-                assert asker.ask(asker.adapter.tend, steps) == unknown
+                assert asker.ask(asker.adapter.renew_batch, steps) == unknown
             well = names[owners.index(victim) - 1]
             assert isinstance(asker.acquire(well, "late"), Busy)
         finally:
@@ -325,7 +327,7 @@ def test_one_master_that_fails_costs_no_lease_at_the_others(
         back = Gone if harm == "killed" else Done
         wanted = [back if node is victim else Done for node in owners]
         wait_until(
-            lambda: [type(each) for each in asker.ask(asker.adapter.tend, steps)] == wanted, timeout=30
+            lambda: [type(each) for each in asker.ask(asker.adapter.renew_batch, steps)] == wanted, timeout=30
         )
 
 
@@ -363,7 +365,7 @@ def test_a_master_that_died_is_followed_by_its_replica(driver: Driver) -> None:
         old.kill()
 
         def again() -> object:
-            with contextlib.suppress(Troubled):
+            with contextlib.suppress(TransientError):
                 return asker.acquire("x", "n1")
             return None
 

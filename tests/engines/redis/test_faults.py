@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from engines.redis.asking import Asker, Driver
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Refused, Troubled
+from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis.faults import failure_of, redirection
 from holdfast.engines.redis.settings import Address
 from holdfast.lab.servers import Redis
@@ -25,20 +25,20 @@ HERE = Address("here", 1)
 @pytest.mark.parametrize(
     ("message", "kind", "told"),
     [
-        ("LOADING Redis is loading the dataset in memory", Refused, "reading its data"),
-        ("MASTERDOWN Link with MASTER is down", Refused, "lost its master"),
-        ("READONLY You can't write against a read only replica.", Refused, "read-only replica"),
-        ("UNBLOCKED force unblock from blocking operation", Refused, "not the master any more"),
-        ("ERR WAIT cannot be used with replica instances.", Refused, "not the master any more"),
-        ("CLUSTERDOWN Hash slot not served", Refused, "cluster is down"),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", Refused, "being moved"),
-        ("BUSY Redis is busy running a script.", Refused, "SCRIPT KILL"),
-        ("OOM command not allowed when used memory > 'maxmemory'.", Refused, "maxmemory"),
-        ("MISCONF Redis is configured to save RDB snapshots", Refused, "disk full"),
-        ("NOREPLICAS Not enough good replicas to write.", Refused, "min-replicas-to-write"),
-        ("NOSCRIPT No matching script.", Refused, "forgets scripts"),
-        ("MOVED 1 h:1", Refused, "being moved"),
-        ("ERR max number of clients reached", Refused, "maxclients"),
+        ("LOADING Redis is loading the dataset in memory", NotApplied, "reading its data"),
+        ("MASTERDOWN Link with MASTER is down", NotApplied, "lost its master"),
+        ("READONLY You can't write against a read only replica.", NotApplied, "read-only replica"),
+        ("UNBLOCKED force unblock from blocking operation", NotApplied, "not the master any more"),
+        ("ERR WAIT cannot be used with replica instances.", NotApplied, "not the master any more"),
+        ("CLUSTERDOWN Hash slot not served", NotApplied, "cluster is down"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", NotApplied, "being moved"),
+        ("BUSY Redis is busy running a script.", NotApplied, "SCRIPT KILL"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", NotApplied, "maxmemory"),
+        ("MISCONF Redis is configured to save RDB snapshots", NotApplied, "disk full"),
+        ("NOREPLICAS Not enough good replicas to write.", NotApplied, "min-replicas-to-write"),
+        ("NOSCRIPT No matching script.", NotApplied, "forgets scripts"),
+        ("MOVED 1 h:1", NotApplied, "being moved"),
+        ("ERR max number of clients reached", NotApplied, "maxclients"),
         ("NOAUTH Authentication required.", EngineUnavailable, "wants a password"),
         ("WRONGPASS invalid username-password pair", EngineUnavailable, "does not know this user"),
         ("NOPERM this user has no permissions", EngineUnavailable, "lacks a permission"),
@@ -97,7 +97,7 @@ def test_scripts_that_were_flushed_are_loaded_again(asker: Asker, server: Redis)
         server.command("SCRIPT", "FLUSH")
         assert isinstance(asker.acquire("x", f"n{number}"), Granted)
         server.command("SCRIPT", "FLUSH")
-        assert asker.ask(asker.adapter.tend, (("x", Renew(f"n{number}", 30.0)),)) == [Done()]
+        assert asker.ask(asker.adapter.renew_batch, (("x", Renew(f"n{number}", 30.0)),)) == [Done()]
         server.command("SCRIPT", "FLUSH")
         assert len(asker.ask(asker.adapter.list_names, "")) == 2
         assert isinstance(asker.release("x", f"n{number}"), Done)
@@ -105,7 +105,7 @@ def test_scripts_that_were_flushed_are_loaded_again(asker: Asker, server: Redis)
 
 def test_a_server_without_memory_refuses_and_nothing_is_held(asker: Asker, server: Redis) -> None:
     server.command("CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(Refused, match="out of memory"):
+    with pytest.raises(NotApplied, match="out of memory"):
         asker.acquire("x")
     server.command("CONFIG", "SET", "maxmemory", "0")
     assert asker.apply("x", Inspect()).record.holders == ()
@@ -118,7 +118,7 @@ def test_a_full_server_takes_back_also_on_a_new_connection(asker: Asker, server:
     server.command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
 
     def released() -> bool:
-        with contextlib.suppress(Troubled):
+        with contextlib.suppress(TransientError):
             return isinstance(asker.release("x", "n1"), Done)
         return False
 
@@ -131,14 +131,14 @@ def test_a_server_that_cannot_save(asker: Asker, server: Redis) -> None:
     server.command("CONFIG", "SET", "save", "3600 1")
     server.command("BGSAVE")
     wait_until(lambda: server.info("persistence")["rdb_last_bgsave_status"] == "err")
-    with pytest.raises(Refused, match="is its disk full"):
+    with pytest.raises(NotApplied, match="is its disk full"):
         asker.acquire("x")
     server.command("CONFIG", "SET", "save", "")  # else it would not even stop
 
 
 def test_too_few_replicas(asker: Asker, server: Redis) -> None:
     server.command("CONFIG", "SET", "min-replicas-to-write", "1")
-    with pytest.raises(Refused, match="min-replicas-to-write"):
+    with pytest.raises(NotApplied, match="min-replicas-to-write"):
         asker.acquire("x")
 
 
@@ -154,7 +154,7 @@ def test_a_script_of_somebody_else_that_hangs(driver: Driver, server: Redis) -> 
         thread = threading.Thread(target=hang)
         thread.start()
         wait_until(lambda: not server.answers())
-        with pytest.raises(Refused, match="SCRIPT KILL"):
+        with pytest.raises(NotApplied, match="SCRIPT KILL"):
             asker.acquire("x")
         server.command("SCRIPT", "KILL")
         thread.join(10)
@@ -165,7 +165,7 @@ def test_too_many_clients(driver: Driver, server: Redis) -> None:
     server.command("CONFIG", "SET", "maxclients", "1")
     with Asker(driver, server.url) as one, Asker(driver, server.url) as another:
         one.acquire("x")
-        with pytest.raises(Refused, match=r"as many clients as it may|no connection|broke"):
+        with pytest.raises(NotApplied, match=r"as many clients as it may|no connection|broke"):
             another.acquire("y")
 
 

@@ -20,13 +20,13 @@ import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from holdfast.core.tokens import MAX_AHEAD_US
-from holdfast.drivers.clock import wall_us
 from holdfast.engines.redis import hearing
 from holdfast.engines.redis.keys import Space, channel_of, slot_of
 from holdfast.engines.redis.wakeups import WakeUps
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.resp import ask
-from holdfast.rules.requests import Granted, Handed, Queued
+from holdfast.rules.requests import Granted, Handoff, Queued
+from holdfast.runtime.clock import wall_us
 from support import wait_until
 from support.servers import shared_redis, shared_redis_cluster, shared_sentinel
 
@@ -191,7 +191,7 @@ def test_the_channels_tell_the_client_and_no_nonce(driver: Driver, deployment: D
         assert held is not None
         waiting = Waiting(driver, deployment)
         wait_until(lambda: holder.inspect(NAME).waiters)
-        nonces = list(waiting.adapter._ears._hooks.post.__self__.book.waiting)
+        nonces = list(waiting.adapter._ears._hooks.post.__self__.client_state.waiting)
         assert nonces
         for which in ("CHANNELS", "SHARDCHANNELS"):
             told = b" ".join(deployment.server.command("PUBSUB", which, "*"))
@@ -213,7 +213,7 @@ def test_a_nonce_that_was_overheard_hands_nobody_the_lock(driver: Driver, deploy
         client = waiting.adapter._ears._hooks.client
         (nonce,) = [
             each
-            for each, waits in waiting.adapter._ears._hooks.post.__self__.book.waiting.items()
+            for each, waits in waiting.adapter._ears._hooks.post.__self__.client_state.waiting.items()
             if waits.name == NAME
         ]
         with deployment.stranger() as publish:
@@ -252,7 +252,7 @@ def said(text: str | bytes, kind: bytes = b"message") -> list[bytes]:
 
 def test_a_grant_has_the_shape_that_the_script_gives_it() -> None:
     reads, now = WakeUps(CLIENT, sharded=False, takes=True), wall_us()
-    assert reads.read(said(f"{NONCE}\n{now}\n0.000123")) == (NONCE, Handed(now, 0.000123))
+    assert reads.read(said(f"{NONCE}\n{now}\n0.000123")) == (NONCE, Handoff(now, 0.000123))
     assert reads.read(said(NONCE)) == (NONCE, None)
     for ending in ("0", "-5", f"{now}.0", "٣", str(FAR), "9" * 3000, f" {now}", f"+{now}", "nan", ""):
         assert reads.read(said(f"{NONCE}\n{ending}\n0.000123")) == (NONCE, None), "it only wakes"
@@ -265,7 +265,7 @@ def test_a_grant_has_the_shape_that_the_script_gives_it() -> None:
 def test_a_token_that_no_clock_has_reached_is_asked_for() -> None:
     reads = WakeUps(CLIENT, sharded=False, takes=True)
     near, far = wall_us() + MAX_AHEAD_US // 2, wall_us() + MAX_AHEAD_US * 2
-    assert reads.read(said(f"{NONCE}\n{near}\n0.000123")) == (NONCE, Handed(near, 0.000123))
+    assert reads.read(said(f"{NONCE}\n{near}\n0.000123")) == (NONCE, Handoff(near, 0.000123))
     assert reads.read(said(f"{NONCE}\n{far}\n0.000123")) == (NONCE, None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.sockets_asyncio import give_to_loop, reach
+from holdfast.runtime.sockets_asyncio import give_to_loop, open_socket
 from support import async_wait_until
 from support.servers import shared_redis, shared_redis_tls
 
@@ -39,7 +39,7 @@ def test_given_up_at_every_turn_of_the_loop(is_protected: bool) -> None:
 
     async def connect() -> Asks:
         asks = Asks()
-        connected = await reach(server.host, server.port, 5)
+        connected = await open_socket(server.host, server.port, 5)
         await give_to_loop(connected, asks, tls, server.host)
         return asks
 
@@ -78,7 +78,7 @@ def test_given_up_just_when_the_handshake_is_done() -> None:
             tasks[0].cancel()
 
     async def connect() -> None:
-        connected = await reach(server.host, server.port, 5)
+        connected = await open_socket(server.host, server.port, 5)
         await give_to_loop(connected, Asks(), tls, server.host)
 
     async def run() -> None:

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from engines.redis.asking import Asker, Driver
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 from holdfast.engines.redis.faults import RIGHTS, RIGHTS_IN_CLUSTER
 from holdfast.engines.redis.greeting import MINIMUM_VERSION, Server, _must_serve, evicting
 from holdfast.engines.redis.settings import Address, Settings
@@ -99,7 +99,7 @@ def test_who_may_not_listen_is_told_when_it_wants_to(driver: Driver, guarded: Re
         def told() -> str:
             try:
                 asker.ask(asker.adapter.listen, "x")
-            except Refused:
+            except NotApplied:
                 return ""  # the server has not answered in the time of this try
             except EngineUnavailable as error:
                 return str(error)
@@ -257,7 +257,7 @@ def test_a_certificate_that_is_not_trusted(driver: Driver) -> None:
 def test_tls_to_a_server_without(driver: Driver) -> None:
     with (
         Asker(driver, f"rediss://{shared_redis().address}", io_timeout=2.0) as asker,
-        pytest.raises((EngineUnavailable, Refused), match=r"no TLS with|no connection to"),
+        pytest.raises((EngineUnavailable, NotApplied), match=r"no TLS with|no connection to"),
     ):
         asker.acquire()
 
@@ -265,7 +265,7 @@ def test_tls_to_a_server_without(driver: Driver) -> None:
 def test_no_tls_to_a_server_with(driver: Driver) -> None:
     with (
         Asker(driver, f"redis://{shared_redis_tls().address}", io_timeout=2.0) as asker,
-        pytest.raises((EngineUnavailable, Refused)),
+        pytest.raises((EngineUnavailable, NotApplied)),
     ):
         asker.acquire()
 
@@ -360,9 +360,9 @@ def test_a_replica_is_told_at_once_but_not_once_it_was_a_master(driver: Driver) 
             asker.listen("y")
             looked = asker.told_to_look
             master.command("REPLICAOF", replica.host, replica.port)
-            with pytest.raises(Refused, match="read-only replica"):
+            with pytest.raises(NotApplied, match="read-only replica"):
                 asker.acquire("y")
-            with pytest.raises(Refused, match="read-only replica"):
+            with pytest.raises(NotApplied, match="read-only replica"):
                 asker.acquire("y")
             master.command("REPLICAOF", "NO", "ONE")
             wait_until(lambda: master.is_replica() is False)
@@ -374,7 +374,7 @@ def is_taken(asker: Asker, name: str) -> bool:
     """It may share in a look at the server that was begun before, by whoever listens."""
     try:
         return isinstance(asker.acquire(name), Granted)
-    except Refused:
+    except NotApplied:
         return False
 
 

@@ -14,11 +14,11 @@ import holdfast.aio
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
 from engines.redis.wire import Wire
-from holdfast.drivers.identity import attempt_names
 from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Inspect, Queued, Watch, Withdraw
+from holdfast.runtime.identity import attempt_names
 from support import wait_until
 
 CAME = "local CAME_SECONDS = 0.1\n"

@@ -18,7 +18,7 @@ from engines.hearers import Hearer
 from engines.redis.asking import Asker, Driver
 from holdfast import Client, Lease, Lock
 from holdfast.aio import AsyncLease
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 from holdfast.engines.redis import hearing
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
@@ -118,12 +118,12 @@ def test_a_server_that_cannot_be_listened_to_is_refused_in_time(driver: Driver, 
     ):
         asker.acquire("x", "n1")
         proxy.cut_new()
-        with pytest.raises(Refused):
+        with pytest.raises(NotApplied):
             asker.ask(asker.adapter.listen, "x")
         proxy.pass_on()
 
         def is_heard() -> bool:
-            with contextlib.suppress(Refused):  # it may take longer than a try has time
+            with contextlib.suppress(NotApplied):  # it may take longer than a try has time
                 asker.listen("x")
                 return True
             return False
@@ -250,7 +250,7 @@ def test_a_thousand_tasks_need_two(server: Redis) -> None:
         async with holdfast.aio.connect(server.url) as locks:
             leases = [await locks.lock(name, ttl=3600).acquire() for name in names]
             waiting = [asyncio.ensure_future(locks.lock(name, timeout=100).acquire()) for name in names * 20]
-            await async_wait_until(lambda: len(locks._driver.book.waiting) == 1000, timeout=60)
+            await async_wait_until(lambda: len(locks._driver.client_state.waiting) == 1000, timeout=60)
             rows = server.command("CLIENT", "LIST").splitlines()
             assert sum(b"name=holdfast-" in row for row in rows) == 2
             kept = await locks.lock("kept", ttl=3).acquire()
@@ -275,7 +275,7 @@ def test_a_thousand_tasks_need_two(server: Redis) -> None:
 def hearing_of(asker: Asker) -> Any:
     """Of an adapter for threads that listens."""
     asker.listen("x")
-    return wait_until(lambda: asker.adapter.hearing)
+    return wait_until(lambda: asker.adapter.notification_reader)
 
 
 def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
@@ -373,8 +373,8 @@ def test_there_is_none_over_tls_or_in_a_cluster() -> None:
     tls = f"{shared_redis_tls().url}?ssl_ca_certs={shared_redis_tls().certificates.authority}"
     with Asker("threads", tls) as asker:
         asker.ask(asker.adapter.listen, "x")
-        hearing = asker.adapter.hearing
+        hearing = asker.adapter.notification_reader
         assert hearing is None or not hearing.take()
     with Asker("threads", f"redis+cluster://{shared_redis_cluster().addresses}") as asker:
         asker.ask(asker.adapter.listen, "x")
-        assert asker.adapter.hearing is None
+        assert asker.adapter.notification_reader is None

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 from holdfast.engines.redis.lines import at_once
 from holdfast.engines.redis.pool import Pool
 from holdfast.engines.redis.settings import Address
@@ -54,15 +54,15 @@ def test_ten_thousand_leases_are_renewed_on_one_connection_in_batches(driver: Dr
             )
             told = asker.ask(asker.adapter.apply_in_order, steps, True)
             assert all(isinstance(each, Granted) for each in told)
-        asker.ask(asker.adapter.tend, (("x1", Renew("n1", 60.0)),))  # now the script is known there
+        asker.ask(asker.adapter.renew_batch, (("x1", Renew("n1", 60.0)),))  # now the script is known there
         before = calls(server)
         renewals = tuple((f"x{number}", Renew(f"n{number}", 60.0)) for number in range(MANY))
-        told = asker.ask(asker.adapter.tend, renewals)
+        told = asker.ask(asker.adapter.renew_batch, renewals)
         assert told == [Done()] * MANY
         assert calls(server) - before == MANY // TENDED_AT_ONCE
         assert len(ours(server)) == 1
         mixed = (("x1", Renew("n1", 60.0)), ("x2", Renew("other", 60.0)), ("x3", Renew("n3", 60.0)))
-        done, gone, done_too = asker.ask(asker.adapter.tend, mixed)
+        done, gone, done_too = asker.ask(asker.adapter.renew_batch, mixed)
         assert (done, gone, done_too) == (Done(), Gone("stolen"), Done())
         names = asker.ask(asker.adapter.list_names, "x99")
         assert [name for name, _ in names] == sorted(
@@ -110,7 +110,7 @@ def test_connections_are_opened_as_they_are_needed(server: Redis) -> None:
         # Three are busy; a fourth caller waits for one of them, and gets it.
         with ThreadPoolExecutor(1) as fourth:
             answered = fourth.submit(pool.call, PING)
-            wait_until(lambda: pool._places)
+            wait_until(lambda: pool._waiters)
             answer(server, 3)
             assert answered.result(10) in (b"PONG", "PONG")
         join(threads)
@@ -131,7 +131,7 @@ def test_what_a_crowd_needed_is_closed_when_it_is_gone(
         assert len(pool._idle) == 3
         at_once(pool.exchange(PING, 1))
         assert len(pool._idle) == 3
-        monkeypatch.setattr("holdfast.engines.sockets.SURPLUS_SECONDS", 0.0)
+        monkeypatch.setattr("holdfast.runtime.sockets.SURPLUS_SECONDS", 0.0)
         at_once(pool.exchange(PING, 1))
         assert len(pool._idle) == 1
         assert pool.call(PING) in (b"PONG", "PONG")
@@ -144,12 +144,12 @@ def test_who_waits_too_long_for_a_connection_is_refused(server: Redis) -> None:
     pool._seconds = 0.1
     try:
         threads = keep_busy(server, pool, 1)
-        with pytest.raises(Refused, match="all 1 connections"):
+        with pytest.raises(NotApplied, match="all 1 connections"):
             pool.call(PING)
         answer(server, 1)
         join(threads)
         assert pool.call(PING) in (b"PONG", "PONG")
-        assert not pool._places
+        assert not pool._waiters
     finally:
         pool.close()
 
@@ -187,17 +187,17 @@ def test_a_connection_that_cannot_be_opened_leaves_room_for_the_next(server: Red
 
     def open_line(to: Address) -> SocketLine:
         if fails[0]:
-            raise Refused("no")
+            raise NotApplied("no")
         return SocketLine(open_socket(to, None, 5.0), to, 5.0)
 
     pool = Pool(address, 1, 5.0, open_line, lambda: None)
     for _ in range(3):
-        with pytest.raises(Refused, match="no"):
+        with pytest.raises(NotApplied, match="no"):
             pool.call(PING)
     fails[0] = False
     assert pool.call(PING) in (b"PONG", "PONG")
     pool.close()
-    with pytest.raises(Refused, match="closed"):
+    with pytest.raises(NotApplied, match="closed"):
         pool.call(PING)
 
 

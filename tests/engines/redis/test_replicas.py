@@ -11,7 +11,7 @@ import holdfast
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import calls
 from holdfast import EngineUnavailable
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Busy, Done, Granted, Inspect, Queued, Renew
@@ -69,14 +69,14 @@ def test_a_grant_that_they_do_not_have_is_given_back(driver: Driver, pair: tuple
     with Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=0.1") as asker:
         asker.apply("warm", Inspect())
         replica.pause()
-        with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
+        with pytest.raises(NotApplied, match="0 of 1 replicas acknowledged the grant in time"):
             asker.acquire("x", "n1")
         assert asker.apply("x", Inspect()).record.holders == ()
         steps = tuple(
             (name, Acquire(f"n-{name}", asker.id, "me", "lock", "exclusive", ttl=30.0, wait=False))
             for name in "abc"
         )
-        with pytest.raises(Refused, match="0 of 1 replicas"):
+        with pytest.raises(NotApplied, match="0 of 1 replicas"):
             asker.ask(asker.adapter.apply_in_order, steps, True)
         assert all(not asker.apply(name, Inspect()).record.holders for name in "abc")
     replica.resume()
@@ -94,11 +94,11 @@ def test_a_grant_asked_for_again_needs_them_as_well(driver: Driver, pair: tuple[
         wait_until(lambda: is_taken(asker, "warm"))
         replica.pause()
         lost = proxy.lose_reply(b"EVALSHA")
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             asker.acquire("x", "n1")
         assert lost.is_set()
         assert len(asker.apply("x", Inspect()).record.holders) == 1
-        with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
+        with pytest.raises(NotApplied, match="0 of 1 replicas acknowledged the grant in time"):
             asker.acquire("x", "n1")
         assert asker.apply("x", Inspect()).record.holders == ()
 
@@ -106,7 +106,7 @@ def test_a_grant_asked_for_again_needs_them_as_well(driver: Driver, pair: tuple[
 def is_taken(asker: Asker, name: str) -> bool:
     try:
         return isinstance(asker.acquire(name), Granted)
-    except Refused:
+    except NotApplied:
         return False  # a tenth of a second was too short for the replica
 
 
@@ -118,7 +118,7 @@ def test_a_grant_asked_for_again_counts_once_they_have_it(driver: Driver, pair: 
     ):
         asker.acquire("warm")
         lost = proxy.lose_reply(b"EVALSHA")
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             asker.acquire("x", "n1")
         assert lost.is_set()
         (held,) = asker.apply("x", Inspect()).record.holders
@@ -143,7 +143,7 @@ def test_what_is_handed_over_needs_them_as_well(driver: Driver, pair: tuple[Redi
         replica.pause()
         other.release("x", "n1")
         asker.until_posted("n2")
-        with pytest.raises(Refused, match="0 of 1 replicas acknowledged the grant in time"):
+        with pytest.raises(NotApplied, match="0 of 1 replicas acknowledged the grant in time"):
             asker.acquire("x", "n2", wait=True)
         assert asker.apply("x", Inspect()).record.holders == ()
 
@@ -183,7 +183,7 @@ def test_renewals_do_not_wait_behind_grants(driver: Driver, pair: tuple[Redis, R
         thread = threading.Thread(target=lambda: granted.append(asker.acquire("x", "n2")))
         thread.start()
         wait_until(lambda: b" cmd=wait " in master.command("CLIENT", "LIST"))
-        (renewed,) = asker.ask(asker.adapter.tend, (("held", Renew("n1", 30.0)),))
+        (renewed,) = asker.ask(asker.adapter.renew_batch, (("held", Renew("n1", 30.0)),))
         assert isinstance(renewed, Done)
         assert granted == [], "the grant waits"
         replica.resume()

@@ -178,7 +178,7 @@ async def everything_in_a_loop(url: str, namespace: str, locks_alone: bool) -> N
             assert await other.lock(name).locked()
             waiter = asyncio.create_task(other.lock(name).acquire(timeout=30))
             if not locks_alone:
-                await async_wait_until(lambda: other._driver.book.waiting)
+                await async_wait_until(lambda: other._driver.client_state.waiting)
             await lease.extend(90)
             await lease.release()
             await held(await waiter).release()

@@ -78,7 +78,7 @@ def server_us(wire: Wire) -> int:
     return int(seconds) * 1_000_000 + int(microseconds)
 
 
-def tend(wire: Wire, space: Space, steps: list[tuple[str, Request]]) -> list[Reply]:
+def renew_batch(wire: Wire, space: Space, steps: list[tuple[str, Request]]) -> list[Reply]:
     (batch,) = commands_for_tend(space, steps)
     return replies(steps, wire.call(batch.command))
 
@@ -191,7 +191,7 @@ def test_a_record_is_kept_for_a_day_after_the_last_thing_in_it(
 
 def test_a_batch_keeps_records_as_long_as_what_it_renewed(wire: Wire, space: Space) -> None:
     wire.apply(space, "a", ask_for("n1"))
-    assert tend(wire, space, [("a", Renew("n1", 500.0))]) == [Done()]
+    assert renew_batch(wire, space, [("a", Renew("n1", 500.0))]) == [Done()]
     assert DAY_MS + 480_000 < lives_ms(wire, key_of(space, "a")) <= DAY_MS + 500_002
 
 
@@ -283,7 +283,7 @@ def test_what_a_user_of_the_server_needs(space: Space) -> None:
                     wire.ask(b"SCRIPT", b"LOAD", script.source)
                 assert isinstance(wire.apply(space, user, ask_for("n1")), Granted)
                 assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Queued)
-                assert tend(wire, space, [(user, Renew("n1", 1.0))]) == [Done()]
+                assert renew_batch(wire, space, [(user, Renew("n1", 1.0))]) == [Done()]
                 assert wire.apply(space, user, Release("n1")) == Done()
                 assert isinstance(wire.apply(space, user, ask_for("n2", wait=True)), Granted)
 
@@ -335,7 +335,7 @@ def test_a_batch_renews_the_others(what: str, wire: Wire, space: Space) -> None:
         wire.apply(space, name, ask_for("n1"))
     wire.ask(b"SET", key_of(space, "bad"), UNREADABLE[what][0])
     wire.ask(b"LPUSH", key_of(space, "list"), b"x")
-    told = tend(
+    told = renew_batch(
         wire,
         space,
         [
@@ -371,7 +371,7 @@ def test_a_full_server_grants_nothing_and_takes_back_everything(space: Space) ->
         for request in (ask_for("n2"), SetValue("n1", b"x", 1.0), Watch("w1", "c1")):
             with pytest.raises(hiredis.ReplyError, match="OOM"):
                 wire.apply(space, "a", request)
-        assert tend(wire, space, [("a", Renew("n1", 60.0)), ("c", Refresh("n2"))])[0] == Done()
+        assert renew_batch(wire, space, [("a", Renew("n1", 60.0)), ("c", Refresh("n2"))])[0] == Done()
         assert wire.apply(space, "a", Release("n1")) == Done()
         assert isinstance(wire.apply(space, "b", Break(None, "full")), Broken)
         assert wire.apply(space, "c", Release("n1")) == Done()
@@ -405,7 +405,7 @@ def test_five_hundred_renewals_are_one_call(wire: Wire, space: Space) -> None:
         [packed(space, name, ask_for(request.nonce)) for name, request in steps if isinstance(request, Renew)]
     )
     wire.ask(b"CONFIG", b"RESETSTAT")
-    assert tend(wire, space, steps) == [Done()] * 500
+    assert renew_batch(wire, space, steps) == [Done()] * 500
     assert calls(wire) == {"time": 1, "get": 500, "set": 500}
 
 
@@ -427,7 +427,7 @@ def test_twenty_thousand_wait(wire: Wire, space: Space) -> None:
     assert isinstance(queued, Queued)
     assert queued.position == waiting
     refreshes: list[tuple[str, Request]] = [("a", Refresh(f"n{number}")) for number in range(1, 501)]
-    told = tend(wire, space, [("a", Renew("holder", 30.0)), *refreshes[:499]])
+    told = renew_batch(wire, space, [("a", Renew("holder", 30.0)), *refreshes[:499]])
     assert told[0] == Done()
     assert all(isinstance(one, Queued) for one in told[1:])
     assert wire.apply(space, "a", Release("holder")) == Done()

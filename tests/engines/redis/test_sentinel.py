@@ -10,7 +10,7 @@ import pytest
 
 from engines.redis.asking import Asker, Driver
 from engines.redis.test_many import ours
-from holdfast.core.ops import Refused, Troubled
+from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis import topology
 from holdfast.engines.redis.settings import Address
 from holdfast.lab.proxy import Proxy
@@ -61,14 +61,17 @@ def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> 
             assert asker.adapter._router._first_asked[0].port == system.sentinels[0].port
         with (
             Asker(driver, f"redis+sentinel://{lost.address}?service={system.service}") as asker,
-            pytest.raises(Refused, match=f"{dead.port}"),
+            pytest.raises(NotApplied, match=f"{dead.port}"),
         ):
             asker.acquire()
 
 
 def test_no_sentinel_answers(driver: Driver) -> None:
     url = "redis+sentinel://127.0.0.1:1,127.0.0.1:2?service=main"
-    with Asker(driver, url) as asker, pytest.raises(Refused, match=r"no Sentinel answers \(127\.0\.0\.1:1"):
+    with (
+        Asker(driver, url) as asker,
+        pytest.raises(NotApplied, match=r"no Sentinel answers \(127\.0\.0\.1:1"),
+    ):
         asker.acquire()
 
 
@@ -83,7 +86,7 @@ def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisS
         wait_until(old.is_replica)
 
         def again() -> object:
-            with contextlib.suppress(Troubled):
+            with contextlib.suppress(TransientError):
                 return asker.acquire("x", "n1")
             return None
 
@@ -128,6 +131,6 @@ def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: py
 
 
 def _failure_of(asker: Asker) -> Exception:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(NotApplied) as caught:
         asker.acquire("x", "n1")
     return caught.value

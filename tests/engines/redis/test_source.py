@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from engines.redis.asking import Asker, Driver
-from holdfast.core.ops import Troubled
+from holdfast.core.effects import TransientError
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Gone, Granted, Renew
 from support import wait_until
@@ -25,7 +25,7 @@ def source_of(asker: Asker) -> str:
     def asked() -> bool:
         try:
             asker.acquire("y", secrets.token_hex(8))
-        except Troubled:
+        except TransientError:
             return False
         return True
 
@@ -70,8 +70,10 @@ def test_or_takes_over_what_others_agreed_on(driver: Driver, server: Redis) -> N
         with Asker(driver, server.url, namespace="n") as new:
             after = source_of(new)
         assert after != before
-        assert [type(each) for each in old.ask(old.adapter.tend, (("x", Renew("n1", 30.0)),))] == [Gone]
-        old.ask(old.adapter.tend, (("x", Renew("n1", 30.0)),))
+        assert [type(each) for each in old.ask(old.adapter.renew_batch, (("x", Renew("n1", 30.0)),))] == [
+            Gone
+        ]
+        old.ask(old.adapter.renew_batch, (("x", Renew("n1", 30.0)),))
         assert source_of(old) == after
 
 

@@ -78,7 +78,7 @@ def test_scripts_that_were_flushed_are_loaded_again(driver: Driver) -> None:
         server.command("SCRIPT", "FLUSH")
         assert isinstance(asker.acquire("x", "n1"), Granted)
         server.command("SCRIPT", "FLUSH")
-        (renewed,) = asker.ask(asker.adapter.tend, (("x", Renew("n1", 30.0)),))
+        (renewed,) = asker.ask(asker.adapter.renew_batch, (("x", Renew("n1", 30.0)),))
         assert isinstance(renewed, Done)
         server.command("SCRIPT", "FLUSH")
         assert isinstance(asker.release("x", "n1"), Done)

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast.aio
 from engines.redis.asking import Asker, Driver
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.engines.redis.settings import Address
 from holdfast.engines.redis.sockets import SocketLine
 from holdfast.engines.redis.streams import SENT_AT_ONCE
@@ -52,7 +52,7 @@ def test_one_connection_serves_who_asks_one_thing_after_the_other(asker: Asker, 
 
 def test_a_request_that_was_lost_may_have_happened(asker: Asker, proxy: Proxy) -> None:
     lost = proxy.lose_request(b"EVALSHA")
-    with pytest.raises(Unknown):
+    with pytest.raises(OutcomeUnknown):
         asker.acquire("x")
     assert lost.is_set()
     assert isinstance(asker.acquire("x"), Granted)
@@ -60,7 +60,7 @@ def test_a_request_that_was_lost_may_have_happened(asker: Asker, proxy: Proxy) -
 
 def test_a_reply_that_was_lost_is_given_again_to_the_same_attempt(asker: Asker, proxy: Proxy) -> None:
     lost = proxy.lose_reply(b"EVALSHA")
-    with pytest.raises(Unknown):
+    with pytest.raises(OutcomeUnknown):
         asker.acquire("x", "n1")
     assert lost.is_set()
     held = asker.apply("x", Inspect()).record.holders[0]
@@ -72,7 +72,7 @@ def test_a_reply_that_was_lost_is_given_again_to_the_same_attempt(asker: Asker, 
 
 def test_a_server_that_is_silent_is_given_up_in_time(asker: Asker, proxy: Proxy) -> None:
     proxy.hold("to_client")
-    with pytest.raises(Unknown, match=r"no answer from .* in 0\.2 s"):
+    with pytest.raises(OutcomeUnknown, match=r"no answer from .* in 0\.2 s"):
         asker.acquire("x", "n1")
     proxy.pass_on()
     # The late answer to the first was for a connection that nobody reads any more.
@@ -83,7 +83,7 @@ def test_a_server_that_is_silent_is_given_up_in_time(asker: Asker, proxy: Proxy)
 
 def test_what_was_given_up_is_not_sent_later(asker: Asker, proxy: Proxy) -> None:
     proxy.hold("to_server")
-    with pytest.raises(Unknown):
+    with pytest.raises(OutcomeUnknown):
         asker.acquire("x", "n1")
     wait_until(lambda: proxy.open_connections == 0)
     proxy.pass_on()
@@ -93,14 +93,14 @@ def test_what_was_given_up_is_not_sent_later(asker: Asker, proxy: Proxy) -> None
 
 def test_half_a_reply_is_none(asker: Asker, proxy: Proxy) -> None:
     proxy.cut_after(3, "to_client")
-    with pytest.raises(Unknown, match="broke"):
+    with pytest.raises(OutcomeUnknown, match="broke"):
         asker.acquire("x", "n1")
     assert isinstance(asker.acquire("x", "n1"), Granted)
 
 
 def test_half_a_request_is_none(asker: Asker, proxy: Proxy) -> None:
     proxy.cut_after(20, "to_server")
-    with pytest.raises(Unknown):
+    with pytest.raises(OutcomeUnknown):
         asker.acquire("x", "n1")
     assert asker.apply("x", Inspect()).record.holders == ()
 
@@ -143,7 +143,7 @@ def _sees_it_closed(asker: Asker) -> bool:
 def test_nobody_listens(driver: Driver, proxy: Proxy) -> None:
     proxy.refuse()
     with Asker(driver, f"redis://{proxy.address}") as asker:
-        with pytest.raises(Refused, match=r"no connection to .*: "):
+        with pytest.raises(NotApplied, match=r"no connection to .*: "):
             asker.acquire()
         proxy.pass_on()
         assert isinstance(asker.acquire(), Granted)
@@ -153,7 +153,7 @@ def test_a_server_that_accepts_and_says_nothing(driver: Driver, proxy: Proxy) ->
     """Nothing was asked of it before it answered our greeting."""
     proxy.hold()
     with Asker(driver, f"redis://{proxy.address}", io_timeout=SHORT_SECONDS) as asker:
-        with pytest.raises(Refused, match="no answer"):
+        with pytest.raises(NotApplied, match="no answer"):
             asker.acquire()
         proxy.pass_on()
         assert isinstance(asker.acquire(), Granted)
@@ -162,7 +162,7 @@ def test_a_server_that_accepts_and_says_nothing(driver: Driver, proxy: Proxy) ->
 def test_a_name_that_nobody_knows(driver: Driver) -> None:
     with (
         Asker(driver, "redis://no-such-host.invalid") as asker,
-        pytest.raises(Refused, match=r"no connection to no-such-host\.invalid"),
+        pytest.raises(NotApplied, match=r"no connection to no-such-host\.invalid"),
     ):
         asker.acquire()
 

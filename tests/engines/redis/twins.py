@@ -28,8 +28,8 @@ from holdfast.engines.redis.translation import (
     reply,
 )
 from holdfast.lab.servers import Redis
-from holdfast.rules import handing
-from holdfast.rules.queueing import blockers, look_in
+from holdfast.rules import handoff
+from holdfast.rules.queueing import blockers, poll_after
 from holdfast.rules.record import EMPTY, RETENTION_SECONDS, Record
 from holdfast.rules.requests import (
     Acquire,
@@ -121,7 +121,7 @@ class Rules:
 
     def _steps(self, deed: Deed) -> list[Step]:
         known = {name: self.records.get(name, EMPTY) for name, _ in deed.steps}
-        return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop, rule=handing.apply)
+        return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop, rule=handoff.apply)
 
     def _told_at_last(self, deed: Deed, place: int, one: Reply) -> Reply:
         """In a batch, where one stands is told once all have been refreshed."""
@@ -130,7 +130,9 @@ class Rules:
         settled = apply(self.records[deed.steps[place][0]], Inspect(), deed.now, deed.wall_us).reply
         assert isinstance(settled, Snapshot)
         record = settled.record
-        return Queued(one.position, look_in(record, one.position, deed.now), blockers(record, one.position))
+        return Queued(
+            one.position, poll_after(record, one.position, deed.now), blockers(record, one.position)
+        )
 
 
 def _without_wants(reply: Reply) -> Reply:

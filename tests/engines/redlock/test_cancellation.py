@@ -15,7 +15,7 @@ from faults.redlock_nodes import Nodes, nodes
 from holdfast import NotHeld
 from holdfast.aio import AsyncClient
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
-from holdfast.protocols.quorum import Answers, Fan
+from holdfast.protocols.quorum import Answers, Broadcast
 from support import async_wait_until
 
 Act = Callable[[], Awaitable[None]]
@@ -38,7 +38,7 @@ class Cancellers:
         self._met: dict[asyncio.Task[None], int] = {}
         shipped = RedlockAsyncio._fan
 
-        async def fan(adapter: RedlockAsyncio, op: Fan) -> Answers:
+        async def fan(adapter: RedlockAsyncio, op: Broadcast) -> Answers:
             self._strikes()  # it comes while nodes are waited for, if they are
             answers = await shipped(adapter, op)
             if self._strikes():
@@ -80,7 +80,7 @@ async def sweep(trio: Nodes, cancellers: Cancellers, prepare: Prepare, times: in
             act = await prepare(client)
             moments = await cancellers.run(act, at, at + times - 1)
             await async_wait_until(
-                lambda: trio.claims("x", namespace) == NOBODY and not client._driver.book.waiting,
+                lambda: trio.claims("x", namespace) == NOBODY and not client._driver.client_state.waiting,
                 timeout=5,
                 message=f"cancelled at moment {at}: something stayed behind",
             )
@@ -106,7 +106,7 @@ async def waiting(client: AsyncClient) -> Act:
     await holder.acquire()
 
     async def let_go_when_somebody_waits() -> None:
-        await async_wait_until(lambda: client._driver.book.waiting)
+        await async_wait_until(lambda: client._driver.client_state.waiting)
         await holder.release()
 
     async def act() -> None:

@@ -17,7 +17,7 @@ from faults.redlock_nodes import Nodes
 from holdfast import Client, EngineUnavailable
 from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
-from holdfast.drivers.adapter import Hooks
+from holdfast.engine_api import AdapterContext
 from holdfast.engines.redlock import asyncio as asyncio_adapter
 from holdfast.engines.redlock import bundle as bundle_module
 from holdfast.engines.redlock import running
@@ -195,7 +195,7 @@ def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -
     def is_keeper() -> bool:
         return threading.current_thread().name == "keeper"
 
-    hooks = Hooks("me", lambda nonce, handed=None: None, lambda: None, 0.5, is_keeper)
+    hooks = AdapterContext("me", lambda nonce, handed=None: None, lambda: None, 0.5, is_keeper)
     adapter = RedlockThreads(settings, Space("holdfast"), hooks)
     adapter.apply("x", Inspect())
     busy = adapter._bundles._idle.get_nowait()

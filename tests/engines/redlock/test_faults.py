@@ -14,7 +14,6 @@ from faults.redlock_nodes import HARM, Nodes
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.aio import AsyncClient
 from holdfast.core.arguments import Spec
-from holdfast.drivers.clock import wall_us
 from holdfast.engines.redlock.administration import rejoin
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
 from holdfast.engines.redlock.keys import MARK_KEY, Space
@@ -24,6 +23,7 @@ from holdfast.engines.redlock.translation import _end_of_claim
 from holdfast.lab.servers import Redis
 from holdfast.protocols import records
 from holdfast.rules.node import Acquire
+from holdfast.runtime.clock import wall_us
 from support import renewal_of, wait_until
 
 HURRY = 0.6
@@ -271,7 +271,7 @@ async def test_somebody_flushes_the_scripts(world: World, trio: Nodes) -> None:
 async def _several(client: Client, ann: Any, *names: str) -> Any:
     specs: tuple[Spec, ...] = tuple([client.lock(name, ttl=60)._core.spec for name in names])
     driver = client._driver
-    return await ann(lambda: driver.run(records.acquire_in_order(driver.book, specs, "me", 0.3)))
+    return await ann(lambda: driver.run(records.acquire_in_order(driver.client_state, specs, "me", 0.3)))
 
 
 async def test_several_names_at_once(world: World, trio: Nodes) -> None:
@@ -280,7 +280,7 @@ async def test_several_names_at_once(world: World, trio: Nodes) -> None:
     taken = await _several(client, ann, "a", "b", "c")
     assert [state.name for state in taken] == ["a", "b", "c"]
     for state in taken:
-        await ann(client._driver.run, records.release(client._driver.book, state, 1.0))
+        await ann(client._driver.run, records.release(client._driver.client_state, state, 1.0))
     await bob(other.lock("b", ttl=60).acquire)
     trio.servers[2].restart(kill=True)
     assert isinstance(await _several(client, ann, "a", "b", "c"), records.NotGranted)
@@ -396,4 +396,4 @@ async def test_cancelled_while_waiting(world: World, trio: Nodes) -> None:
     assert set(trio.claims("x", world.namespace)) <= owners | {""}
     await ann(lease.release)
     await world.until(lambda: trio.claims("x", world.namespace) == NOBODY)
-    assert not client._driver.book.waiting
+    assert not client._driver.client_state.waiting

@@ -16,16 +16,16 @@ import holdfast
 import holdfast.aio
 from holdfast import Client, EngineUnavailable, Lease
 from holdfast.core.arguments import Spec
-from holdfast.drivers.adapter import Steps
+from holdfast.engine_api import Steps
 from holdfast.engines.redlock.bundle import Bundle
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group
 from holdfast.protocols import records
-from holdfast.protocols.quorum import Answers, Fan
-from holdfast.protocols.quorum.holding import TEND_AT_ONCE
-from holdfast.protocols.quorum.spreading import HEAR_SECONDS
+from holdfast.protocols.quorum import Answers, Broadcast
+from holdfast.protocols.quorum.lease_operations import TEND_AT_ONCE
+from holdfast.protocols.quorum.repair import HEAR_SECONDS
 from holdfast.rules import node
 from holdfast.rules.requests import Reply
 from support import renewal_of, run_python, wait_until
@@ -199,26 +199,26 @@ def test_what_is_free_is_taken_in_one_round_however_many(
     rounds: list[list[str]] = []
     ask = Bundle.fan
 
-    def asking(self: Bundle, op: Fan) -> Answers:
+    def asking(self: Bundle, op: Broadcast) -> Answers:
         rounds.append([type(request).__name__ for _, request in op.asks[0][1]])
         return ask(self, op)
 
     monkeypatch.setattr(Bundle, "fan", asking)
     with holdfast.connect(url_of(three)) as client:
-        book = client._driver.book
+        client_state = client._driver.client_state
         specs = tuple([_spec(client, name) for name in ("a", "b", "c")])
         with client.lock("warm"):
             pass
         rounds.clear()
-        taken = client._driver.run(records.acquire_in_order(book, specs, "me", 0))
+        taken = client._driver.run(records.acquire_in_order(client_state, specs, "me", 0))
         assert rounds == [["Acquire"] * 3]
         assert isinstance(taken, tuple)
         assert [state.name for state in taken] == ["a", "b", "c"]
         assert {info.name for info in client.list()} == {"a", "b", "c"}
         for state in taken:
-            client._driver.run(records.release(book, state, 1.0))
+            client._driver.run(records.release(client_state, state, 1.0))
         with holdfast.connect(url_of(three)) as other, other.lock("b"):
-            refused = client._driver.run(records.acquire_in_order(book, specs, "me", 0.3))
+            refused = client._driver.run(records.acquire_in_order(client_state, specs, "me", 0.3))
             assert isinstance(refused, records.NotGranted)
             wait_until(lambda: {info.name for info in client.list()} == {"b"})
 
@@ -235,13 +235,13 @@ def test_many_wait_over_few_connections_and_what_is_held_is_kept(three: Sequence
         waiting = [threading.Thread(target=_take_in_turn, args=(client,)) for _ in range(150)]
         for thread in waiting:
             thread.start()
-        wait_until(lambda: len(client._driver.book.waiting) == 150)
+        wait_until(lambda: len(client._driver.client_state.waiting) == 150)
         wait_until(renewal_of(lease))
         lease.check()
         # Three to take, one to keep, one that tells what was missed; and ours and the other client's.
         assert all(int(server.info("clients")["connected_clients"]) <= 12 for server in three)
         assert other.lock("x").acquire(timeout=0) is None
-        assert len(client._driver.book.waiting) == 150
+        assert len(client._driver.client_state.waiting) == 150
         held.release()
         for thread in waiting:
             thread.join(30)
@@ -258,13 +258,13 @@ def test_many_are_renewed_in_a_few_rounds(three: Sequence[Redis], monkeypatch: p
     """Each time all of them, two hundred in a round, over one connection to each node."""
     tended: list[int] = []
     rounds: list[int] = []
-    tend, ask = RedlockThreads.tend, Bundle.fan
+    tend, ask = RedlockThreads.renew_batch, Bundle.fan
 
     def tending(self: RedlockThreads, steps: Steps) -> list[Reply]:
         tended.append(len(steps))
         return tend(self, steps)
 
-    def asking(self: Bundle, op: Fan) -> Answers:
+    def asking(self: Bundle, op: Broadcast) -> Answers:
         # Not what is asked once more: on a busy machine no majority may have answered in the first moment.
         if op.seconds <= HEAR_SECONDS and isinstance(op.asks[0][1][0][1], node.Renew):
             rounds.append(len(op.asks[0][1]))

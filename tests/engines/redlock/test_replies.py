@@ -12,14 +12,14 @@ from typing import Any
 import hiredis
 import pytest
 
-from holdfast.core.ops import Refused, Unknown
+from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.core.urls import parse_url
 from holdfast.engines.redlock.asking import Question
 from holdfast.engines.redlock.keys import Space
 from holdfast.engines.redlock.lines import NodeLine
 from holdfast.engines.redlock.settings import settings_from_url
 from holdfast.engines.redlock.translation import loading_commands
-from holdfast.protocols.quorum import Fan
+from holdfast.protocols.quorum import Broadcast
 from holdfast.rules import node
 
 HINT = 1_700_000_000_000_001
@@ -43,7 +43,7 @@ class Wire:
 
     def ask(self, *asks: Any) -> Question:
         batch = tuple(("x", ask) for ask in asks)
-        op = Fan(((NODE, batch),), lambda answers: False, 1.0, "set/3")
+        op = Broadcast(((NODE, batch),), lambda answers: False, 1.0, "set/3")
         question = Question(Space("holdfast"), op, batch, {}, 0.0)
         self.line.ask(question, 0.0)
         return question
@@ -144,7 +144,7 @@ def test_an_error_is_an_error_and_what_follows_is_not(wire: Wire) -> None:
     first, second = wire.ask(ACQUIRE), wire.ask(RELEASE)
     wire.hear(b"-READONLY You can't write against a read only replica.\r\n" + DONE)
     (error, kept) = told([first, second])
-    assert isinstance(error, Refused)
+    assert isinstance(error, NotApplied)
     assert kept == KEPT
 
 
@@ -163,7 +163,7 @@ def test_a_connection_that_ends_answers_nothing(wire: Wire) -> None:
     question = wire.ask(RELEASE)
     wire.theirs.close()
     wire.line.ready()
-    assert isinstance(question.answers[NODE], Unknown)
+    assert isinstance(question.answers[NODE], OutcomeUnknown)
 
 
 def test_replies_mean_the_same_wherever_they_are_cut() -> None:

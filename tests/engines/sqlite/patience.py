@@ -12,12 +12,12 @@ __all__ = ["LONG_SECONDS", "TIMES", "be_patient"]
 LONG_SECONDS = 600.0
 
 TIMES = (
-    "holdfast.protocols.book.REFRESH_SECONDS",
-    "holdfast.protocols.records.acquiring.LOOK_AGAIN_SECONDS",
+    "holdfast.protocols.client_state.REFRESH_SECONDS",
+    "holdfast.protocols.records.acquisition.LOOK_AGAIN_SECONDS",
     "holdfast.rules.queueing.TURN_SECONDS",
     "holdfast.rules.record.PATIENCE_SECONDS",
-    "holdfast.rules.shortcuts.PATIENCE_SECONDS",
-    "holdfast.rules.shortcuts.TURN_SECONDS",
+    "holdfast.engines.sqlite.shortcuts.PATIENCE_SECONDS",
+    "holdfast.engines.sqlite.shortcuts.TURN_SECONDS",
     "holdfast.rules.transitions.PATIENCE_SECONDS",
 )
 

@@ -11,13 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from holdfast.drivers.adapter import Hooks
-from holdfast.drivers.clock import boottime
+from holdfast.engine_api import AdapterContext
 from holdfast.engines.local import Busy
 from holdfast.engines.sqlite.place import Place
 from holdfast.engines.sqlite.store import SqliteStore
 from holdfast.rules.record import Record
-from holdfast.rules.requests import Acquire, Granted, Handed, Inspect, Release, Reply, Request, Snapshot
+from holdfast.rules.requests import Acquire, Granted, Handoff, Inspect, Release, Reply, Request, Snapshot
+from holdfast.runtime.clock import boottime
 
 __all__ = ["HOLDER", "PATIENT", "Clock", "One", "query", "record_of", "side_files", "update"]
 
@@ -66,15 +66,15 @@ class One:
     def __init__(self, path: Path, namespace: str = "holdfast") -> None:
         self.id = secrets.token_hex(8)
         self.posted: list[str] = []
-        self.handed: dict[str, Handed | None] = {}
+        self.handed: dict[str, Handoff | None] = {}
         """What the last wake-up of a nonce brought along."""
         self.heard_by: dict[str, str] = {}
         """By which thread."""
-        hooks = Hooks(self.id, self._post, lambda: None, 5.0)
+        hooks = AdapterContext(self.id, self._post, lambda: None, 5.0)
         self.store = SqliteStore(Place(str(path), False), namespace, hooks)
         self._count = itertools.count(1)
 
-    def _post(self, nonce: str, handed: Handed | None = None) -> None:
+    def _post(self, nonce: str, handed: Handoff | None = None) -> None:
         self.handed[nonce] = handed
         self.heard_by[nonce] = threading.current_thread().name
         self.posted.append(nonce)
@@ -93,10 +93,10 @@ class One:
             except Busy:
                 continue
 
-    def tend(self, *steps: tuple[str, Request]) -> list[Reply]:
+    def renew_batch(self, *steps: tuple[str, Request]) -> list[Reply]:
         while True:
             try:
-                return self.store.tend(steps)
+                return self.store.renew_batch(steps)
             except Busy:
                 continue
 

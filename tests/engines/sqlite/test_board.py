@@ -18,11 +18,11 @@ from engines.sqlite.stores import HOLDER, Clock, One, query, record_of, update
 from holdfast.engines.local import Busy as TryAgain
 from holdfast.engines.sqlite import board as boards
 from holdfast.engines.sqlite.board import HEAD, LONGEST, NAME, SLOT_BYTES, SLOTS, Board
+from holdfast.engines.sqlite.codec import decode, encode
 from holdfast.engines.sqlite.place import Place, Side
 from holdfast.engines.sqlite.table import Table
 from holdfast.engines.sqlite.wakeups import Inbox, Sent
-from holdfast.rules import handing
-from holdfast.rules.codec import decode, encode
+from holdfast.rules import handoff
 from holdfast.rules.record import EMPTY
 from holdfast.rules.requests import (
     Acquire,
@@ -296,7 +296,7 @@ def no_board(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.Mon
 def test_without_one_everything_is_as_ever(
     client: Callable[[], One], path: Path, fair: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
     clients = [client() for _ in range(4)]
     attempt, granted = clients[0].hold("x")
     waiting = [one.attempt(wait=True, fair=fair) for one in clients[1:]]
@@ -538,9 +538,9 @@ def test_one_who_was_taken_for_dead_takes_down_what_it_gives_up(
 ) -> None:
     holder, held, waiter, waiting = crowd(client)
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
-    waiter.tend(("x", Refresh(waiting.nonce)))
+    waiter.renew_batch(("x", Refresh(waiting.nonce)))
     assert notice_of(holder) in (None, stored(path))
-    assert holder.tend(("x", Renew(held.nonce, 30.0))) == [Done()]
+    assert holder.renew_batch(("x", Renew(held.nonce, 30.0))) == [Done()]
     assert record_of(holder, "x").queue == ()
 
 
@@ -581,7 +581,7 @@ def test_what_is_up_is_what_is_stored_whatever_is_asked(
         one = chance.choice(clients)
         request = anything(chance, one, asked)
         if chance.random() < 0.1:
-            one.tend(("x", Refresh(asked[-1].nonce)), ("x", Renew(asked[0].nonce, 30.0)))
+            one.renew_batch(("x", Refresh(asked[-1].nonce)), ("x", Renew(asked[0].nonce, 30.0)))
         else:
             one.ask("x", request)
         notice = notice_of(one)
@@ -630,7 +630,7 @@ class Outdated:
 def outdated(
     client: Callable[[], One], strangers: None, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Outdated:
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
     return Outdated(client)
 
 
@@ -690,8 +690,8 @@ def test_whoever_looks_is_told_what_is_stored(outdated: Outdated) -> None:
     told = outdated.other.ask("x", Inspect())
     assert isinstance(told, Snapshot)
     assert [h.nonce for h in told.record.holders] == [outdated.waiting.nonce]
-    assert outdated.waiter.tend(("x", Renew(outdated.waiting.nonce, 30.0))) == [Done()]
-    assert isinstance(outdated.holder.tend(("x", Renew(outdated.held.nonce, 30.0)))[0], Gone)
+    assert outdated.waiter.renew_batch(("x", Renew(outdated.waiting.nonce, 30.0))) == [Done()]
+    assert isinstance(outdated.holder.renew_batch(("x", Renew(outdated.held.nonce, 30.0)))[0], Gone)
 
 
 def test_a_name_that_was_forgotten_begins_anew(outdated: Outdated, path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from engines.sqlite.stores import HOLDER, One, query, record_of, side_files, update
-from holdfast.drivers.clock import wall_us
 from holdfast.engines.sqlite import janitor
 from holdfast.engines.sqlite.janitor import tidy
 from holdfast.engines.sqlite.place import Place
 from holdfast.rules.requests import Busy, SetValue
+from holdfast.runtime.clock import wall_us
 from support import run_python, wait_until
 
 DAY_US = 86_400_000_000

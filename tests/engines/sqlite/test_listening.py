@@ -15,7 +15,7 @@ from engines.sqlite.stores import One
 from holdfast.engines.sqlite import listening
 from holdfast.engines.sqlite.listening import Hearing
 from holdfast.engines.sqlite.wakeups import Sent
-from holdfast.rules.requests import Handed, Wake
+from holdfast.rules.requests import Handoff, Wake
 from support import stays_true, wait_until
 from support.crowds import in_threads, join
 
@@ -37,12 +37,12 @@ class Line:
         self._numbers = itertools.count(1)
 
     @property
-    def hearing(self) -> Hearing:
-        hearing = self.one.store.hearing
+    def notification_reader(self) -> Hearing:
+        hearing = self.one.store.notification_reader
         assert isinstance(hearing, Hearing)
         return hearing
 
-    def send(self, handed: Handed | None = None) -> str:
+    def send(self, handed: Handoff | None = None) -> str:
         membership = self._sender.store._presence.membership
         assert membership is not None
         nonce = f"{self.one.id}-{next(self._numbers):x}"
@@ -60,7 +60,7 @@ def line(client: Callable[[], One]) -> Line:
 
 def test_who_waits_hears_for_itself_and_else_the_thread_that_listens(line: Line) -> None:
     for _ in range(20):
-        with Hearer(line.hearing) as hearer:
+        with Hearer(line.notification_reader) as hearer:
             heard = line.send()
             line.until_heard(heard)
         assert line.one.heard_by[heard] == hearer.name
@@ -81,7 +81,7 @@ def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
         return deliver()
 
     monkeypatch.setattr(membership.listener, "deliver", noted)
-    with Hearer(line.hearing) as hearer:
+    with Hearer(line.notification_reader) as hearer:
         for _ in range(20):
             wait_until(lambda: is_polling(hearer))
             line.until_heard(line.send())
@@ -89,37 +89,37 @@ def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
 
 
 def test_what_is_handed_over_is_heard_either_way(line: Line) -> None:
-    with Hearer(line.hearing):
-        heard = line.send(Handed(17, 0.25))
+    with Hearer(line.notification_reader):
+        heard = line.send(Handoff(17, 0.25))
         line.until_heard(heard)
-    listened = line.send(Handed(18, 1e-9))
+    listened = line.send(Handoff(18, 1e-9))
     line.until_heard(listened)
-    assert line.one.handed == {heard: Handed(17, 0.25), listened: Handed(18, 1e-9)}
+    assert line.one.handed == {heard: Handoff(17, 0.25), listened: Handoff(18, 1e-9)}
 
 
 def test_one_at_a_time(line: Line) -> None:
-    with Hearer(line.hearing) as hearer:
-        assert not line.hearing.take()
-        line.hearing.give_back()  # it is not ours
+    with Hearer(line.notification_reader) as hearer:
+        assert not line.notification_reader.take()
+        line.notification_reader.give_back()  # it is not ours
         heard = line.send()
         line.until_heard(heard)
         assert line.one.heard_by[heard] == hearer.name
-    assert line.hearing.take()
-    line.hearing.give_back()
+    assert line.notification_reader.take()
+    line.notification_reader.give_back()
 
 
 def test_one_who_took_it_and_does_not_wait_yet_holds_nobody_up(line: Line) -> None:
-    assert line.hearing.take()
+    assert line.notification_reader.take()
     line.until_heard(*[line.send() for _ in range(AT_ONCE)])
-    line.hearing.give_back()
+    line.notification_reader.give_back()
 
 
 def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None:
     """It is rung just as several came."""
     for _ in range(50):
-        with Hearer(line.hearing):
+        with Hearer(line.notification_reader):
             nonces = [line.send() for _ in range(AT_ONCE)]
-            line.hearing.ring()
+            line.notification_reader.ring()
         line.until_heard(*nonces)
 
 
@@ -129,9 +129,9 @@ def test_nothing_is_left_unread_by_those_who_come_and_go(line: Line) -> None:
 
     def wait_now_and_then() -> None:
         while not ended.is_set():
-            if line.hearing.take():
-                line.hearing.hear(0.002)
-                line.hearing.give_back()
+            if line.notification_reader.take():
+                line.notification_reader.hear(0.002)
+                line.notification_reader.give_back()
             else:
                 ended.wait(0.001)
 
@@ -166,7 +166,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("count", [1, AT_ONCE])
 def test_an_interrupt_leaves_nothing_unread(line: Line, count: int) -> None:
-    hearing = line.hearing
+    hearing = line.notification_reader
     interrupts: list[BaseException] = []
 
     def wait() -> None:
@@ -201,7 +201,7 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
     post, lost = membership.listener._post, list[str]()
     begins, goes_on = threading.Event(), threading.Event()
 
-    def post_once_interrupted(nonce: str, handed: Handed | None = None) -> None:
+    def post_once_interrupted(nonce: str, handed: Handoff | None = None) -> None:
         if not lost and threading.current_thread().name == "waiting":
             lost.append(nonce)
             begins.set()
@@ -210,13 +210,13 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
         post(nonce, handed)
 
     def wait() -> None:
-        assert line.hearing.take()
+        assert line.notification_reader.take()
         try:
-            line.hearing.hear(60.0)
+            line.notification_reader.hear(60.0)
         except KeyboardInterrupt:
             pass
         finally:
-            line.hearing.give_back()
+            line.notification_reader.give_back()
 
     monkeypatch.setattr(membership.listener, "_post", post_once_interrupted)
     waiting = threading.Thread(target=wait, name="waiting")
@@ -233,7 +233,7 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
 
 def test_one_who_hears_is_told_when_it_is_closed(line: Line) -> None:
     """It looks at what it waits for, and cannot hear any more."""
-    hearing = line.hearing
+    hearing = line.notification_reader
     with Hearer(hearing, seconds=0.1):
         line.one.store.close()
         assert hearing.hear(60.0)

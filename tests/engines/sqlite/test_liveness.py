@@ -263,7 +263,7 @@ def test_another_boot_id_does_not_void_a_live_holder(client: Callable[[], One], 
     there = elsewhere()
     assert isinstance(there.ask("x", there.attempt()), Busy)
     assert isinstance(there.ask("x", there.attempt()), Busy)
-    assert here.tend(("x", Renew(attempt.nonce, 1000))) == [Done()]
+    assert here.renew_batch(("x", Renew(attempt.nonce, 1000))) == [Done()]
     assert [holder.nonce for holder in record_of(there, "x").holders] == [attempt.nonce]
 
 
@@ -289,12 +289,12 @@ def test_renewals_under_another_boot_id_are_seen(
     attempt, _ = here.hold("x", ttl=0.6)
     there = elsewhere()
     for _ in range(10):
-        assert here.tend(("x", Renew(attempt.nonce, 0.6))) == [Done()]
+        assert here.renew_batch(("x", Renew(attempt.nonce, 0.6))) == [Done()]
         assert isinstance(there.ask("x", there.attempt()), Busy)
         clock.passes(0.15)
     clock.passes(0.6)
     assert isinstance(there.ask("x", there.attempt()), Granted)
-    assert isinstance(here.tend(("x", Renew(attempt.nonce, 0.6)))[0], Gone)
+    assert isinstance(here.renew_batch(("x", Renew(attempt.nonce, 0.6)))[0], Gone)
 
 
 def test_a_queue_may_have_waiters_of_two_boots(client: Callable[[], One], elsewhere: Elsewhere) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from engines.sqlite.stores import One, query, side_files, update
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 from holdfast.engines import local
 from holdfast.engines.sqlite import database, janitor
 from holdfast.engines.sqlite.place import Place
@@ -173,5 +173,5 @@ def test_a_machine_that_stands_still_does_not_make_a_busy_database_an_unavailabl
     pauses = local._Pauses(local.BUSY_SECONDS)
     for _ in range(local.BUSY_TRIES - 1):
         pauses.next()
-    with pytest.raises(Refused):
+    with pytest.raises(NotApplied):
         pauses.next()

@@ -490,7 +490,7 @@ def test_a_link_that_is_turned_elsewhere_leads_there(tmp_path: Path) -> None:
         attempt, _ = one.hold("x")
         link.unlink()
         link.symlink_to("new.db")
-        assert isinstance(one.tend(("x", Renew(attempt.nonce, 30.0)))[0], Gone)
+        assert isinstance(one.renew_batch(("x", Renew(attempt.nonce, 30.0)))[0], Gone)
         one.hold("x")
         assert (tmp_path / "new.db").exists()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.sqlite.stores import Clock, One, query, record_of, update
-from holdfast.rules import handing
+from holdfast.rules import handoff
 from holdfast.rules.requests import (
     Absent,
     Acquire,
@@ -42,7 +42,7 @@ def test_a_renewal_writes_one_row_whatever_is_held(path: Path, client: Callable[
     held = [(f"name-{n}", one.hold(f"name-{n}")[0]) for n in range(20)]
     versions = query(path, "SELECT sum(version) FROM locks")
     before = query(path, "SELECT renewed_at FROM clients")
-    assert one.tend(*((name, Renew(a.nonce, 30.0)) for name, a in held)) == [Done()] * 20
+    assert one.renew_batch(*((name, Renew(a.nonce, 30.0)) for name, a in held)) == [Done()] * 20
     assert query(path, "SELECT sum(version) FROM locks") == versions
     assert query(path, "SELECT renewed_at FROM clients") > before
 
@@ -52,7 +52,7 @@ def test_a_renewed_lease_outlasts_its_ttl_for_everyone(client: Callable[[], One]
     attempt, _ = holder.hold("x", ttl=0.5)
     for _ in range(6):
         clock.passes(0.25)
-        assert holder.tend(("x", Renew(attempt.nonce, 0.5))) == [Done()]
+        assert holder.renew_batch(("x", Renew(attempt.nonce, 0.5))) == [Done()]
         assert isinstance(other.ask("x", other.attempt()), Busy)
     clock.passes(0.5)
     assert isinstance(other.ask("x", other.attempt()), Granted)
@@ -63,9 +63,9 @@ def test_max_hold_is_a_limit_to_renewals(client: Callable[[], One], clock: Clock
     attempt, _ = holder.hold("x", ttl=0.5, max_hold=0.7)
     for _ in range(2):
         clock.passes(0.3)
-        assert holder.tend(("x", Renew(attempt.nonce, 0.5))) == [Done()]
+        assert holder.renew_batch(("x", Renew(attempt.nonce, 0.5))) == [Done()]
     clock.passes(0.2)
-    assert holder.tend(("x", Renew(attempt.nonce, 0.5))) == [Gone("expired")]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 0.5))) == [Gone("expired")]
     assert isinstance(other.ask("x", other.attempt()), Granted)
 
 
@@ -78,7 +78,7 @@ def test_a_lease_that_is_let_run_out_is_not_renewed_by_the_others_of_its_client(
     holder.ask("x", Stop(running_out.nonce))
     for _ in range(4):
         clock.passes(0.2)
-        assert holder.tend(("y", Renew(kept.nonce, 0.5))) == [Done()]
+        assert holder.renew_batch(("y", Renew(kept.nonce, 0.5))) == [Done()]
     assert isinstance(other.ask("x", other.attempt()), Granted)
     assert isinstance(other.ask("y", other.attempt()), Busy)
 
@@ -86,9 +86,9 @@ def test_a_lease_that_is_let_run_out_is_not_renewed_by_the_others_of_its_client(
 def test_another_ttl_is_stored_with_the_lease(path: Path, client: Callable[[], One], clock: Clock) -> None:
     holder, other = client(), client()
     attempt, _ = holder.hold("x", ttl=0.3)
-    assert holder.tend(("x", Renew(attempt.nonce, 60.0))) == [Done()]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 60.0))) == [Done()]
     version = version_of(path, "x")
-    assert holder.tend(("x", Renew(attempt.nonce, 60.0))) == [Done()]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 60.0))) == [Done()]
     assert version_of(path, "x") == version
     clock.passes(0.4)
     assert isinstance(other.ask("x", other.attempt()), Busy)
@@ -101,14 +101,14 @@ def test_places_in_the_queue_are_kept_by_the_same_row(client: Callable[[], One],
     assert isinstance(waiter.ask("x", waiting), Queued)
     for _ in range(28):
         clock.passes(0.2)
-        reply = waiter.tend(("x", Refresh(waiting.nonce)))[0]
+        reply = waiter.renew_batch(("x", Refresh(waiting.nonce)))[0]
         assert isinstance(reply, Queued)
         assert reply.position == 0
-        assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Done()]
+        assert holder.renew_batch(("x", Renew(attempt.nonce, 30.0))) == [Done()]
     last = other.ask("x", other.attempt(wait=True))
     assert isinstance(last, Queued)
     assert last.position == 1
-    assert waiter.tend(("x", Refresh("nobody-1"))) == [Absent()]
+    assert waiter.renew_batch(("x", Refresh("nobody-1"))) == [Absent()]
 
 
 def test_who_watches_is_refreshed_in_good_time(client: Callable[[], One], clock: Clock) -> None:
@@ -116,7 +116,7 @@ def test_who_watches_is_refreshed_in_good_time(client: Callable[[], One], clock:
     watcher.ask("x", Watch(f"{watcher.id}-w", watcher.id))
     for _ in range(28):
         clock.passes(0.2)
-        assert watcher.tend(("x", Refresh(f"{watcher.id}-w"))) == [Done()]
+        assert watcher.renew_batch(("x", Refresh(f"{watcher.id}-w"))) == [Done()]
     watcher.store.listen_in_thread()
     holder.hold("x")
     wait_until(lambda: f"{watcher.id}-w" in watcher.posted)
@@ -131,7 +131,7 @@ def test_a_renewal_never_brings_back_what_had_expired(client: Callable[[], One],
     short, _ = holder.hold("x", ttl=0.2)
     long, _ = holder.hold("y", ttl=30)
     clock.passes(0.3)
-    assert holder.tend(("x", Renew(short.nonce, 0.2)), ("y", Renew(long.nonce, 30.0))) == [
+    assert holder.renew_batch(("x", Renew(short.nonce, 0.2)), ("y", Renew(long.nonce, 30.0))) == [
         Gone("expired"),
         Done(),
     ]
@@ -150,7 +150,7 @@ def test_a_late_renewal_brings_back_nothing_that_was_given_up_meanwhile(
     kept, _ = holder.hold("kept", ttl=30)
     clock.passes(0.3)
     for _ in range(2):
-        assert holder.tend(("kept", Renew(kept.nonce, 30.0))) == [Done()]
+        assert holder.renew_batch(("kept", Renew(kept.nonce, 30.0))) == [Done()]
     for number in range(3):
         assert isinstance(other.ask(f"given up {number}", other.attempt()), Granted)
     assert isinstance(other.ask("kept", other.attempt()), Busy)
@@ -161,7 +161,7 @@ def test_what_somebody_else_holds_now_is_told_as_stolen(client: Callable[[], One
     attempt, _ = holder.hold("x", ttl=0.2)
     clock.passes(0.3)
     other.hold("x")
-    assert holder.tend(("x", Renew(attempt.nonce, 0.2))) == [Gone("stolen")]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 0.2))) == [Gone("stolen")]
     assert [h.client for h in record_of(holder, "x").holders] == [other.id]
 
 
@@ -169,7 +169,7 @@ def test_a_name_that_is_not_there_at_all_is_gone(path: Path, client: Callable[[]
     holder = client()
     attempt, _ = holder.hold("x")
     update(path, "DELETE FROM locks")
-    assert holder.tend(("x", Renew(attempt.nonce, 30.0)), ("y", Refresh("n-1"))) == [
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 30.0)), ("y", Refresh("n-1"))) == [
         Gone("expired"),
         Absent(),
     ]
@@ -179,7 +179,7 @@ def test_a_name_that_is_not_there_at_all_is_gone(path: Path, client: Callable[[]
 def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
     client: Callable[[], One], is_told: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
     holder, heir, other = client(), client(), client()
     attempt, _ = holder.hold("x")
     waiting = heir.attempt(ttl=0.2, wait=True)
@@ -192,25 +192,25 @@ def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
         assert isinstance(heir.ask("x", waiting), Granted)
     assert heir.store._shortest_ttl == 0.2
     clock.passes(0.3)
-    heir.tend()
+    heir.renew_batch()
     assert isinstance(other.ask("x", other.attempt()), Granted)
 
 
 def test_what_was_handed_over_after_a_late_round_is_not_kept_either(
     client: Callable[[], One], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
     holder, heir, other = client(), client(), client()
     attempt, _ = holder.hold("x")
     waiting = heir.attempt(ttl=0.2, wait=True)
     assert isinstance(heir.ask("x", waiting), Queued)
     clock.passes(0.3)
-    heir.tend(("x", Refresh(waiting.nonce)))
+    heir.renew_batch(("x", Refresh(waiting.nonce)))
     heir.store.listen_in_thread()
     holder.release("x", attempt)
     wait_until(lambda: heir.handed.get(waiting.nonce))
     clock.passes(0.3)
-    heir.tend()
+    heir.renew_batch()
     assert isinstance(other.ask("x", other.attempt()), Granted)
 
 
@@ -244,7 +244,7 @@ class Race:
 
         monkeypatch.setattr(membership, "renew", held_up)
         self.clock.passes(0.9)
-        return self.holder.tend(("x", Renew(self.attempt.nonce, 1.0)))[0]
+        return self.holder.renew_batch(("x", Renew(self.attempt.nonce, 1.0)))[0]
 
     def take(self) -> None:
         self.taken.append(self.taker.ask("x", self.taker.attempt()))
@@ -327,13 +327,13 @@ def test_one_whom_others_took_for_dead_is_told_so_and_begins_anew(
     attempt, _ = holder.hold("x")
     unseen, _ = holder.hold("y")
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", holder.id)
-    assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
     assert isinstance(other.ask("x", other.attempt()), Granted)
     assert isinstance(other.ask("y", other.attempt()), Granted)
-    assert holder.tend(("y", Renew(unseen.nonce, 30.0))) == [Gone("stolen")]
+    assert holder.renew_batch(("y", Renew(unseen.nonce, 30.0))) == [Gone("stolen")]
     again, _ = holder.hold("z")
     assert isinstance(other.ask("z", other.attempt()), Busy)
-    assert holder.tend(("z", Renew(again.nonce, 30.0))) == [Done()]
+    assert holder.renew_batch(("z", Renew(again.nonce, 30.0))) == [Done()]
 
 
 def test_one_whom_others_took_for_dead_is_granted_nothing_that_is_void(
@@ -352,7 +352,7 @@ def test_the_same_where_the_row_is_gone(path: Path, client: Callable[[], One]) -
     holder, other = client(), client()
     attempt, _ = holder.hold("x")
     update(path, "DELETE FROM clients WHERE id = ?", holder.id)
-    assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
+    assert holder.renew_batch(("x", Renew(attempt.nonce, 30.0))) == [Gone("expired")]
     holder.hold("y")
     assert isinstance(other.ask("y", other.attempt()), Busy)
 
@@ -369,7 +369,7 @@ def test_a_database_that_was_deleted_under_its_holder(
     if replaced:
         _, later = other.hold("x")
         assert later.token > granted.token
-    replies = holder.tend(("x", Renew(attempt.nonce, 30.0)), ("x", Refresh(waiting.nonce)))
+    replies = holder.renew_batch(("x", Renew(attempt.nonce, 30.0)), ("x", Refresh(waiting.nonce)))
     assert replies == [Gone("expired", "the database file was deleted or replaced"), Absent()]
     # It goes on with the file that is there now.
     assert isinstance(holder.ask("x", holder.attempt()), Busy if replaced else Granted)
@@ -399,7 +399,7 @@ def test_a_database_that_cannot_be_seen_is_not_taken_for_deleted(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.stat", hidden)
-        assert holder.tend(("x", Renew(attempt.nonce, 30.0))) == [Done()]
+        assert holder.renew_batch(("x", Renew(attempt.nonce, 30.0))) == [Done()]
 
 
 # --- many -----------------------------------------------------------------------------------------
@@ -413,6 +413,6 @@ def test_ten_thousand_leases_are_looked_after_in_a_moment(path: Path, client: Ca
         assert all(isinstance(reply, Granted) for reply in replies)
     steps = [(name, Renew(attempt.nonce, 30.0)) for name, attempt in attempts]
     began = time.thread_time()
-    assert one.tend(*steps) == [Done()] * 10_000
+    assert one.renew_batch(*steps) == [Done()] * 10_000
     # A tenth of a second of this thread's own, however long others keep it waiting.
     assert time.thread_time() - began < 1.5

@@ -13,9 +13,9 @@ import pytest
 
 from engines.sqlite.stores import One
 from holdfast.core.tokens import MAX_AHEAD_US
-from holdfast.drivers.clock import wall_us
 from holdfast.engines.sqlite.listening import Listener
 from holdfast.engines.sqlite.wakeups import Inbox
+from holdfast.runtime.clock import wall_us
 from support import wait_until
 
 pytestmark = pytest.mark.usefixtures("strangers")

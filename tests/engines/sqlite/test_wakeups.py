@@ -18,25 +18,25 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, update
-from holdfast.drivers.clock import boottime
 from holdfast.engines.sqlite import store as stores
 from holdfast.engines.sqlite import wakeups
+from holdfast.engines.sqlite.codec import decode
 from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
 from holdfast.engines.sqlite.membership import HERE, _dropped
 from holdfast.engines.sqlite.table import Table
-from holdfast.rules import handing
-from holdfast.rules.codec import decode
-from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handed, Queued, Release, Renew, Wake
+from holdfast.rules import handoff
+from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handoff, Queued, Release, Renew, Wake
+from holdfast.runtime.clock import boottime
 from support import run_python, stays_true, wait_until
 
-AWAKE = "import holdfast.rules.handing; holdfast.rules.handing.CAME_SECONDS = 60.0"
+AWAKE = "import holdfast.rules.handoff; holdfast.rules.handoff.CAME_SECONDS = 60.0"
 
 
 @pytest.fixture
 def awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, who waits came just now, and is handed what is given back here."""
-    monkeypatch.setattr(handing, "CAME_SECONDS", 60.0)
+    monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
 
 
 def _held_and_wanted(client: Callable[[], One], fair: bool = True) -> tuple[One, Acquire, One, Acquire]:
@@ -172,7 +172,7 @@ def test_only_what_makes_sense_is_taken_for_a_lock(
         stranger.sendto(f"{one.id}-2\n17\n0.5".encode(), f"{one.id}.sock")
         wait_until(lambda: f"{one.id}-2" in one.posted)
     assert one.handed.get(f"{one.id}-1") is None
-    assert one.handed[f"{one.id}-2"] == Handed(17, 0.5)
+    assert one.handed[f"{one.id}-2"] == Handoff(17, 0.5)
 
 
 @pytest.mark.usefixtures("strangers", "awake")
@@ -233,7 +233,7 @@ def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(
     assert isinstance(dead.ask("s", permit(dead, 30.0, wait=True)), Queued)
     for _ in range(4):
         clock.passes(0.25)
-        assert holder.tend(("s", Renew(kept.nonce, 0.5))) == [Done()]
+        assert holder.renew_batch(("s", Renew(kept.nonce, 0.5))) == [Done()]
     _die(dead)
     assert leaving.ask("s", Release(given.nonce)) == Done()
     record = record_of(other, "s")
@@ -270,7 +270,7 @@ def test_without_sockets_a_waiter_looks_by_itself(url: str, monkeypatch: pytest.
 # --- what a message tells -------------------------------------------------------------------------
 
 
-def _told(waiter: One, nonce: str) -> Handed | None:
+def _told(waiter: One, nonce: str) -> Handoff | None:
     """What the last message brought along."""
     waiter.store.listen_in_thread()
     wait_until(lambda: nonce in waiter.posted)

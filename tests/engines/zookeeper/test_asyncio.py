@@ -10,9 +10,9 @@ import pytest
 import holdfast.aio
 from engines.zookeeper.admin import Admin
 from holdfast.drivers.asyncio import AsyncioDriver
-from holdfast.engines.turns_asyncio import AT_ONCE
 from holdfast.engines.zookeeper.link import Link
-from holdfast.rules.requests import Handed
+from holdfast.rules.requests import Handoff
+from holdfast.runtime.concurrency_limit import REQUESTS_MAX
 from support import async_wait_until
 
 
@@ -40,7 +40,7 @@ class Canceller:
             if is_the_one and not self.answered and task is not None:
                 cancel_once(task)
 
-        async def waiting(driver: AsyncioDriver, op: Any) -> Handed | bool:
+        async def waiting(driver: AsyncioDriver, op: Any) -> Handoff | bool:
             is_ours = asyncio.current_task() is self.task
             self._waits = self._waits or is_ours
             try:
@@ -94,7 +94,8 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
             return at - 1
 
     async def cancelled_at(client: holdfast.aio.AsyncClient, at: int) -> bool:
-        client._driver.book.crowded.clear()  # every attempt takes all steps, whatever one before it learned
+        # Every attempt takes all steps, whatever the one before it learned.
+        client._driver.client_state.contended.clear()
         canceller.answered, canceller.left = answered, at
         canceller.task = task = asyncio.create_task(client.lock("x").acquire())
         await canceller.until_quiet(task)
@@ -133,11 +134,11 @@ def test_however_many_ask_only_so_many_are_asked_at_once(
         async with holdfast.aio.connect(url, namespace=namespace, session_timeout=60) as client:
             await one(client, 0)
             holds = True
-            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * AT_ONCE)]
-            await async_wait_until(lambda: len(held) >= AT_ONCE)
+            tasks = [asyncio.create_task(one(client, number)) for number in range(2 * REQUESTS_MAX)]
+            await async_wait_until(lambda: len(held) >= REQUESTS_MAX)
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert len(held) == AT_ONCE
+            assert len(held) == REQUESTS_MAX
             holds = False
             for notify, answers in held:
                 notify(answers)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kazoo.protocol.states import KazooState
 
-from holdfast.core.ops import Refused
+from holdfast.core.effects import NotApplied
 from holdfast.engines.zookeeper.link import Link
 from holdfast.engines.zookeeper.options import Options
-from holdfast.protocols.tickets.ops import NoSession
+from holdfast.protocols.tickets.store import NoSession
 
 pytestmark = pytest.mark.timeless
 
@@ -61,7 +61,7 @@ def test_one_that_was_left_is_over_for_a_server_that_was_just_taking_it_on(link:
     """Asked in time, answered too late: nobody gives back any more what it carries."""
     link._changed(KazooState.SUSPENDED)
     assert link.leave_past(110.5)
-    with pytest.raises(Refused):
+    with pytest.raises(NotApplied):
         link.check()
     link.taken_on(SESSION, 10.0, 109.5)
     link._changed(KazooState.CONNECTED)

@@ -20,7 +20,7 @@ from holdfast.engines.zookeeper.names import (
     settings_from,
     ticket_node,
 )
-from holdfast.rules.tickets import Settings
+from holdfast.rules.tickets import LockConfig
 
 pytestmark = pytest.mark.timeless
 
@@ -96,8 +96,13 @@ def test_of_a_crowd_only_those_matter_who_are_near(
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings("lock"), Settings("rwlock"), Settings("semaphore", 5, 5), Settings("semaphore", 12, 12)],
+    [
+        LockConfig("lock"),
+        LockConfig("rwlock"),
+        LockConfig("semaphore", 5, 5),
+        LockConfig("semaphore", 12, 12),
+    ],
 )
-def test_what_a_name_is_is_a_node(settings: Settings) -> None:
+def test_what_a_name_is_is_a_node(settings: LockConfig) -> None:
     assert settings_from(["limit", kind_node(settings.kind, settings.declared), "value"]) == settings
     assert settings_from(["limit", "value"]) is None

@@ -111,7 +111,7 @@ def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
     client, other = connect(session_timeout=60), connect(session_timeout=60)
     lease = hold(other.lock("x"))
     hold(client.lock("connected"))
-    client._driver.book.remember_crowd("x")
+    client._driver.client_state.mark_contended("x")
     spy.batches()
     waits: list[list[str]] = []
 
@@ -123,7 +123,7 @@ def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
     waiting.start()
     wait_until(lambda: answered(2))
     assert waits == [["Multi", "GetChildren2"], ["GetData", "Exists"]]
-    (nonce,) = client._driver.book.waiting
+    (nonce,) = client._driver.client_state.waiting
     client._driver.post(nonce)
     wait_until(lambda: answered(3))
     assert waits[2:] == [["Exists", "Exists"]], "a look, when it is woken"

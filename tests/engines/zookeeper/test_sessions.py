@@ -14,7 +14,7 @@ from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import Connect, Hold, link_of
 from holdfast import Client, Lease, LockLost, Unsupported
 from holdfast.core.deadlines import relied_until
-from holdfast.drivers.clock import boottime
+from holdfast.runtime.clock import boottime
 from support import wait_until
 from support.crowds import in_threads, join
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import EngineUnavailable
 from ...model import Guarantees
-from ...protocols.tickets import Desk
+from ...protocols.tickets import TicketClient
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
@@ -58,7 +58,7 @@ class EtcdEngine:
 
     linger = 60.0
     """A request may sit in a queue somewhere; how long a late one is refused is told by its session."""
-    lasting = True
+    session_bound = True
     guarantees = GUARANTEES
 
     def __init__(self, url: URL, options: Options, namespace: str) -> None:
@@ -68,22 +68,22 @@ class EtcdEngine:
         check_apart(options.prefix.split("/"), namespace, PARTS)
         self._scope = f"{options.prefix}/{quote(namespace, safe='')}"
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         from .keys import Keys
         from .store import seconds_for
         from .transport import EtcdThreads
 
-        desk = Desk(hooks.client, seconds_for)
+        desk = TicketClient(hooks.client, seconds_for)
         keys = Keys(self._options.prefix, self._namespace)
         return TicketsThreads(desk, EtcdThreads(self._options, keys, hooks, desk, self._scope))
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
         from .keys import Keys
         from .store import seconds_for
         from .transport_asyncio import EtcdAsyncio
 
-        desk = Desk(hooks.client, seconds_for)
+        desk = TicketClient(hooks.client, seconds_for)
         keys = Keys(self._options.prefix, self._namespace)
         return TicketsAsyncio(desk, EtcdAsyncio(self._options, keys, hooks, desk, self._scope))
 

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...core.ops import Refused, Unknown
-from ...drivers.clock import boottime
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
+from ...runtime.clock import boottime
 from . import wire_pb2 as wire
 from .calls import Failed, Metadata, Send
 from .failures import ALL_BUSY, UNUSABLE, TokenExpired, sorted_failure
@@ -55,7 +55,7 @@ class Conversation:
         requests = tuple([wire.LeaseKeepAliveRequest(ID=lease) for lease in leases])
         responses: list[wire.LeaseKeepAliveResponse] = await self._send("", requests, timeout, urgent=True)
         if len(responses) != len(leases):
-            raise Unknown("etcd ended the stream before every lease was kept alive")
+            raise OutcomeUnknown("etcd ended the stream before every lease was kept alive")
         return responses
 
     async def ready(self) -> None:
@@ -133,8 +133,8 @@ class Conversation:
             return failure
         if error.code == UNUSABLE:
             self.doubt(connection)
-            return Refused(str(failure)) if len(self._options.endpoints) > 1 else _unsent(failure)
-        if isinstance(failure, Refused | Unknown):
+            return NotApplied(str(failure)) if len(self._options.endpoints) > 1 else _unsent(failure)
+        if isinstance(failure, NotApplied | OutcomeUnknown):
             self.doubt(connection)
         elif isinstance(failure, TokenExpired):
             self._token = None
@@ -183,4 +183,4 @@ def _unsent(failure: Exception) -> Exception:
     """It came before the request could be sent: nothing of that happened."""
     if isinstance(failure, EngineUnavailable):
         failure.nothing_was_sent = True
-    return Refused(str(failure)) if isinstance(failure, Unknown) else failure
+    return NotApplied(str(failure)) if isinstance(failure, OutcomeUnknown) else failure

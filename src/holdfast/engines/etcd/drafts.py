@@ -5,7 +5,7 @@ It is on the path of every grant: copying a message is cheap, putting one togeth
 
 from __future__ import annotations
 
-from ...rules.tickets import Settings
+from ...rules.tickets import LockConfig
 from . import wire_pb2 as wire
 from .keys import KIND, LIMIT, TICKETS, Keys, end_of
 from .reading import kind_bytes
@@ -24,7 +24,7 @@ class Draft:
         where etcd can tell."""
         self.folder = folder
         self._tickets = Keys.ticket(folder, mode, "")
-        self.settings = Settings(kind, declared, declared)
+        self.settings = LockConfig(kind, declared, declared)
         says = kind_bytes(kind, declared)
         compare = [
             absent(b""),

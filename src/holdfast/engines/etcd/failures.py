@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.ops import Refused, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...core.printable import printable
 from ...errors import EngineUnavailable
 
@@ -66,15 +66,15 @@ def sorted_failure(code: str, details: str, prefix: str = "holdfast") -> Excepti
     if code == "OUT_OF_RANGE" and "compacted" in details:
         return Compacted(told)
     if code in (NEVER_SENT, ALL_BUSY):
-        return Refused(f"etcd cannot be reached: {told}")
+        return NotApplied(f"etcd cannot be reached: {told}")
     if code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED") and any(text in details for text in REFUSALS):
-        return Refused(f"etcd refuses: {told}")
+        return NotApplied(f"etcd refuses: {told}")
     if code == "DEADLINE_EXCEEDED":
-        return Unknown("etcd did not answer in time")
+        return OutcomeUnknown("etcd did not answer in time")
     if code == UNREADABLE:
-        return Unknown(f"etcd's answer cannot be read: {told}")
+        return OutcomeUnknown(f"etcd's answer cannot be read: {told}")
     if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"):
-        return Unknown(f"etcd did not answer: {told}")
+        return OutcomeUnknown(f"etcd did not answer: {told}")
     return EngineUnavailable(_hopeless(code, told, prefix))
 
 

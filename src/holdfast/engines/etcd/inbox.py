@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...drivers.adapter import Hooks
-from ...protocols.tickets import Desk
+from ...engine_api import AdapterContext
+from ...protocols.tickets import TicketClient
 from .store import EtcdStore
 
 __all__ = ["Inbox"]
@@ -14,7 +14,7 @@ class Inbox:
 
     __slots__ = ("_desk", "_hooks", "_store", "closed", "unread")
 
-    def __init__(self, desk: Desk, store: EtcdStore, hooks: Hooks) -> None:
+    def __init__(self, desk: TicketClient, store: EtcdStore, hooks: AdapterContext) -> None:
         self._desk = desk
         self._store = store
         self._hooks = hooks

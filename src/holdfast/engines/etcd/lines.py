@@ -13,10 +13,10 @@ import ssl
 from time import monotonic
 from typing import Any, Final
 
-from ...core.ops import Refused
-from ...drivers.patience import connect_seconds
-from ..bell import Bell
-from ..sockets import SocketLine, SocketPool, told, tune
+from ...core.effects import NotApplied
+from ...runtime.connect_timeout import connect_seconds
+from ...runtime.self_pipe import SelfPipe
+from ...runtime.sockets import SocketConnection, SocketPool, describe_error, tune
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
 from .failures import ALL_BUSY, NEVER_SENT, UNREADABLE
 from .http2 import Broken, Call, Http2, packed
@@ -50,7 +50,7 @@ class NothingSent(OSError):
     """The kernel took nothing of what was to be sent."""
 
 
-class Line(SocketLine):
+class Line(SocketConnection):
     """One connection, used by one thread at a time."""
 
     __slots__ = ("_interest", "_is_plain", "_poll", "answered_at", "http2")
@@ -78,7 +78,7 @@ class Line(SocketLine):
             pass
         except OSError as error:
             if self._is_plain:
-                raise NothingSent(told(error)) from None
+                raise NothingSent(describe_error(error)) from None
             raise
         while left:
             self._sleep(select.POLLOUT, ends_at)
@@ -162,12 +162,12 @@ class Connection(SocketPool[Line]):
             self._finish(line, call, started + timeout)
             line.used_at = monotonic()
         except BaseException:
-            self._lose(line)
+            self._discard(line)
             raise
         if line.http2.is_ending or self._closed:
-            self._lose(line)
+            self._discard(line)
         else:
-            self._put(line)
+            self._give_back(line)
             self._close_surplus()
         if call.failure is not None:
             raise call.failure
@@ -203,7 +203,7 @@ class Connection(SocketPool[Line]):
         except Broken as broken:
             raise no_grpc(self._member, line.http2, broken) from None
         except OSError as error:
-            raise Failed("UNAVAILABLE", f"the connection broke: {told(error)}") from None
+            raise Failed("UNAVAILABLE", f"the connection broke: {describe_error(error)}") from None
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -213,8 +213,8 @@ class Connection(SocketPool[Line]):
         try:
             return Stream(self, line, metadata, timeout)
         except OSError as error:
-            self._lose(line)
-            raise Failed(NEVER_SENT, f"no stream could be begun: {told(error)}") from None
+            self._discard(line)
+            raise Failed(NEVER_SENT, f"no stream could be begun: {describe_error(error)}") from None
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -224,15 +224,15 @@ class Connection(SocketPool[Line]):
             try:
                 line = self._idle.pop()
             except IndexError:
-                if urgent and len(self._taken) >= self._most:
+                if urgent and len(self._taken) >= self._size_max:
                     return self._opened_beyond(seconds)
                 try:
-                    return self._wait_for_one(seconds)
-                except Refused as trouble:
+                    return self._wait_for_connection(seconds)
+                except NotApplied as trouble:
                     raise Failed(ALL_BUSY, str(trouble)) from None
             if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
                 return line
-            self._lose(line)
+            self._discard(line)
 
     def _opened_beyond(self, seconds: float) -> Line:
         line = self._open(seconds)
@@ -295,8 +295,8 @@ class Connection(SocketPool[Line]):
                 return connecting
         raise not_connected(member, trouble)
 
-    def _all_busy(self) -> Refused:
-        return Refused(f"all {self._most} connections to {self._member.endpoint} are busy")
+    def _all_busy(self) -> NotApplied:
+        return NotApplied(f"all {self._size_max} connections to {self._member.endpoint} are busy")
 
 
 class Stream:
@@ -307,7 +307,7 @@ class Stream:
         self._line = line
         self._timeout = timeout
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._bell = Bell()
+        self._bell = SelfPipe()
         self._poll = select.poll()
         self._poll.register(self._bell.fileno(), select.POLLIN)
         self._poll.register(line.fileno(), select.POLLIN)
@@ -370,5 +370,5 @@ class Stream:
 
     def close(self) -> None:
         """By the one who reads."""
-        self._connection._lose(self._line)
+        self._connection._discard(self._line)
         self._bell.close()

@@ -11,9 +11,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...drivers.patience import connect_seconds
-from ..sockets import HARD_CLOSE, told
-from ..sockets_asyncio import give_to_loop, reach
+from ...runtime.connect_timeout import connect_seconds
+from ...runtime.sockets import HARD_CLOSE, describe_error
+from ...runtime.sockets_asyncio import give_to_loop, open_socket
 from .calls import KEEP_ALIVE, METHODS, WATCH, Failed, Metadata, Method, decoded
 from .failures import ALL_BUSY, NEVER_SENT, UNREADABLE, UNUSABLE
 from .http2 import Broken, Call, Http2, packed
@@ -126,7 +126,7 @@ class Line(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        why = closed_by_server(self.http2) if error is None else told(error)
+        why = closed_by_server(self.http2) if error is None else describe_error(error)
         self._end(Failed("UNAVAILABLE", f"the connection broke: {why}"))
 
     def _tell(self, calls: list[Call]) -> None:
@@ -333,7 +333,7 @@ class Connection:
         member, made, within = self._member, None, connect_seconds(timeout)
         try:
             async with asyncio.timeout(within):
-                connected = await reach(member.host, member.port, timeout)
+                connected = await open_socket(member.host, member.port, timeout)
                 made = Line(member, connected, self._changed)
                 await give_to_loop(connected, made, member.protection, member.host)
                 if member.protection is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import NamedTuple
 
-from ..sockets import told
+from ...runtime.sockets import describe_error
 from .calls import Failed
 from .failures import NEVER_SENT, UNUSABLE
 from .http2 import Broken, Http2
@@ -45,16 +45,18 @@ def not_connected(member: Member, error: Exception) -> Failed:
         ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         return Failed(
             NEVER_SENT if ended else UNUSABLE,
-            f"no TLS with {member.endpoint} ({error.reason or told(error)}): is it a server without TLS?",
+            f"no TLS with {member.endpoint} ({error.reason or describe_error(error)}):"
+            " is it a server without TLS?",
         )
     if member.protection is not None and isinstance(error, ConnectionResetError):
         # What it had to say of our greeting was lost with the connection.
         return Failed(
-            NEVER_SENT, f"no TLS with {member.endpoint} ({told(error)}): is it a server without TLS?"
+            NEVER_SENT,
+            f"no TLS with {member.endpoint} ({describe_error(error)}): is it a server without TLS?",
         )
     if isinstance(error, TimeoutError):
         return Failed(NEVER_SENT, f"no answer from {member.endpoint} in time: is it etcd, and not stopped?")
-    return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {told(error)}")
+    return Failed(NEVER_SENT, f"no connection to {member.endpoint}: {describe_error(error)}")
 
 
 def check_protocol(member: Member, chosen: str | None) -> None:

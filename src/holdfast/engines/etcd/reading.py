@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ...errors import EngineUnavailable
 from ...protocols.tickets.payload import decode_note, decode_settings, decode_ticket, decode_value
-from ...rules.record import Ended, StoredValue
-from ...rules.tickets import Settings, Stand, Ticket, ordered, token_at
+from ...rules.record import StoredValue, Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, ordered, token_at
 from . import wire_pb2 as wire
 from .keys import KIND, LIMIT, TICKETS, VALUE
 
@@ -70,7 +70,7 @@ def tells_an_end(note: bytes) -> bool:
         return True
 
 
-def stand_told(folder: bytes, responses: Iterable[wire.ResponseOp]) -> Stand:
+def stand_told(folder: bytes, responses: Iterable[wire.ResponseOp]) -> LockView:
     """``stand_of``, and how many tickets more there are where only some were asked for."""
     responses = list(responses)
     stand = stand_of(folder, kvs_of(responses))
@@ -79,12 +79,12 @@ def stand_told(folder: bytes, responses: Iterable[wire.ResponseOp]) -> Stand:
     return stand._replace(unlisted=count - len(stand.tickets)) if count > len(stand.tickets) else stand
 
 
-def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:
+def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> LockView:
     """What stands in a name's folder. A key outside of it is the note about the attempt asked about."""
     kind: wire.KeyValue | None = None
-    limit: Settings | None = None
+    limit: LockConfig | None = None
     value: StoredValue | None = None
-    note: Ended | None = None
+    note: Tombstone | None = None
     tickets: dict[bytes, Ticket] = {}
     start = len(folder)
     for kv in kvs:
@@ -99,7 +99,7 @@ def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:
             limit = decode_settings(kv.value)
         elif rest == VALUE:
             value = decode_value(kv.value)
-    return Stand(
+    return LockView(
         settings=None if kind is None else _settings(kind.value, limit),
         tickets=ordered(tuple(tickets.values())),
         value=value,
@@ -108,7 +108,7 @@ def stand_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> Stand:
     )
 
 
-def _settings(kind: bytes, limit: Settings | None) -> Settings:
+def _settings(kind: bytes, limit: LockConfig | None) -> LockConfig:
     if limit is not None:
         return limit
     decoded = decode_settings(kind[:-1] + b",0,0]")

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 from typing import Final
 
-from ...drivers.clock import wall_seconds
+from ...runtime.clock import wall_seconds
 from . import wire_pb2 as wire
 from .conversation import Conversation
 from .failures import LeaseThere

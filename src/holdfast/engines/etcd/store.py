@@ -8,8 +8,15 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from ...core.ops import Refused, Unknown
-from ...protocols.tickets.ops import (
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...protocols.tickets.payload import (
+    decode_note,
+    encode_note,
+    encode_settings,
+    encode_ticket,
+    encode_value,
+)
+from ...protocols.tickets.store import (
     Enter,
     Evict,
     Exchange,
@@ -30,15 +37,8 @@ from ...protocols.tickets.ops import (
     SetValue,
     Take,
 )
-from ...protocols.tickets.payload import (
-    decode_note,
-    encode_note,
-    encode_settings,
-    encode_ticket,
-    encode_value,
-)
-from ...rules.record import RETENTION_SECONDS, Ended
-from ...rules.tickets import Settings, Stand, Ticket, find, token_at
+from ...rules.record import RETENTION_SECONDS, Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
 from .conversation import Conversation
@@ -134,7 +134,7 @@ class EtcdStore:
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
         except LeaseMissing:
-            raise Refused("the session ended as soon as it had begun") from None
+            raise NotApplied("the session ended as soon as it had begun") from None
         return Opened(lease, seconds, fresh)
 
     async def _keep(self, op: Keep) -> Kept:
@@ -147,7 +147,7 @@ class EtcdStore:
             terms = {response.header.raft_term for response in heard if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
                 return self._kept(op, heard, read)
-        raise Unknown("etcd changes its leader again and again")
+        raise OutcomeUnknown("etcd changes its leader again and again")
 
     def _patience(self, op: Keep) -> float:
         """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
@@ -177,7 +177,7 @@ class EtcdStore:
 
     # --- tickets --------------------------------------------------------------------------------
 
-    async def _enter(self, op: Enter) -> Stand:
+    async def _enter(self, op: Enter) -> LockView:
         ticket = op.ticket
         nonce = ticket.nonce.encode()
         draft = self._draft(op)
@@ -206,7 +206,7 @@ class EtcdStore:
             stand = stand_told(draft.folder, answer.responses)
             return stand._replace(settings=stand.settings or draft.settings, newest=newest)
         mine = Ticket(revision, newest, *ticket[2:11], Handle(key, revision, revision))
-        return Stand(draft.settings, (mine,), None, newest)
+        return LockView(draft.settings, (mine,), None, newest)
 
     def _draft(self, op: Enter) -> Draft:
         """What is the same for every attempt of this kind at this name."""
@@ -222,14 +222,14 @@ class EtcdStore:
             self._drafts[which] = draft
         return draft
 
-    async def _completed(self, name: str, stand: Stand, ticket: Ticket) -> Stand:
+    async def _completed(self, name: str, stand: LockView, ticket: Ticket) -> LockView:
         """Where our ticket was there already, the one before it is wanted too."""
         mine = find(stand.tickets, ticket.nonce)
         if ticket.kind != "lock" or mine is None or mine is stand.tickets[0]:
             return stand
         return await self._look(Look(name, ticket.nonce, "lock", mine.place))
 
-    async def _look(self, op: Look) -> Stand:
+    async def _look(self, op: Look) -> LockView:
         folder = self.keys.folder(op.name)
         compare, still = [], []
         if op.kind != "lock":
@@ -272,7 +272,7 @@ class EtcdStore:
         return Removed(False, await self._read_note(ReadNote(op.nonce)))
 
     async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
-        said = encode_note(Ended(nonce, "withdrawn", "", 0.0))
+        said = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
         acts = [delete(key), put(note, said, session)]
         try:
             answer = await self._call("Txn", txn([absent(note)], acts, [delete(key), get(note)]))
@@ -287,20 +287,20 @@ class EtcdStore:
         """One by one: whoever has gone meanwhile is not among them."""
         evicted: list[str] = []
         for ticket in op.tickets:
-            said = encode_note(Ended(ticket.nonce, "broken", op.reason, 0.0))
+            said = encode_note(Tombstone(ticket.nonce, "broken", op.reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
             kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
             acts = [delete(ticket.handle.key), put(note, said, kept)]
             there = created_at(ticket.handle.key, ticket.handle.created)
             try:
                 answer = await self._kept_txn([there], acts)
-            except Refused as refusal:
-                raise Unknown(f"some of them: {refusal}") if evicted else refusal from None
+            except NotApplied as refusal:
+                raise OutcomeUnknown(f"some of them: {refusal}") if evicted else refusal from None
             if answer.succeeded:
                 evicted.append(ticket.nonce)
         return tuple(evicted)
 
-    async def _read_note(self, op: ReadNote) -> Ended | None:
+    async def _read_note(self, op: ReadNote) -> Tombstone | None:
         """Ours as the one who has the ticket; or, of an attempt of ours, as the one who made it."""
         keys = {self.keys.note(op.nonce, self.client): None, self.keys.note(op.nonce): None}
         answer = await self._call("Txn", txn([], [get(key) for key in keys], []))
@@ -356,7 +356,7 @@ class EtcdStore:
         answer = await self._kept_txn([created_at(handle.key, handle.created)], acts)
         return bool(answer.succeeded)
 
-    async def _set_limit(self, op: SetLimit) -> Stand | None:
+    async def _set_limit(self, op: SetLimit) -> LockView | None:
         folder = self.keys.folder(op.name)
         new, seen = op.settings, op.seen
         says = kind_bytes(new.kind, new.declared)
@@ -381,13 +381,13 @@ class EtcdStore:
             return await self._call("Txn", txn(compare, acts, []))
         except LeaseMissing:
             self._retention.doubt()
-            raise Refused("a lease that keeps things for a while was missing") from None
+            raise NotApplied("a lease that keeps things for a while was missing") from None
 
-    async def _names(self, op: Names) -> list[tuple[str, Stand]]:
+    async def _names(self, op: Names) -> list[tuple[str, LockView]]:
         try:
             kvs = await self._pages(*self.keys.beginning_with(op.prefix))
         except Compacted:
-            raise Refused("etcd was compacted while it was read") from None
+            raise NotApplied("etcd was compacted while it was read") from None
         by_name: dict[str, list[wire.KeyValue]] = {}
         for kv in kvs:
             name, _ = self.keys.name_of(kv.key)
@@ -423,6 +423,6 @@ class EtcdStore:
         return ended, living
 
 
-def _as_declared(settings: Settings) -> bool:
+def _as_declared(settings: LockConfig) -> bool:
     """Then nothing needs to be kept beside what the name is."""
     return settings.limit == settings.declared and not settings.seated

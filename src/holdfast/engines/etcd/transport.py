@@ -7,13 +7,13 @@ import threading
 from _thread import start_new_thread
 from typing import Any, Final
 
-from ...core.ops import Refused, Unknown
-from ...drivers.adapter import Hooks
-from ...drivers.threads import Mailbox
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import Arm, Retire, StoreOp
-from .. import scripts
+from ...protocols.tickets import TicketClient
+from ...protocols.tickets.store import Arm, Retire, StoreOp
+from ...runtime import trampoline
+from ...runtime.wakeups import ThreadWakeup
 from . import wire_pb2 as wire
 from .calls import Failed, Send
 from .conversation import Conversation
@@ -40,7 +40,9 @@ PAUSE_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 class EtcdThreads:
     """The store of one client."""
 
-    def __init__(self, options: Options, keys: Keys, hooks: Hooks, desk: Desk, scope: str) -> None:
+    def __init__(
+        self, options: Options, keys: Keys, hooks: AdapterContext, desk: TicketClient, scope: str
+    ) -> None:
         self._options = options
         self._hooks = hooks
         self._scope = scope
@@ -72,7 +74,7 @@ class EtcdThreads:
 
     def run(self, script: Any) -> Any:
         """A script of the store: what it awaits is sent."""
-        return scripts.run(script, self._send)
+        return trampoline.run(script, self._send)
 
     @staticmethod
     def _send(op: Send) -> Any:
@@ -96,7 +98,7 @@ class EtcdThreads:
             self._talk.timeout = min(self._talk.timeout, CLOSE_SECONDS)
             try:
                 self.run(self._store.script(Retire(leases)))
-            except (Refused, Unknown, EngineUnavailable) as trouble:
+            except (NotApplied, OutcomeUnknown, EngineUnavailable) as trouble:
                 log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
         self._watcher.close()
         for connection in self._talk.close():
@@ -113,7 +115,7 @@ class Watcher:
     """The stream of watches of one client, and the thread that reads it."""
 
     def __init__(
-        self, store: EtcdThreads, keys: Keys, hooks: Hooks, talk: Conversation, inbox: Inbox
+        self, store: EtcdThreads, keys: Keys, hooks: AdapterContext, talk: Conversation, inbox: Inbox
     ) -> None:
         self._store = store
         self._hooks = hooks
@@ -130,14 +132,14 @@ class Watcher:
 
     def arm(self, op: Arm) -> None:
         self.listen()
-        confirmed = Mailbox()
+        confirmed = ThreadWakeup()
         self._send(self._watches.arm(op, confirmed.post))
         if confirmed.wait(self._talk.timeout):
             return
         if self._watches.refusal:
             raise EngineUnavailable(f"etcd does not let us watch: {told_by_server(self._watches.refusal)}")
         self._talk.doubt(self._followed)
-        raise Refused("etcd did not confirm in time that it watches")
+        raise NotApplied("etcd did not confirm in time that it watches")
 
     def disarm(self, nonce: str) -> None:
         self._send(self._watches.disarm(nonce))
@@ -162,7 +164,7 @@ class Watcher:
                 self._failures += 1
                 try:
                     self._follow()
-                except (Refused, Unknown, EngineUnavailable, TokenExpired) as trouble:
+                except (NotApplied, OutcomeUnknown, EngineUnavailable, TokenExpired) as trouble:
                     log.debug("holdfast: the watch of etcd ended: %s", trouble)
         except Exception:
             log.exception("holdfast: the watch of etcd ended; who waits looks by itself from now on")

@@ -7,13 +7,13 @@ import contextlib
 import logging
 from typing import Any
 
-from ...core.ops import Refused, Unknown
-from ...drivers.adapter import Hooks
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import Arm, Retire, StoreOp
-from .. import scripts
-from ..turns_asyncio import Turns
+from ...protocols.tickets import TicketClient
+from ...protocols.tickets.store import Arm, Retire, StoreOp
+from ...runtime import trampoline
+from ...runtime.concurrency_limit import ConcurrencyLimit
 from . import wire_pb2 as wire
 from .calls import Failed, Send
 from .conversation import Conversation
@@ -35,7 +35,9 @@ log = logging.getLogger("holdfast")
 class EtcdAsyncio:
     """The store of one client in one loop."""
 
-    def __init__(self, options: Options, keys: Keys, hooks: Hooks, desk: Desk, scope: str) -> None:
+    def __init__(
+        self, options: Options, keys: Keys, hooks: AdapterContext, desk: TicketClient, scope: str
+    ) -> None:
         self._options = options
         self._hooks = hooks
         self._scope = scope
@@ -44,7 +46,7 @@ class EtcdAsyncio:
         self._inbox = Inbox(desk, self._store, hooks)
         self._watcher = Watcher(self, keys, hooks, self._talk, self._inbox)
         self._talk.switched = self._switched
-        self._turns = Turns()
+        self._turns = ConcurrencyLimit()
         self._ending: set[asyncio.Task[None]] = set()
         """Connections that have yet to be closed."""
         self._closed = False
@@ -72,11 +74,11 @@ class EtcdAsyncio:
 
     async def run(self, script: Any) -> Any:
         """A script of the store: what it awaits is sent."""
-        return await scripts.run_in_loop(script, self._send)
+        return await trampoline.run_in_loop(script, self._send)
 
     async def _send(self, op: Send) -> Any:
         """A cancellation ends the waiting, not the call: what has been sent has been sent."""
-        async with self._turns.turn(op.urgent):
+        async with self._turns.permit(op.urgent):
             if self._talk.is_given_up(op.connection) and not self._closed:
                 raise Failed(NEVER_SENT, "it was given up meanwhile")  # while we waited for our turn
             return await self._call(op)
@@ -104,7 +106,7 @@ class EtcdAsyncio:
         if leases:
             try:
                 await self.run(self._store.script(Retire(leases)))
-            except (Refused, Unknown, EngineUnavailable) as trouble:
+            except (NotApplied, OutcomeUnknown, EngineUnavailable) as trouble:
                 log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
         connections = self._talk.close()
         await asyncio.gather(*self._ending, *(connection.close() for connection in connections))
@@ -120,7 +122,7 @@ class Watcher:
     """The stream of watches of one client, and the task that reads it."""
 
     def __init__(
-        self, store: EtcdAsyncio, keys: Keys, hooks: Hooks, talk: Conversation, inbox: Inbox
+        self, store: EtcdAsyncio, keys: Keys, hooks: AdapterContext, talk: Conversation, inbox: Inbox
     ) -> None:
         self._store = store
         self._hooks = hooks
@@ -146,7 +148,7 @@ class Watcher:
                 told = told_by_server(self._watches.refusal)
                 raise EngineUnavailable(f"etcd does not let us watch: {told}") from None
             self._talk.doubt(self._followed)
-            raise Refused("etcd did not confirm in time that it watches") from None
+            raise NotApplied("etcd did not confirm in time that it watches") from None
 
     def disarm(self, nonce: str) -> None:
         self._send(self._watches.disarm(nonce))
@@ -166,7 +168,7 @@ class Watcher:
             self._failures += 1
             try:
                 await self._follow()
-            except (Refused, Unknown, EngineUnavailable, TokenExpired) as trouble:
+            except (NotApplied, OutcomeUnknown, EngineUnavailable, TokenExpired) as trouble:
                 log.debug("holdfast: the watch of etcd ended: %s", trouble)
             except Exception:
                 log.exception("holdfast: the watch of etcd ended; who waits looks by itself from now on")

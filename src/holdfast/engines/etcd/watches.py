@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ...protocols.tickets.ops import EVERYTHING, Arm
+from ...protocols.tickets.store import EVERYTHING, Arm
 from . import wire_pb2 as wire
 from .keys import LIMIT, TICKETS, Keys, end_of
 from .reading import mail_of, tells_an_end

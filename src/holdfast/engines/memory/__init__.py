@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
@@ -44,7 +44,7 @@ class MemoryEngine:
     """One named space of this process."""
 
     linger = 0.0
-    lasting = False
+    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, url: URL, namespace: str) -> None:
@@ -52,10 +52,10 @@ class MemoryEngine:
         self._name = url.hosts
         self._namespace = namespace
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return LocalThreads(MemoryStore(space(self._name), self._namespace, hooks), hooks)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..local_asyncio import LocalAsyncio
 
         return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...drivers.adapter import Hooks, Steps
-from ...drivers.clock import boottime, wall_us
-from ...drivers.forks import tell_when_forked
+from ...engine_api import AdapterContext, Steps
 from ...rules.record import EMPTY, Record, is_idle
 from ...rules.requests import Inspect, Reply, Request, Snapshot, Wake
 from ...rules.transitions import apply, apply_in_order
+from ...runtime.clock import boottime, wall_us
+from ...runtime.forks import register_after_fork
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +25,7 @@ class Space:
 
     def __init__(self) -> None:
         self._begin()
-        tell_when_forked(self, first=True)
+        register_after_fork(self, first=True)
 
     def _begin(self) -> None:
         self.id = secrets.token_hex(8)
@@ -58,9 +58,9 @@ class MemoryStore:
 
     __slots__ = ("_client", "_namespace", "_space")
 
-    hearing = None
+    notification_reader = None
 
-    def __init__(self, space: Space, namespace: str, hooks: Hooks) -> None:
+    def __init__(self, space: Space, namespace: str, hooks: AdapterContext) -> None:
         self._space = space
         self._namespace = namespace
         self._client = hooks.client
@@ -93,7 +93,7 @@ class MemoryStore:
             space.wake(step.wake)
         return [step.reply for step in done]
 
-    def tend(self, steps: Steps) -> list[Reply]:
+    def renew_batch(self, steps: Steps) -> list[Reply]:
         return [self.apply(name, request) for name, request in steps]
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:

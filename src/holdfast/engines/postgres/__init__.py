@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Engine, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, Engine, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
@@ -66,17 +66,17 @@ class PostgresEngine:
     """One database, and one namespace in it."""
 
     linger = LINGER_SECONDS
-    lasting = False
+    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, target: Target, namespace: str, shown: str) -> None:
         self.url = shown
         self._ground = Ground(target, namespace)
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return PostgresThreads(self._ground, hooks)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from .asyncio import PostgresAsyncio
 
         return PostgresAsyncio(self._ground, hooks)

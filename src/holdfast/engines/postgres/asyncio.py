@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import Any
 
-from ...drivers.adapter import Hooks, Steps
-from ...drivers.clock import boottime
+from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
+from ...runtime.clock import boottime
 from .ears import Ears
 from .ground import COMMAND_LINKS, Ground
 from .link import READABLE, Link
@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast")
 class PostgresAsyncio:
     """One client's view of the table."""
 
-    def __init__(self, ground: Ground, hooks: Hooks) -> None:
+    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
         self._ground = ground
         self._io_timeout = hooks.io_timeout
         self._statements = Statements(ground.target.schema, ground.namespace)
@@ -54,11 +54,11 @@ class PostgresAsyncio:
         result = await self._commands.perform(self._statements.apply_in_order(steps, stop_when_refused))
         return replies_of(answer_of(result), [request for _, request in steps])
 
-    async def tend(self, steps: Steps) -> list[Reply]:
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
         replies: dict[int, Reply] = {}
         for batch in batches(steps):
             asked = [step for _, step in batch]
-            result = await self._keeping.perform(self._statements.tend(asked))
+            result = await self._keeping.perform(self._statements.renew_batch(asked))
             answered = replies_of(answer_of(result), [request for _, request in asked])
             replies.update(zip([place for place, _ in batch], answered, strict=True))
         return [replies[place] for place in range(len(steps))]

@@ -6,10 +6,10 @@ import contextlib
 
 from psycopg.pq.abc import PGresult
 
-from ...core.ops import Refused, Troubled
-from ...drivers.clock import boottime
-from ...drivers.patience import connect_seconds
+from ...core.effects import NotApplied, TransientError
 from ...errors import EngineUnavailable
+from ...runtime.clock import boottime
+from ...runtime.connect_timeout import connect_seconds
 from .failures import TRIES, Again, can_go_on, cannot_begin, verdict
 from .greeting import greet
 from .ground import Ground
@@ -62,13 +62,13 @@ class Commands:
         """Connected, greeted, with our functions in place. Nothing has been asked of it yet."""
         attempts = self._ground.target.attempts(self._io_timeout)
         within = connect_seconds(self._io_timeout) / len(attempts)
-        failure: Exception = Refused("there is no server to connect to")
+        failure: Exception = NotApplied("there is no server to connect to")
         for number, conninfo in enumerate(attempts):
             now = boottime()
             share = max(ends_at - now, 0.0) / (len(attempts) - number)
             try:
                 return self._open_one(conninfo, now + share, within)
-            except (Troubled, EngineUnavailable) as error:
+            except (TransientError, EngineUnavailable) as error:
                 failure = error
         raise failure
 

@@ -78,7 +78,7 @@ class Ears:
         self._looks[request.nonce] = looks + 1
         soon = min(FIRST_LOOK_SECONDS * LOOKS_GROW ** min(looks, 50), LONGEST_LOOK_SECONDS)
         soon *= 1 + min(reply.position, FURTHER_BACK)
-        return reply if reply.look_in <= soon else reply._replace(look_in=soon)
+        return reply if reply.poll_after <= soon else reply._replace(poll_after=soon)
 
     def forget(self, nonce: str) -> None:
         self._looks.pop(nonce, None)

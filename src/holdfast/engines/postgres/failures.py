@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.ops import Refused, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
 from .link import LinkLost, ServerError
 
@@ -66,11 +66,11 @@ LOGIN_REFUSED: Final = (
 """libpq has no code for why a connection was refused, only the text."""
 
 
-class Again(Refused):
+class Again(NotApplied):
     """It met another statement: the next try may not."""
 
 
-class NotInstalled(Refused):
+class NotInstalled(NotApplied):
     """What we call is not there, or not any more: it is installed with the next connection."""
 
 
@@ -79,16 +79,16 @@ def verdict(error: Exception, io_timeout: float) -> Exception:
     if isinstance(error, ServerError):
         return _refused(error.sqlstate, error.message)
     if isinstance(error, LinkLost):
-        return Unknown(f"the connection to PostgreSQL was lost: {error}")
+        return OutcomeUnknown(f"the connection to PostgreSQL was lost: {error}")
     if isinstance(error, TimeoutError):
-        return Unknown(f"PostgreSQL did not answer in {io_timeout:g} s")
+        return OutcomeUnknown(f"PostgreSQL did not answer in {io_timeout:g} s")
     return error
 
 
 def _refused(code: str, message: str) -> Exception:
     """A statement was refused. Its transaction is undone, unless the connection went with it."""
     if code.startswith(MAY_HAVE_HAPPENED):
-        return Unknown(f"PostgreSQL ended the connection: {message} ({code})")
+        return OutcomeUnknown(f"PostgreSQL ended the connection: {message} ({code})")
     if code in NOT_INSTALLED:
         return NotInstalled(
             f"something of Holdfast's is not in the database, `holdfast init` makes it: {message} ({code})"
@@ -96,14 +96,14 @@ def _refused(code: str, message: str) -> Exception:
     if code in TRY_AGAIN:
         return Again(f"PostgreSQL refused: {TRY_AGAIN[code]} ({code}: {message})")
     if code in MAY_PASS:
-        return Refused(f"PostgreSQL refused: {MAY_PASS[code]} ({code}: {message})")
+        return NotApplied(f"PostgreSQL refused: {MAY_PASS[code]} ({code}: {message})")
     why = FINAL.get(code, "it is not what Holdfast expects")
     return EngineUnavailable(f"PostgreSQL cannot be used: {why} ({code}: {message})")
 
 
 def can_go_on(verdict: Exception) -> bool:
     """Whether the connection is good for more. A server that refuses for good may be the wrong one now."""
-    return isinstance(verdict, Refused) and not isinstance(verdict, NotInstalled)
+    return isinstance(verdict, NotApplied) and not isinstance(verdict, NotInstalled)
 
 
 def cannot_begin(error: Exception, seconds: float, where: str = "the server") -> Exception:
@@ -124,11 +124,11 @@ def _beginning(error: Exception, seconds: float, where: str) -> Exception:
         if any(each in message for each in LOGIN_REFUSED):
             hint = _tls_hint(message)
             return EngineUnavailable(f"PostgreSQL refuses the connection: {message}{hint}")
-        return Refused(f"PostgreSQL cannot be reached: {message}")
+        return NotApplied(f"PostgreSQL cannot be reached: {message}")
     if isinstance(error, TimeoutError):
-        return Refused(f"{where} did not answer in {seconds:.3g} s: is it PostgreSQL, and not stopped?")
+        return NotApplied(f"{where} did not answer in {seconds:.3g} s: is it PostgreSQL, and not stopped?")
     found = verdict(error, seconds)
-    return Refused(str(found)) if isinstance(found, Unknown) else found
+    return NotApplied(str(found)) if isinstance(found, OutcomeUnknown) else found
 
 
 def _tls_hint(message: str) -> str:

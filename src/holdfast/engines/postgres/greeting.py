@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from ...core.ops import Refused
+from ...core.effects import NotApplied
 from ...errors import EngineUnavailable
 from .failures import NOT_INSTALLED
 from .link import Link, ServerError, Waits
@@ -35,7 +35,7 @@ def greet(link: Link, target: Target, io_timeout: float) -> Waits[str]:
         source, backend, standby = yield from _hello(link, target.schema)
     if standby:
         # It may pass: where a server failed, its standby is promoted in a moment.
-        raise Refused("PostgreSQL is read-only: the server is a standby that was not promoted")
+        raise NotApplied("PostgreSQL is read-only: the server is a standby that was not promoted")
     link.pooled = target.pooler == "yes" or (target.pooler == "auto" and backend != link.backend)
     if not link.pooled:
         yield from link.call(_settings(io_timeout))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...core.ops import Refused, Troubled
-from ...drivers.clock import boottime
+from ...core.effects import NotApplied, TransientError
 from ...errors import EngineUnavailable
+from ...runtime.clock import boottime
 from .failures import cannot_begin
 from .greeting import install
 from .link import Link, LinkLost, ServerError
@@ -16,7 +16,7 @@ __all__ = ["install_now"]
 
 def install_now(target: Target, io_timeout: float) -> bool:
     """On the first server that lets us, also what is missing of it; False: all was there already."""
-    failure: Exception = Refused("there is no server to connect to")
+    failure: Exception = NotApplied("there is no server to connect to")
     for conninfo in target.attempts(io_timeout):
         ends_at = boottime() + io_timeout
         link = Link(conninfo)
@@ -28,6 +28,6 @@ def install_now(target: Target, io_timeout: float) -> bool:
             failure.__cause__ = error
         finally:
             link.close()
-    if isinstance(failure, Troubled):
+    if isinstance(failure, TransientError):
         raise EngineUnavailable(str(failure)) from failure
     raise failure

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
-from ..looking import Looks
+from ...runtime.adaptive_spin import AdaptiveSpin
 from .statements import Call
 from .target import Conninfo
 
@@ -95,7 +95,7 @@ class Link:
         """So many notifications were none of ours."""
         self.readable: select.poll | None = None
         """Waits for something to read, once connected: made once, for every statement needs it."""
-        self.looks = Looks()
+        self.looks = AdaptiveSpin()
 
     def __repr__(self) -> str:
         return f"<Link {self._pg.status}>"

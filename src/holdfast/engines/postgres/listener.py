@@ -8,8 +8,8 @@ import select
 import threading
 from typing import Any, Final, Protocol
 
-from ...drivers.clock import boottime
-from ...drivers.ending import wait_for_end
+from ...runtime.clock import boottime
+from ...runtime.thread_join import join_thread
 from .link import READABLE, Link
 from .listening import Listening, Need, Open, Perform, Rest, Run
 from .pool import run
@@ -59,7 +59,7 @@ class Listener:
             self._closed = True
             if self._bell is not None:
                 os.write(self._bell[1], b"!")
-        wait_for_end(self._thread, CLOSE_SECONDS)
+        join_thread(self._thread, CLOSE_SECONDS)
 
     def forked(self) -> None:
         """In the child: the thread is the parent's."""

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
-from ...core.ops import Troubled
+from ...core.effects import TransientError
 from ...errors import EngineUnavailable
 from .ears import Ears
 from .link import Link, LinkLost, ServerError, Waits
@@ -77,7 +77,7 @@ def listening(ears: Ears, statements: Statements, client: str) -> Listening:
             link = yield Open()
             yield from _listen(link, ears, statements, channel_of(client))
             pause = FIRST_PAUSE_SECONDS
-        except (Troubled, EngineUnavailable, LinkLost, ServerError, TimeoutError) as error:
+        except (TransientError, EngineUnavailable, LinkLost, ServerError, TimeoutError) as error:
             log.debug("holdfast: wake-ups are not heard: %s", error)
             ears.end()
             yield Rest(pause)

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from psycopg.pq.abc import PGresult
 
-from ...core.ops import Refused
-from ...drivers.clock import boottime
+from ...core.effects import NotApplied
+from ...runtime.clock import boottime
 from .failures import TRIES, Again, can_go_on, verdict
 from .link import READABLE, WRITABLE, Link, Waits
 from .statements import Call
@@ -215,13 +215,13 @@ class LoopPool:
         self._lines.add(line)
         if self._closed:
             self._drop(line)
-            raise Refused("this client is closed")
+            raise NotApplied("this client is closed")
         return line
 
     async def _wait(self, ends_at: float) -> Line | None:
         """For a connection, or (None) for room to open one."""
         if self._closed:
-            raise Refused("this client is closed")
+            raise NotApplied("this client is closed")
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[Line | None] = loop.create_future()
         timer = loop.call_later(max(ends_at - boottime(), 0.0), _give_up, turn)
@@ -277,4 +277,4 @@ class LoopPool:
 
 def _give_up(turn: asyncio.Future[Line | None]) -> None:
     if not turn.done():
-        turn.set_exception(Refused("all connections to PostgreSQL are in use, and none answers"))
+        turn.set_exception(NotApplied("all connections to PostgreSQL are in use, and none answers"))

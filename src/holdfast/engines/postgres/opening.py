@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from ...core.ops import Refused, Troubled
-from ...drivers.clock import boottime
-from ...drivers.patience import connect_seconds
+from ...core.effects import NotApplied, TransientError
 from ...errors import EngineUnavailable
+from ...runtime.clock import boottime
+from ...runtime.connect_timeout import connect_seconds
 from .failures import cannot_begin
 from .greeting import greet
 from .ground import Ground
@@ -28,14 +28,14 @@ class Opener:
 
     async def open_link(self, ends_at: float) -> Link:
         """Connected, greeted, with our functions in place. Nothing has been asked of it yet."""
-        failure: Exception = Refused("there is no server to connect to")
+        failure: Exception = NotApplied("there is no server to connect to")
         hosts = self._ground.target.attempts(self._io_timeout)
         for number, host in enumerate(hosts):
             now = boottime()
             share = now + max(ends_at - now, 0.0) / (len(hosts) - number)
             try:
                 return await self._open_host(host, share, connect_seconds(self._io_timeout) / len(hosts))
-            except (Troubled, EngineUnavailable) as error:
+            except (TransientError, EngineUnavailable) as error:
                 failure = error
         raise failure
 
@@ -44,14 +44,14 @@ class Opener:
             async with asyncio.timeout(min(max(ends_at - boottime(), 0.0), within)):
                 addresses = await resolved(host)
         except TimeoutError:
-            raise Refused("the name of the server was not found in time") from None
-        failure: Exception = Refused("the server has no address")
+            raise NotApplied("the name of the server was not found in time") from None
+        failure: Exception = NotApplied("the server has no address")
         for number, conninfo in enumerate(addresses):
             now = boottime()
             share = now + max(ends_at - now, 0.0) / (len(addresses) - number)
             try:
                 return await self._open_one(conninfo, share, within / len(addresses))
-            except (Troubled, EngineUnavailable) as error:
+            except (TransientError, EngineUnavailable) as error:
                 failure = error
         raise failure
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for the threads of a client, one for each statement: see ``engines/pool.py``."""
+"""Connections to PostgreSQL for the threads of a client, one for each statement: see ``runtime/pool.py``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import select
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...core.ops import Refused
-from ...drivers.clock import boottime
-from .. import pool
-from ..looking import Looks
+from ...core.effects import NotApplied
+from ...runtime import pool
+from ...runtime.adaptive_spin import AdaptiveSpin
+from ...runtime.clock import boottime
 from .link import READABLE, Link, Waits
 
 __all__ = ["Pool", "run", "wait_for"]
@@ -26,7 +26,7 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
             if poll is None:
                 poll = select.poll()
                 poll.register(link.fileno, want)
-            elif link.looks.look(poll):
+            elif link.looks.spin_poll(poll):
                 want = waits.send(None)
                 continue
             left = ends_at - boottime()
@@ -40,7 +40,7 @@ def run(link: Link, waits: Waits[T], ends_at: float) -> T:
         waits.close()
 
 
-def wait_for(link: Link, want: int, ends_at: float, looks: Looks | None) -> bool:
+def wait_for(link: Link, want: int, ends_at: float, looks: AdaptiveSpin | None) -> bool:
     """Wait in this thread until the connection is ready; False: it was not in time.
 
     ``looks``: it may be soon, so that sleeping is not worth it at first.
@@ -49,7 +49,7 @@ def wait_for(link: Link, want: int, ends_at: float, looks: Looks | None) -> bool
     if poll is None:
         poll = select.poll()
         poll.register(link.fileno, want)
-    elif looks is not None and looks.look(poll):
+    elif looks is not None and looks.spin_poll(poll):
         return True
     return bool(poll.poll(max(ends_at - boottime(), 0.0) * 1000.0))
 
@@ -67,38 +67,38 @@ class Pool(pool.Pool[Link]):
             try:
                 link = self._idle.pop()
             except IndexError:
-                link = self._wait_for_one(max(ends_at - boottime(), 0.0))
+                link = self._wait_for_connection(max(ends_at - boottime(), 0.0))
             try:
                 if link.is_quiet():
                     return link
             except BaseException:
-                self._lose(link)
+                self._discard(link)
                 raise
-            self._lose(link)
+            self._discard(link)
 
     def give(self, link: Link) -> None:
         """Back, ready for the next statement."""
         if self._closed:
-            self._lose(link)
+            self._discard(link)
         else:
-            self._put(link)
+            self._give_back(link)
 
     def drop(self, link: Link) -> None:
         """It is of no use any more."""
-        self._lose(link)
+        self._discard(link)
 
     def _open(self, seconds: float) -> Link:
         return self._open_link(boottime() + seconds)
 
-    def _all_busy(self) -> Refused:
-        return Refused("all connections to PostgreSQL are in use, and none answers")
+    def _all_busy(self) -> NotApplied:
+        return NotApplied("all connections to PostgreSQL are in use, and none answers")
 
     def close(self) -> None:
         """Those in use are closed when they are given back."""
         self._closed = True
-        self._lose_idle()
+        self._discard_idle()
 
     def forked(self) -> None:
         """In the child: let go of the sockets, without a word."""
-        for link in self._lines():
+        for link in self._connections():
             link.forked()

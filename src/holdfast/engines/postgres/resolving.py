@@ -8,7 +8,7 @@ import socket
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ...core.ops import Refused
+from ...core.effects import NotApplied
 from .target import Conninfo
 
 __all__ = ["resolved"]
@@ -24,7 +24,7 @@ async def resolved(conninfo: Conninfo) -> list[Conninfo]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise Refused(f"PostgreSQL cannot be reached: {error}") from error
+        raise NotApplied(f"PostgreSQL cannot be reached: {error}") from error
     addresses = dict.fromkeys(str(address[0]) for _, _, _, _, address in found)
     return [Conninfo(make_conninfo(conninfo, hostaddr=address)) for address in addresses]
 

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from psycopg.pq.abc import PGresult
 
-from ...drivers.adapter import Steps
-from ...rules.record import Ended, Holder, Record, StoredValue, Waiter, Watcher
+from ...engine_api import Steps
+from ...rules.record import Holder, Record, StoredValue, Tombstone, Waiter, Watcher
 from ...rules.requests import (
     Absent,
     Acquire,
@@ -160,7 +160,7 @@ class Statements:
         asks = array_of(JSON_OID, [_told(request) for _, request in steps])
         return Call(self._apply_in_order, (self._namespace, names, asks, _FLAGS[stop_when_refused]))
 
-    def tend(self, steps: Sequence[tuple[str, Renew | Refresh]]) -> Call:
+    def renew_batch(self, steps: Sequence[tuple[str, Renew | Refresh]]) -> Call:
         """Sorted by name, so that two batches lock rows in one order."""
         names = array_of(BYTEA_OID, [name.encode() for name, _ in steps])
         nonces = array_of(TEXT_OID, [ascii_of(request.nonce) for _, request in steps])
@@ -365,8 +365,8 @@ def _waiter(
     return Waiter(nonce, client, _unescaped(owner), mode, float(since), float(expires_at), turn)
 
 
-def _ended(nonce: str, reason: str, note: str, forget_at: float) -> Ended:
-    return Ended(nonce, reason, _unescaped(note), float(forget_at))
+def _ended(nonce: str, reason: str, note: str, forget_at: float) -> Tombstone:
+    return Tombstone(nonce, reason, _unescaped(note), float(forget_at))
 
 
 def _watcher(nonce: str, client: str, expires_at: float) -> Watcher:
@@ -389,8 +389,8 @@ def _granted(told: list[Any]) -> Granted:
 
 
 def _queued(told: list[Any]) -> Queued:
-    position, look_in, blockers = told
-    return Queued(position, float(look_in), tuple(blockers))
+    position, poll_after, blockers = told
+    return Queued(position, float(poll_after), tuple(blockers))
 
 
 def _gone(told: list[Any]) -> Gone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...drivers.adapter import Hooks, Steps
+from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
 from .commands import Commands
 from .ears import Ears
@@ -17,7 +17,7 @@ __all__ = ["PostgresThreads"]
 class PostgresThreads:
     """One client's view of the table."""
 
-    def __init__(self, ground: Ground, hooks: Hooks) -> None:
+    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
         self._ground = ground
         self._statements = Statements(ground.target.schema, ground.namespace)
         self._commands = Commands(ground, hooks.io_timeout, COMMAND_LINKS)
@@ -43,11 +43,11 @@ class PostgresThreads:
         result = self._commands.perform(self._statements.apply_in_order(steps, stop_when_refused))
         return replies_of(answer_of(result), [request for _, request in steps])
 
-    def tend(self, steps: Steps) -> list[Reply]:
+    def renew_batch(self, steps: Steps) -> list[Reply]:
         replies: dict[int, Reply] = {}
         for batch in batches(steps):
             asked = [step for _, step in batch]
-            result = self._keeping.perform(self._statements.tend(asked))
+            result = self._keeping.perform(self._statements.renew_batch(asked))
             answered = replies_of(answer_of(result), [request for _, request in asked])
             replies.update(zip([place for place, _ in batch], answered, strict=True))
         return [replies[place] for place in range(len(steps))]
@@ -71,7 +71,7 @@ class PostgresThreads:
         self._ears.forget(nonce)
 
     @property
-    def hearing(self) -> None:
+    def notification_reader(self) -> None:
         """A thread of its own hears for all."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:

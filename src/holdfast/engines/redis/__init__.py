@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...model import Guarantees
 from .clients import settings_from_client
 from .guarantees import guarantees_of
@@ -36,7 +36,7 @@ class RedisEngine:
     """One deployment and one namespace in it."""
 
     linger = LINGER_SECONDS
-    lasting = False
+    session_bound = False
 
     def __init__(self, url: str, settings: Settings, namespace: str) -> None:
         self.url = url
@@ -48,10 +48,10 @@ class RedisEngine:
     def guarantees(self) -> Guarantees:
         return guarantees_of(self._settings, self._policy)
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return RedisThreads(self._settings, self._space, hooks, self._evicts)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from .asyncio import RedisAsyncio
 
         return RedisAsyncio(self._settings, self._space, hooks, self._evicts)

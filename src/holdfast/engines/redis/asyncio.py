@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Troubled
-from ...drivers.adapter import Hooks, Steps
-from ...drivers.patience import connect_seconds
+from ...core.effects import NotApplied, TransientError
+from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
+from ...runtime.connect_timeout import connect_seconds
 from .faults import marked_unsent
 from .greeting import ask_once, greet
 from .hearing import Ears
@@ -36,7 +36,7 @@ class RedisAsyncio:
     """One client's way to its servers."""
 
     def __init__(
-        self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str | None], None]
+        self, settings: Settings, space: Space, hooks: AdapterContext, evicts: Callable[[str | None], None]
     ) -> None:
         self._space = space
         self._streams = _Streams(settings, hooks)
@@ -62,7 +62,7 @@ class RedisAsyncio:
         payload = packed(self._space, name, request)
         try:
             raw = await home.call(payload)
-        except Troubled:
+        except TransientError:
             self._troubled(home)
             raise
         if raw.__class__ is ReplyError:
@@ -74,7 +74,7 @@ class RedisAsyncio:
     ) -> Reply:
         try:
             return await self._router.mended(home.address, name, request, payload, error)
-        except Troubled:
+        except TransientError:
             self._troubled(home)
             raise
 
@@ -95,8 +95,8 @@ class RedisAsyncio:
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self._ask(lambda: self._router.tend(steps))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return await self._ask(lambda: self._router.renew_batch(steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self._ask(lambda: self._router.list_names(prefix))
@@ -105,7 +105,7 @@ class RedisAsyncio:
         try:
             await self.find_out()
             return await question()
-        except Troubled:
+        except TransientError:
             self._troubled()
             raise
 
@@ -194,7 +194,7 @@ async def _shared(task: asyncio.Task[T]) -> T:
     except asyncio.CancelledError:
         myself = asyncio.current_task()
         if task.cancelled() and myself is not None and not myself.cancelling():
-            raise Refused("this client is closed") from None
+            raise NotApplied("this client is closed") from None
         raise
 
 
@@ -225,7 +225,7 @@ class _Streams:
     What may wait long for its answer (``wait_replicas``) has a second one: renewals must not wait behind it.
     """
 
-    def __init__(self, settings: Settings, hooks: Hooks) -> None:
+    def __init__(self, settings: Settings, hooks: AdapterContext) -> None:
         self._settings = settings
         self._client = hooks.client
         self._seconds = hooks.io_timeout
@@ -257,7 +257,7 @@ class _Streams:
             async with asyncio.timeout(connect_seconds(self._seconds)):
                 return await _shared(opening)
         except TimeoutError:
-            raise Refused(f"no connection to {address}: no answer in time") from None
+            raise NotApplied(f"no connection to {address}: no answer in time") from None
 
     async def _open(self, address: Address, apart: bool) -> StreamLine:
         try:
@@ -299,7 +299,7 @@ class _Streams:
             stream = await open_stream(kind, address, self._settings.tls, seconds)
         try:
             if self._closed:
-                raise Refused("this client is closed")
+                raise NotApplied("this client is closed")
             stream.allow(max(ends_at - monotonic(), 0.001))
             with marked_unsent():
                 await greet(stream, self._settings, credentials, self._client)

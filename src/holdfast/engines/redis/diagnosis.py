@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hiredis import ReplyError
 
-from ...core.ops import Troubled
-from ...drivers.adapter import Hooks
+from ...core.effects import TransientError
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, verified, warn
 from .greeting import greet
@@ -46,11 +46,11 @@ def _masters(settings: Settings, space: Space, io_timeout: float) -> list[Addres
     """Whoever serves us: one, or in a Cluster several."""
     if settings.shape == "single":
         return [settings.addresses[0]]
-    hooks = Hooks(secrets.token_hex(8), _nobody, _nobody, io_timeout)
+    hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, io_timeout)
     adapter = RedisThreads(settings, space, hooks, _nobody)
     try:
         return adapter.masters()
-    except Troubled as trouble:
+    except TransientError as trouble:
         raise EngineUnavailable(str(trouble)) from trouble
     finally:
         adapter.close()
@@ -105,7 +105,7 @@ class ServerExam:
             except BaseException:
                 self._line.close()
                 raise
-        except Troubled as trouble:
+        except TransientError as trouble:
             raise EngineUnavailable(str(trouble)) from trouble
         self._info = self._read_info()
 
@@ -119,7 +119,7 @@ class ServerExam:
         """The reply; an error reply is a value too."""
         try:
             return at_once(self._line.exchange(payload, 1))[0]
-        except Troubled as trouble:
+        except TransientError as trouble:
             raise EngineUnavailable(str(trouble)) from trouble
 
     def topic(self, name: str) -> str:

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from ...core.ops import Refused
+from ...core.effects import NotApplied
 from ...core.printable import printable
 from ...errors import EngineUnavailable, HoldfastError
 from .settings import Address
@@ -32,7 +32,7 @@ __all__ = [
     "redirection",
 ]
 
-Failure = Refused | HoldfastError
+Failure = NotApplied | HoldfastError
 
 DEMOTED: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED", "ERR WAIT cannot be used with replica")
 """Errors of a server that is not, or no longer, the master."""
@@ -79,7 +79,7 @@ def failure_of(message: str, address: Address, needed: str = "") -> Failure:
     if ours is not None:
         return ours
     if code in _MAY_PASS:
-        return Refused(f"{_MAY_PASS[code]} ({address}: {message})")
+        return NotApplied(f"{_MAY_PASS[code]} ({address}: {message})")
     if code == "NOPERM" or _forbidden_in_script(message):
         return EngineUnavailable(f"{needed or permission_needed()} ({address}: {message})")
     if code in _WILL_NOT_PASS:
@@ -91,9 +91,9 @@ def failure_of(message: str, address: Address, needed: str = "") -> Failure:
 
 def _plain(message: str, rest: str, address: Address) -> Failure:
     if rest.startswith("max number of clients"):
-        return Refused(f"the server has as many clients as it may (maxclients, {address})")
+        return NotApplied(f"the server has as many clients as it may (maxclients, {address})")
     if rest.startswith("WAIT cannot be used with replica"):
-        return Refused(f"the server is not the master any more ({address}: {message})")
+        return NotApplied(f"the server is not the master any more ({address}: {message})")
     if rest.startswith("unknown command"):
         command = rest.partition(", with args")[0]  # what follows may be a password
         return EngineUnavailable(f"the server at {address} is too old, or lacks a command: {command}")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...core.printable import printable
 from ...errors import EngineUnavailable
 from .faults import failure_of
@@ -24,7 +24,7 @@ MINIMUM_VERSION: Final = (7, 0, 1)
 """Sharded channels, and scripts that may run where memory is full, are new in 7.0 and right since 7.0.1."""
 
 
-class Demoted(Refused):
+class Demoted(NotApplied):
     """The server is a replica: it never was the master, or is not any more."""
 
 
@@ -43,7 +43,7 @@ async def greet(line: Line, settings: Settings, credentials: Credentials, client
         if settings.database:
             await _answered(line, packed_command(b"SELECT", b"%d" % settings.database))
         _must_serve(server, settings, line.address)
-    except Unknown as error:
+    except OutcomeUnknown as error:
         raise _no_greeting(str(error), line.address, settings.tls is not None) from None
 
 
@@ -54,7 +54,7 @@ def _no_greeting(why: str, address: Address, is_protected: bool) -> Exception:
         return EngineUnavailable(
             f"{address} does not speak Redis' protocol, is it the right port{hint or '?'}"
         )
-    return Refused(why + hint if "closed" in why or "reset" in why.lower() else why)
+    return NotApplied(why + hint if "closed" in why or "reset" in why.lower() else why)
 
 
 async def ask_once(line: Line, credentials: Credentials, client: str, payload: bytes) -> Any:
@@ -62,8 +62,8 @@ async def ask_once(line: Line, credentials: Credentials, client: str, payload: b
     try:
         await _log_in(line, credentials, client)
         return (await line.exchange(payload, 1))[0]
-    except Unknown as error:
-        raise Refused(str(error)) from None
+    except OutcomeUnknown as error:
+        raise NotApplied(str(error)) from None
 
 
 async def _log_in(line: Line, credentials: Credentials, client: str) -> Server:

@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Troubled
-from ...drivers.adapter import Hooks
+from ...core.effects import NotApplied, TransientError
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from .faults import failure_of, redirection
 from .lines import Gate, HearingLine, packed_command
@@ -100,7 +100,7 @@ class _Ear:
     def __init__(
         self,
         ears: Ears,
-        hooks: Hooks,
+        hooks: AdapterContext,
         stage: Stage,
         find: Callable[[], Awaitable[Address]],
         own_channel: bytes,
@@ -156,13 +156,13 @@ class _Ear:
         """As long as one connection lasts."""
         try:
             await self._listen(await self._find())
-        except (Troubled, EngineUnavailable) as trouble:
+        except (TransientError, EngineUnavailable) as trouble:
             self.trouble = trouble
         if not self.closed:
             await self._ears.lost(self)
 
     def _unexpected(self, error: Exception) -> None:
-        self.trouble = Refused(f"listening for wake-ups failed unexpectedly ({type(error).__name__})")
+        self.trouble = NotApplied(f"listening for wake-ups failed unexpectedly ({type(error).__name__})")
         if not self._failures:  # the first since it last worked
             log.error(
                 "holdfast: listening for wake-ups failed unexpectedly; it is begun again", exc_info=error
@@ -186,7 +186,7 @@ class _Ear:
                     if strays:
                         await self._ears.relocate(self, strays)
                 elif asked_at is not None and line.heard_at < asked_at:
-                    raise Refused(f"{address} has not said a word in {2 * QUIET_SECONDS:g} s")
+                    raise NotApplied(f"{address} has not said a word in {2 * QUIET_SECONDS:g} s")
                 else:
                     asked_at = monotonic()
                     line.send(PING)
@@ -219,7 +219,7 @@ class _Ear:
 
     def _say(self, what: bytes, channel: bytes) -> None:
         if self._line is not None:
-            with contextlib.suppress(Refused):  # a new connection begins with everything that is wanted
+            with contextlib.suppress(NotApplied):  # a new connection begins with everything that is wanted
                 self._line.send(packed_command(what, channel))
 
     def line_in_place(self) -> HearingLine | None:
@@ -287,7 +287,7 @@ class _Ear:
             self._failures = 0
             self.trouble = None
             self.gate.open()
-            self._hooks.post_all()
+            self._hooks.notify_all()
 
     def _refused(self, message: str) -> _Channel | None:
         """What could not be subscribed to: moved, or not for us."""
@@ -307,7 +307,9 @@ class _Ear:
 class Ears:
     """All that one client hears with."""
 
-    def __init__(self, router: Router, space: Space, hooks: Hooks, stage: Stage, takes: bool = True) -> None:
+    def __init__(
+        self, router: Router, space: Space, hooks: AdapterContext, stage: Stage, takes: bool = True
+    ) -> None:
         """``takes``: whether a lock that a message brings is taken without asking; not where replicas must
         have it."""
         self.wake_ups = WakeUps(hooks.client, sharded=space.sharded, takes=takes)
@@ -345,10 +347,10 @@ class Ears:
         self.start()
         ear = self._ears.get(None)
         if ear is None:
-            raise Refused("this client is closed")
+            raise NotApplied("this client is closed")
         ear.hurry()
         if not await ear.gate.wait(self._hooks.io_timeout):
-            raise ear.trouble or Refused("the server does not confirm that it will send wake-ups")
+            raise ear.trouble or NotApplied("the server does not confirm that it will send wake-ups")
 
     async def _listen_to_channel(self, name: str) -> None:
         channel_name = channel_of(self._space, self._hooks.client, name)
@@ -358,7 +360,7 @@ class Ears:
                 slot = self._router.slot_of(name)
                 address = self._router.server_of(slot)
                 if self._closed:
-                    raise Refused("this client is closed")
+                    raise NotApplied("this client is closed")
                 channel = self._channels[channel_name] = _Channel(channel_name, slot, self._stage.gate())
                 self._ear_at(address).add(channel)
             channel.listeners += 1
@@ -378,7 +380,7 @@ class Ears:
             raise
         self._leave(channel)
         trouble = channel.trouble or (None if ear is None else ear.trouble)
-        raise trouble or Refused("the cluster does not confirm that it will send wake-ups")
+        raise trouble or NotApplied("the cluster does not confirm that it will send wake-ups")
 
     def unlisten(self, name: str) -> None:
         """In a Cluster: one less waits at the channel of this name."""
@@ -433,7 +435,7 @@ class Ears:
         except Exception as error:
             # The thread that listens makes it anew, and tells everyone to look. Of this thread somebody waits
             # for a lock, and whatever came to others is none of its concern.
-            if not isinstance(error, Troubled | EngineUnavailable):
+            if not isinstance(error, TransientError | EngineUnavailable):
                 log.exception("holdfast: listening for wake-ups failed unexpectedly; it is begun again")
             line.hang_up()
             return False
@@ -454,7 +456,7 @@ class Ears:
         """Listen to these where they are now."""
         try:
             await self._stage.find_out()
-        except (Troubled, EngineUnavailable):
+        except (TransientError, EngineUnavailable):
             return  # nobody knows where: the next try will tell
         with self.mutex:
             if self._closed:

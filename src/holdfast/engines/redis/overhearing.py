@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
-from ..hearing import HearsFirst
+from ...runtime.exclusive_reader import EpollExclusiveReader
 from .hearing import Ears
 from .sockets import HearingSocket
 
 __all__ = ["Overhearing"]
 
 
-class Overhearing(HearsFirst):
+class Overhearing(EpollExclusiveReader):
     """For one waiter at a time."""
 
     __slots__ = ("_ears", "_line")

@@ -1,4 +1,4 @@
-"""Connections to one Redis server for the threads of a client: see ``engines/pool.py``."""
+"""Connections to one Redis server for the threads of a client: see ``runtime/pool.py``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from ...core.ops import Refused
-from ..sockets import SocketPool
+from ...core.effects import NotApplied
+from ...runtime.sockets import SocketPool
 from .settings import Address
 from .sockets import SocketLine
 
@@ -46,7 +46,7 @@ class Pool(SocketPool[SocketLine]):
         try:
             line = self._idle.pop()
         except IndexError:
-            line = self._wait_for_one(self._seconds)
+            line = self._wait_for_connection(self._seconds)
             now = monotonic()
         if now - line.used_at > IDLE_SECONDS:
             line = self._checked(line)
@@ -54,13 +54,13 @@ class Pool(SocketPool[SocketLine]):
         try:
             reply = line.call(payload, now, is_urgent, before)
         except BaseException:
-            self._lose(line)
+            self._discard(line)
             raise
         if line.age != self._age:
-            self._lose(line)
+            self._discard(line)
             return reply
         self._idle.append(line)
-        if self._places:
+        if self._waiters:
             self._serve()
         return reply
 
@@ -69,7 +69,7 @@ class Pool(SocketPool[SocketLine]):
         try:
             replies = await line.exchange(payload, count)
         except BaseException:
-            self._lose(line)
+            self._discard(line)
             raise
         self._put(line)
         self._close_surplus()
@@ -81,25 +81,25 @@ class Pool(SocketPool[SocketLine]):
         try:
             line = self._idle.pop()
         except IndexError:
-            return self._wait_for_one(self._seconds)
+            return self._wait_for_connection(self._seconds)
         return line if monotonic() - line.used_at < IDLE_SECONDS else self._checked(line)
 
     def _checked(self, line: SocketLine) -> SocketLine:
         """It was idle for a while: this one if it is still in place, else another."""
         while line.is_stale():
             self._was_closed()
-            self._lose(line)
+            self._discard(line)
             try:
                 line = self._idle.pop()
             except IndexError:
-                return self._wait_for_one(self._seconds)
+                return self._wait_for_connection(self._seconds)
         return line
 
     def _put(self, line: SocketLine) -> None:
         if line.age != self._age:
-            self._lose(line)
+            self._discard(line)
         else:
-            super()._put(line)
+            super()._give_back(line)
 
     def _open(self, seconds: float) -> SocketLine:
         age = self._age
@@ -107,15 +107,15 @@ class Pool(SocketPool[SocketLine]):
         line.age = age
         return line
 
-    def _all_busy(self) -> Refused:
-        return Refused(f"all {self._most} connections to {self.address} are busy")
+    def _all_busy(self) -> NotApplied:
+        return NotApplied(f"all {self._size_max} connections to {self.address} are busy")
 
     # --- all of them ----------------------------------------------------------------------------
 
     def drop(self) -> None:
         """Close what is idle now, and what is in use when it comes back: the server is not what it was."""
         self._age += 1
-        self._lose_idle()
+        self._discard_idle()
 
     def close(self) -> None:
         self._age += 1

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Troubled, Unknown
-from ...drivers.adapter import Hooks, Steps
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...engine_api import AdapterContext, Steps
 from ...errors import EngineUnavailable
 from ...rules.record import is_idle
 from ...rules.requests import (
@@ -66,7 +66,7 @@ ASKING: Final = packed_command(b"ASKING")
 INFO_MEMORY: Final = packed_command(b"INFO", b"memory")
 
 
-class _Split(Refused):
+class _Split(NotApplied):
     """The slot is on its way to another server, and some of the keys are there already."""
 
 
@@ -78,7 +78,7 @@ class Router:
         settings: Settings,
         space: Space,
         nodes: Nodes,
-        hooks: Hooks,
+        hooks: AdapterContext,
         evicts: Callable[[str | None], None],
     ) -> None:
         self._settings = settings
@@ -140,7 +140,7 @@ class Router:
         if with_id is not None and with_id not in self._doubtful:
             try:
                 await self._get_acquainted(with_id)
-            except Troubled:
+            except TransientError:
                 self._doubtful.add(with_id)  # asked again when it has answered something
 
     @property
@@ -165,8 +165,8 @@ class Router:
             if self._settings.shape == "single" and not self._was_ready:
                 raise EngineUnavailable(str(error)) from None
             raise
-        except Unknown as error:
-            raise Refused(str(error)) from None  # whatever happened to the id, our request was not sent
+        except OutcomeUnknown as error:
+            raise NotApplied(str(error)) from None  # whatever happened to the id, our request was not sent
         self._note_policy(address, told[0])
         if self._settings.source is not None:
             return
@@ -188,7 +188,7 @@ class Router:
     def server_of(self, slot: int) -> Address:
         address = self.home if self.home is not None else self.masters[slot]
         if address is None:
-            raise Refused(f"no server of the cluster has slot {slot}: is one down?")
+            raise NotApplied(f"no server of the cluster has slot {slot}: is one down?")
         return address
 
     def suspect(self, address: Address | None) -> None:
@@ -247,7 +247,7 @@ class Router:
                 raws = await exchange(address, INFO_MEMORY + payload, count + 1)
             else:
                 raws = await exchange(address, payload, count)
-        except Troubled:
+        except TransientError:
             self.suspect(address)
             raise
         if address in self._doubtful:
@@ -309,7 +309,7 @@ class Router:
             if victim.client
         ]
         if asked:
-            with contextlib.suppress(Troubled):  # the next renewal finds out
+            with contextlib.suppress(TransientError):  # the next renewal finds out
                 await self._nodes.exchange(address, b"".join(asked), len(asked))
 
     # --- several at once ------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Router:
             return await self._granted_to_replicas(slot, list(steps), pack(called), called)
         return replies(steps, await self.call(slot, pack(called), lambda: called.script))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
         """In pieces, one after the other: what is sent together holds up the server's other clients.
 
         In a Cluster a server that fails is no reason to give up what is held at others: of the steps that it
@@ -337,7 +337,7 @@ class Router:
             try:
                 for piece in _pieces(its):
                     await self._tend_piece(address, piece, steps, told)
-            except (Troubled, EngineUnavailable) as error:
+            except (TransientError, EngineUnavailable) as error:
                 trouble = error
         if trouble is not None and (not self.masters or all(each is None for each in told)):
             raise trouble
@@ -358,7 +358,7 @@ class Router:
     ) -> None:
         """First what was answered as it should be; then, one after the other, what was not."""
         if address is None:
-            raise Refused("no server of the cluster has some of the slots: is one down?")
+            raise NotApplied("no server of the cluster has some of the slots: is one down?")
         payloads = [pack(batch.command) for batch in batches]
         raws = await self._exchange(address, b"".join(payloads), len(payloads))
         failed: list[tuple[Batch, bytes, Any]] = []
@@ -377,7 +377,7 @@ class Router:
         for batch, payload, raw in failed:
             try:
                 await self._tend_batch_again(address, batch, payload, raw, steps, told)
-            except (Troubled, EngineUnavailable) as error:
+            except (TransientError, EngineUnavailable) as error:
                 trouble = error
                 if self._doubtful - doubted:
                     break  # a server that does not answer is not waited for again and again
@@ -423,15 +423,15 @@ class Router:
             for name, request in granted:
                 release = packed(self._space, name, Release(request.nonce))
                 await self.call(slot, release, lambda: self._space.scripts["release"])
-        except Troubled as error:
-            raise Unknown(str(error)) from None
+        except TransientError as error:
+            raise OutcomeUnknown(str(error)) from None
         except EngineUnavailable as error:
             error.nothing_was_sent = False  # the grant was
             raise
         if isinstance(acknowledged, ReplyError):
             raise self._failure(str(acknowledged), self.server_of(slot))
         wanted = self._settings.wait_replicas
-        raise Refused(
+        raise NotApplied(
             f"{acknowledged} of {wanted} replicas acknowledged the grant in time, so it was given back "
             "(wait_replicas, wait_timeout)"
         )

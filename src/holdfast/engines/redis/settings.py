@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from ...core.ops import Refused
+from ...core.effects import NotApplied
 from ...core.printable import printable
 from ...core.urls import URL
 from ...errors import InvalidArgument
@@ -117,9 +117,9 @@ def credentials_of(told: tuple[str, ...]) -> Credentials:
     return (None, told[0]) if len(told) == 1 else (told[0], told[1])
 
 
-def provider_failed(error: Exception) -> Refused:
+def provider_failed(error: Exception) -> NotApplied:
     """It is somebody else's code, and what it says may hold a secret."""
-    return Refused(f"the credential provider failed ({type(error).__name__})")
+    return NotApplied(f"the credential provider failed ({type(error).__name__})")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

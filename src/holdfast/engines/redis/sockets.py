@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import hiredis
 
-from ...core.ops import Refused, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
-from .. import sockets
-from ..hearing import HAS_EPOLL, wait_in_turn
-from ..looking import DO_NOT_WAIT, Looks
-from ..sockets import told, tune
+from ...runtime import sockets
+from ...runtime.adaptive_spin import DO_NOT_WAIT, AdaptiveSpin
+from ...runtime.exclusive_reader import HAS_EPOLL, register_exclusive
+from ...runtime.sockets import describe_error, tune
 from .settings import Address
 
 __all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
@@ -31,7 +31,7 @@ __all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
 READ_BYTES: Final = 16_384
 
 
-class SocketLine(sockets.SocketLine):
+class SocketLine(sockets.SocketConnection):
     """One connection, used by one thread at a time."""
 
     __slots__ = (
@@ -58,12 +58,12 @@ class SocketLine(sockets.SocketLine):
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
-        looks = Looks()
-        self._look: Callable[[], Any] = partial(looks.receive, connected.recv, READ_BYTES)
+        looks = AdaptiveSpin()
+        self._look: Callable[[], Any] = partial(looks.spin_receive, connected.recv, READ_BYTES)
         """What came within a moment, if anything did."""
         if isinstance(connected, ssl.SSLSocket):  # which cannot be asked without waiting
             poll = self._poll
-            self._look = lambda: looks.look(poll) and b""
+            self._look = lambda: looks.spin_poll(poll) and b""
 
     def allow(self, seconds: float) -> None:
         """From now on a request may take so long."""
@@ -135,15 +135,15 @@ class SocketLine(sockets.SocketLine):
             raise TimeoutError
         return left
 
-    def _not_sent(self, error: Exception) -> Refused | Unknown:
+    def _not_sent(self, error: Exception) -> NotApplied | OutcomeUnknown:
         """The kernel takes a part or refuses the whole; TLS may have sent a part and not say so."""
-        why = f"nothing could be sent to {self.address}: {told(error)}"
-        return Unknown(why) if isinstance(self._socket, ssl.SSLSocket) else Refused(why)
+        why = f"nothing could be sent to {self.address}: {describe_error(error)}"
+        return OutcomeUnknown(why) if isinstance(self._socket, ssl.SSLSocket) else NotApplied(why)
 
-    def _unknown(self, error: Exception) -> Unknown:
+    def _unknown(self, error: Exception) -> OutcomeUnknown:
         if isinstance(error, BlockingIOError | TimeoutError):
-            return Unknown(f"no answer from {self.address} in {self._seconds:.3g} s")
-        return Unknown(f"the connection to {self.address} broke: {told(error)}")
+            return OutcomeUnknown(f"no answer from {self.address} in {self._seconds:.3g} s")
+        return OutcomeUnknown(f"the connection to {self.address} broke: {describe_error(error)}")
 
     def is_stale(self) -> bool:
         """Whether something came that nobody asked for: most likely the end of the connection."""
@@ -168,7 +168,7 @@ class HearingSocket(SocketLine):
         self._epoll = None
         if HAS_EPOLL and not isinstance(connected, ssl.SSLSocket):
             self._epoll = select.epoll()
-            wait_in_turn(self._epoll, connected.fileno())
+            register_exclusive(self._epoll, connected.fileno())
 
     async def receive(self, seconds: float) -> list[Any]:
         try:
@@ -176,7 +176,7 @@ class HearingSocket(SocketLine):
                 return self.read() if self._epoll.poll(seconds) else []
             return self.read() if self._pending() or self._poll.poll(seconds * 1000) else []
         except (OSError, ValueError) as error:
-            raise Refused(f"the connection to {self.address} broke: {told(error)}") from None
+            raise NotApplied(f"the connection to {self.address} broke: {describe_error(error)}") from None
 
     def read(self) -> list[Any]:
         """What is there now. Two may come for it: then one finds nothing."""
@@ -193,7 +193,7 @@ class HearingSocket(SocketLine):
             except BlockingIOError:
                 pass
             except (OSError, hiredis.ProtocolError) as error:
-                raise Refused(f"the connection to {self.address} broke: {told(error)}") from None
+                raise NotApplied(f"the connection to {self.address} broke: {describe_error(error)}") from None
         return heard
 
     @property
@@ -206,7 +206,7 @@ class HearingSocket(SocketLine):
         if self._epoll is not None:
             fd = self._socket.fileno()
             self._epoll.unregister(fd)
-            wait_in_turn(self._epoll, fd)
+            register_exclusive(self._epoll, fd)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -216,7 +216,7 @@ class HearingSocket(SocketLine):
             with self._sending:
                 self._socket.sendall(payload)
         except OSError as error:
-            raise Refused(f"nothing could be sent to {self.address}: {told(error)}") from None
+            raise NotApplied(f"nothing could be sent to {self.address}: {describe_error(error)}") from None
 
     def close(self) -> None:
         if self._epoll is not None:
@@ -252,12 +252,12 @@ def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) ->
         raise
 
 
-def connection_refused(address: Address, error: Exception) -> Refused | EngineUnavailable:
+def connection_refused(address: Address, error: Exception) -> NotApplied | EngineUnavailable:
     if isinstance(error, ssl.SSLCertVerificationError):
         return EngineUnavailable(f"the certificate of {address} is not trusted: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
         return EngineUnavailable(f"no TLS with {address} ({error.reason}): is it a server without TLS?")
-    return Refused(f"no connection to {address}: {told(error)}")
+    return NotApplied(f"no connection to {address}: {describe_error(error)}")
 
 
 def _limit(connected: socket.socket, seconds: float) -> None:

@@ -5,7 +5,7 @@ or until they are so many that the server may as well begin with them while the 
 Replies come in the order of the requests. Who was cancelled is simply not told; those behind it are. No task
 is made for a request, and no timer: one for each connection watches the oldest request that is not answered.
 
-While a single request is under way the loop is kept from sleeping for a moment (``engines/looking.py``). It
+While a single request is under way the loop is kept from sleeping for a moment (``adaptive_spin``). It
 goes round meanwhile, so everything else in it goes on.
 """
 
@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 
 import hiredis
 
-from ...core.ops import Refused, Troubled, Unknown
-from ..looking import Looks, let_others_run
-from ..sockets import HARD_CLOSE
-from ..sockets_asyncio import give_to_loop, reach, socket_connected
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
+from ...runtime.sockets import HARD_CLOSE
+from ...runtime.sockets_asyncio import give_to_loop, open_socket, socket_connected
 from .settings import Address
 from .sockets import connection_refused
 
@@ -98,7 +98,7 @@ class StreamLine(_Stream):
         """So many had been sent at this time."""
         self._timer: asyncio.TimerHandle | None = None
         self._looks_again = False
-        self._looks = Looks()
+        self._looks = AdaptiveSpin()
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class StreamLine(_Stream):
 
     def _ask(self, payload: bytes, waiter: asyncio.Future[Any] | _Several, count: int) -> None:
         if not self.is_open:
-            raise Refused(f"the connection to {self.address} is closed")
+            raise NotApplied(f"the connection to {self.address} is closed")
         waiting, unsent = self._waiting, self._unsent
         is_alone = not waiting
         goes_at_once = is_alone or len(unsent) >= SENT_AT_ONCE
@@ -131,7 +131,7 @@ class StreamLine(_Stream):
         unsent.append(payload)
         if goes_at_once:
             self._flush()
-            if is_alone and (until := self._looks.until()):
+            if is_alone and (until := self._looks.next_deadline()):
                 self._loop.call_soon(self._look, self._answered, until)
         elif not self._is_to_flush:
             self._is_to_flush = True
@@ -162,7 +162,7 @@ class StreamLine(_Stream):
         if self._answered != answered:
             self._looks.found()
         elif self.is_open and len(self._waiting) == 1 and monotonic() < until:
-            let_others_run()
+            yield_processor()
             self._loop.call_soon(self._look, answered, until)
 
     def data_received(self, data: bytes) -> None:
@@ -209,7 +209,7 @@ class StreamLine(_Stream):
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                trouble = Unknown if len(self._waiting) >= unsent else Refused
+                trouble = OutcomeUnknown if len(self._waiting) >= unsent else NotApplied
                 waiter.set_exception(trouble(why))
 
 
@@ -231,7 +231,7 @@ class _Several:
         if len(self._replies) == self._count:
             self._future.set_result(self._replies)
 
-    def set_exception(self, trouble: Troubled) -> None:
+    def set_exception(self, trouble: TransientError) -> None:
         self._future.set_exception(trouble)
 
 
@@ -251,7 +251,7 @@ class HearingStream(_Stream):
         while len(replies) < count:
             some = await self.receive(self._seconds)
             if not some:
-                raise Refused(f"no answer from {self.address} in {self._seconds:.3g} s")
+                raise NotApplied(f"no answer from {self.address} in {self._seconds:.3g} s")
             replies += some
         return replies
 
@@ -266,12 +266,12 @@ class HearingStream(_Stream):
                 self._awaited = None
         heard, self._heard = self._heard, []
         if not heard and not self.is_open:
-            raise Refused(self._why)
+            raise NotApplied(self._why)
         return heard
 
     def send(self, payload: bytes) -> None:
         if not self.is_open:
-            raise Refused(self._why)
+            raise NotApplied(self._why)
         self._transport.write(payload)
 
     def data_received(self, data: bytes) -> None:
@@ -307,7 +307,7 @@ async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | Non
     try:
         async with asyncio.timeout(seconds):
             if address.port:
-                connected = await reach(address.host, address.port, seconds)
+                connected = await open_socket(address.host, address.port, seconds)
             else:
                 connected = await socket_connected(socket.AF_UNIX, address.host)
             stream = kind(address, connected, seconds)

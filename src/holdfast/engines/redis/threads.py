@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
 
-from ...core.ops import Troubled
-from ...drivers.adapter import Hearing, Hooks, Steps
-from ...drivers.ending import wait_for_end
-from ...drivers.patience import connect_seconds
+from ...core.effects import TransientError
+from ...engine_api import AdapterContext, NotificationReader, Steps
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
+from ...runtime.connect_timeout import connect_seconds
+from ...runtime.thread_join import join_thread
 from .faults import marked_unsent
 from .greeting import ask_once, greet
 from .hearing import PING, Ears
@@ -49,7 +49,7 @@ class RedisThreads:
     """One client's way to its servers."""
 
     def __init__(
-        self, settings: Settings, space: Space, hooks: Hooks, evicts: Callable[[str | None], None]
+        self, settings: Settings, space: Space, hooks: AdapterContext, evicts: Callable[[str | None], None]
     ) -> None:
         self._space = space
         self._sockets = _Sockets(settings, hooks, self._troubled)
@@ -95,7 +95,7 @@ class RedisThreads:
                 raw = home.call(payload, is_urgent)
             else:
                 raw = home.call(HEIR_FIRST + payload, is_urgent, 1)
-        except Troubled:
+        except TransientError:
             self._troubled(home)
             raise
         if raw.__class__ is ReplyError:
@@ -105,7 +105,7 @@ class RedisThreads:
     def _mended(self, home: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
         try:
             return at_once(self._router.mended(home.address, name, request, payload, error))
-        except Troubled:
+        except TransientError:
             self._troubled(home)
             raise
 
@@ -129,8 +129,8 @@ class RedisThreads:
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self._ask(lambda: self._router.tend(steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self._ask(lambda: self._router.renew_batch(steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._ask(lambda: self._router.list_names(prefix))
@@ -139,7 +139,7 @@ class RedisThreads:
         try:
             at_once(self.find_out())
             return at_once(question())
-        except Troubled:
+        except TransientError:
             self._troubled()
             raise
 
@@ -165,7 +165,7 @@ class RedisThreads:
         return self._ears.dropped
 
     @property
-    def hearing(self) -> Hearing | None:
+    def notification_reader(self) -> NotificationReader | None:
         """One who waits may listen itself, where there is one connection for everything."""
         if self._overhearing is None and self._ears.line_in_place() is not None and not self._closed:
             self._overhearing = Overhearing(self._ears)
@@ -196,7 +196,7 @@ class RedisThreads:
             await self._router.prepare()
             if self._direct and self._router.home is not None:
                 self._home = self._sockets.pool(self._router.home)
-        except (Troubled, EngineUnavailable) as trouble:
+        except (TransientError, EngineUnavailable) as trouble:
             self._not_found = trouble
             raise
         finally:
@@ -236,7 +236,7 @@ class RedisThreads:
         self._ears.close()
         self._sockets.close()
         for thread in self._threads:
-            wait_for_end(thread, STOP_SECONDS)
+            join_thread(thread, STOP_SECONDS)
         if self._overhearing is not None:
             self._overhearing.close()
 
@@ -276,7 +276,7 @@ class _Gate:
 class _Sockets:
     """All connections of one client: a few for commands to each server, and those that listen."""
 
-    def __init__(self, settings: Settings, hooks: Hooks, closed: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, hooks: AdapterContext, closed: Callable[[], None]) -> None:
         self._settings = settings
         self._was_closed = closed
         self._client = hooks.client

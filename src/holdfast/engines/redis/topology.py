@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Troubled, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...errors import EngineUnavailable
 from .faults import failure_of
 from .lines import Nodes, packed_command
@@ -33,7 +33,7 @@ async def find_master(
     for sentinel in list(sentinels):
         try:
             master = await _named_by(sentinel, service, nodes)
-        except (Troubled, EngineUnavailable) as error:
+        except (TransientError, EngineUnavailable) as error:
             trouble = error
             continue
         answered = True
@@ -41,13 +41,13 @@ async def find_master(
             continue
         try:
             await try_out(master)
-        except (Troubled, EngineUnavailable) as error:
+        except (TransientError, EngineUnavailable) as error:
             unusable[master] = error
             continue
         sentinels.sort(key=lambda each: each != sentinel)
         return
     if unusable:  # what may pass goes first: it may be the real master that is in trouble for a moment
-        raise min(unusable.values(), key=lambda error: not isinstance(error, Troubled))
+        raise min(unusable.values(), key=lambda error: not isinstance(error, TransientError))
     if answered and trouble is None:
         raise EngineUnavailable(f"the Sentinels know no master called {service!r}")
     raise _nobody("Sentinel", sentinels, trouble)
@@ -73,7 +73,7 @@ async def read_slots(candidates: Iterable[Address], nodes: Nodes) -> list[Addres
     for member in asked:
         try:
             told = (await nodes.exchange(member, CLUSTER_SLOTS, 1))[0]
-        except (Troubled, EngineUnavailable) as error:
+        except (TransientError, EngineUnavailable) as error:
             trouble = error
             continue
         if isinstance(told, ReplyError):
@@ -97,5 +97,5 @@ def _nobody(who: str, asked: Iterable[Address], trouble: Exception | None) -> Ex
     """A refusal that will not pass is told as it is; whatever else happened, nothing was done."""
     if isinstance(trouble, EngineUnavailable):
         return trouble
-    told = f": {trouble}" if isinstance(trouble, Refused | Unknown) else ""
-    return Refused(f"no {who} answers ({', '.join(map(str, asked))}){told}")
+    told = f": {trouble}" if isinstance(trouble, NotApplied | OutcomeUnknown) else ""
+    return NotApplied(f"no {who} answers ({', '.join(map(str, asked))}){told}")

@@ -18,7 +18,16 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from ...errors import EngineUnavailable
-from ...rules.record import RETENTION_SECONDS, Ended, Holder, Record, StoredValue, Waiter, Watcher, is_brief
+from ...rules.record import (
+    RETENTION_SECONDS,
+    Holder,
+    Record,
+    StoredValue,
+    Tombstone,
+    Waiter,
+    Watcher,
+    is_brief,
+)
 from ...rules.requests import (
     Absent,
     Acquire,
@@ -351,7 +360,7 @@ def _snapshot(
         limit,
         declared,
         StoredValue(*value) if value else None,
-        tuple([Ended(_string(e[0]), e[1].decode(), _string(e[2]), _float(e[3])) for e in ended]),
+        tuple([Tombstone(_string(e[0]), e[1].decode(), _string(e[2]), _float(e[3])) for e in ended]),
         tuple([Watcher(_string(w[0]), _string(w[1]), _float(w[2])) for w in watchers]),
     )
     return Snapshot(record, _float(now))
@@ -406,8 +415,8 @@ def _holders(raw: tuple[list[Any], ...]) -> tuple[Holder, ...]:
 _DECODERS: Final[dict[bytes, Callable[..., Reply]]] = {
     b"granted": _granted,
     b"busy": lambda now, *holders: Busy(_holders(holders), _float(now)),
-    b"queued": lambda position, look_in, *blockers: Queued(
-        position, _float(look_in), tuple([_string(client) for client in blockers])
+    b"queued": lambda position, poll_after, *blockers: Queued(
+        position, _float(poll_after), tuple([_string(client) for client in blockers])
     ),
     b"withdrawn": lambda now, *holders: Withdrawn(_holders(holders), _float(now)),
     b"gone": lambda reason, note: Gone(reason.decode(), _string(note)),

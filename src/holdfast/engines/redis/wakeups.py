@@ -16,8 +16,8 @@ import re
 from typing import Any, Final
 
 from ...core.tokens import is_plausible
-from ...drivers.clock import wall_us
-from ...rules.requests import Handed
+from ...rules.requests import Handoff
+from ...runtime.clock import wall_us
 
 __all__ = ["WakeUps"]
 
@@ -40,7 +40,7 @@ class WakeUps:
         """In a Cluster a grant comes to the channel in the slot of the lock, as does all else that names the
         attempt: so they come in their order."""
 
-    def read(self, message: Any) -> tuple[str, Handed | None] | None:
+    def read(self, message: Any) -> tuple[str, Handoff | None] | None:
         """Whom it wakes, and with what; None: it cannot be read."""
         try:
             kind, _, said = message
@@ -54,9 +54,9 @@ class WakeUps:
         except (ValueError, TypeError, AttributeError):
             return None
 
-    def _granted(self, nonce: bytes, token: bytes, age: bytes) -> tuple[str, Handed | None]:
+    def _granted(self, nonce: bytes, token: bytes, age: bytes) -> tuple[str, Handoff | None]:
         """A token that no clock has reached is not the server's, unless ours is wrong: then it is asked."""
         number = int(token)
         if not is_plausible(number, wall_us()):
             return nonce.decode(), None
-        return nonce.decode(), _new(Handed, (number, float(age)))
+        return nonce.decode(), _new(Handoff, (number, float(age)))

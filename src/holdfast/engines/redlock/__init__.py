@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from .guarantees import GUARANTEES
 from .keys import Space
 from .running import LINGER_SECONDS
@@ -27,7 +27,7 @@ class RedlockEngine:
     """One set of nodes and one namespace on it."""
 
     linger = LINGER_SECONDS
-    lasting = False
+    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, url: str, settings: RedlockSettings, namespace: str) -> None:
@@ -35,10 +35,10 @@ class RedlockEngine:
         self._settings = settings
         self._space = Space(namespace)
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return RedlockThreads(self._settings, self._space, hooks)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from .asyncio import RedlockAsyncio
 
         return RedlockAsyncio(self._settings, self._space, hooks)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
-from ...core.ops import Pause, Troubled
+from ...core.effects import Pause, TransientError
 from ...core.urls import parse_url
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable, InvalidArgument
 from ...protocols import quorum as family
-from ...protocols.quorum import Quorum, QuorumScript
+from ...protocols.quorum import Quorum, QuorumCoroutine
 from ...protocols.quorum.membership import Status
+from ...runtime.clock import boottime
 from .keys import Space
 from .settings import RedlockSettings, settings_from_url
 from .threads import RedlockThreads
@@ -78,7 +78,7 @@ def _asking(url: str) -> AbstractContextManager[RedlockThreads]:
 
 @contextmanager
 def _asking_by(settings: RedlockSettings) -> Iterator[RedlockThreads]:
-    hooks = Hooks(secrets.token_hex(8), _nobody, _nobody, IO_SECONDS)
+    hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, IO_SECONDS)
     adapter = RedlockThreads(settings, Space("holdfast"), hooks)
     adapter.quorum.node_seconds = max(settings.node_seconds, NODE_SECONDS)
     try:
@@ -91,13 +91,13 @@ def _nobody(*nonce: Any) -> None:
     """Nobody waits here."""
 
 
-def _insist(adapter: RedlockThreads, script: Callable[[Quorum], QuorumScript[T]]) -> T:
+def _insist(adapter: RedlockThreads, script: Callable[[Quorum], QuorumCoroutine[T]]) -> T:
     """Nodes may be initialised by somebody else at this moment, or be about to answer."""
     ends_at = boottime() + IO_SECONDS
     while True:
         try:
             return adapter.run(script(adapter.quorum))
-        except Troubled as trouble:
+        except TransientError as trouble:
             if boottime() >= ends_at:
                 raise EngineUnavailable(str(trouble)) from trouble
         adapter.run(_pause())

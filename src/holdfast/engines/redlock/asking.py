@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ...core.ops import Troubled
-from ...protocols.quorum import Answers, Fan
-from ...protocols.quorum.ops import Batch
+from ...core.effects import TransientError
+from ...protocols.quorum import Answers, Broadcast
+from ...protocols.quorum.effects import Batch
 from ..redis.settings import Address
 from .keys import Space
 from .translation import PACKERS, answers, loading_commands, lone_answer, missing_scripts, pack
@@ -43,7 +43,7 @@ class Question:
         "wanted",
     )
 
-    def __init__(self, space: Space, op: Fan, batch: Batch, answers: Answers, now: float) -> None:
+    def __init__(self, space: Space, op: Broadcast, batch: Batch, answers: Answers, now: float) -> None:
         self.space = space
         self.batch = batch
         self.member = op.member
@@ -100,11 +100,11 @@ class Asking:
         self._again: list[int] = []
 
     @property
-    def result(self) -> tuple[Any, ...] | Troubled | None:
+    def result(self) -> tuple[Any, ...] | TransientError | None:
         return self.question.answers.get(self.node)
 
     @result.setter
-    def result(self, result: tuple[Any, ...] | Troubled) -> None:
+    def result(self, result: tuple[Any, ...] | TransientError) -> None:
         self.question.answers[self.node] = result
 
     @property
@@ -139,7 +139,7 @@ class Asking:
         self.result = answers(question.space, question.batch, self.replies, address)
 
 
-def questions_of(space: Space, op: Fan, answers: Answers, now: float) -> list[tuple[int, Question]]:
+def questions_of(space: Space, op: Broadcast, answers: Answers, now: float) -> list[tuple[int, Question]]:
     """For each node what it is asked; what is the same for several is packed once."""
     asked = []
     question: Question | None = None

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ...core.ops import Pause, Refused, Troubled
-from ...drivers.adapter import Hooks, Steps
+from ...core.effects import NotApplied, Pause, TransientError
+from ...engine_api import AdapterContext, Steps
 from ...errors import EngineUnavailable
 from ...protocols import quorum as family
-from ...protocols.quorum import Answers, Fan, QuorumScript
+from ...protocols.quorum import Answers, Broadcast, QuorumCoroutine
 from ...rules.requests import Reply, Request, Snapshot
-from .. import scripts
+from ...runtime import trampoline
 from ..redis.settings import Settings
 from ..redis.streams import StreamLine, open_stream
 from .asking import Asking, Question, questions_of
@@ -48,7 +48,7 @@ Heard = Callable[[Asking], None]
 class RedlockAsyncio:
     """One client's way to its nodes."""
 
-    def __init__(self, settings: RedlockSettings, space: Space, hooks: Hooks) -> None:
+    def __init__(self, settings: RedlockSettings, space: Space, hooks: AdapterContext) -> None:
         self.quorum = quorum_of(settings, hooks)
         self._space = space
         self._node_seconds = settings.node_seconds
@@ -70,17 +70,17 @@ class RedlockAsyncio:
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self.run(family.apply_in_order(self.quorum, steps, stop_when_refused))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self.run(family.tend(self.quorum, steps))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return await self.run(family.renew_batch(self.quorum, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self.run(family.list_names(self.quorum, prefix))
 
-    async def run(self, script: QuorumScript[T]) -> T:
-        return await scripts.run_in_loop(script, self._do)
+    async def run(self, script: QuorumCoroutine[T]) -> T:
+        return await trampoline.run_in_loop(script, self._do)
 
     async def _do(self, op: Any) -> Any:
-        if op.__class__ is Fan:
+        if op.__class__ is Broadcast:
             return await self._fan(op)
         if op.__class__ is Pause:
             await asyncio.sleep(op.seconds)
@@ -89,10 +89,10 @@ class RedlockAsyncio:
 
     # --- several nodes at once --------------------------------------------------------------------
 
-    async def _fan(self, op: Fan) -> Answers:
+    async def _fan(self, op: Broadcast) -> Answers:
         """Ask, and go on as soon as the answers are enough, or the time is up."""
         if self._closed:
-            raise Refused("this client is closed")
+            raise NotApplied("this client is closed")
         gathering = _Gathering(op)
         try:
             for node, question in questions_of(self._space, op, gathering.answers, 0.0):
@@ -133,7 +133,7 @@ class RedlockAsyncio:
                 return
             try:
                 pause = self._debts.settle(await self._fan(due[0]), due[1], pause)
-            except (Troubled, EngineUnavailable) as trouble:
+            except (TransientError, EngineUnavailable) as trouble:
                 log.debug("holdfast: nodes could not be told what they missed: %s", trouble)
 
     # --- wake-ups: nodes tell nobody anything, so who waits looks by itself -----------------------
@@ -168,7 +168,7 @@ class RedlockAsyncio:
         """What nodes do not hear now they keep until it expires."""
         due = self._debts.due(min(self._node_seconds, LAST_SECONDS))
         if due is not None:
-            with contextlib.suppress(Troubled, EngineUnavailable):
+            with contextlib.suppress(TransientError, EngineUnavailable):
                 await self._fan(due[0])
 
     def forked(self) -> None:
@@ -181,7 +181,7 @@ class _Gathering:
 
     __slots__ = ("_decided", "_op", "answers", "waiting")
 
-    def __init__(self, op: Fan) -> None:
+    def __init__(self, op: Broadcast) -> None:
         self._op = op
         self._decided: asyncio.Future[None] | None = None
         self.answers: Answers = {}
@@ -216,7 +216,7 @@ class _Node:
     def __init__(
         self,
         settings: Settings,
-        hooks: Hooks,
+        hooks: AdapterContext,
         unheard: Callable[[Question, int], None],
         met: Callable[[_Node], None],
     ) -> None:
@@ -247,7 +247,7 @@ class _Node:
         if line is not None and line.is_open:
             self._send(line, asking, asking.question.payload(self.run), heard)
         elif loop.time() < self._again_at:
-            self._failed(asking, Refused(self._trouble), heard)
+            self._failed(asking, NotApplied(self._trouble), heard)
         else:
             self._next[asking] = heard
             if self.opening is None:
@@ -256,7 +256,7 @@ class _Node:
     def leave(self, asking: Asking) -> None:
         """Nobody waits for it any more. If it was not sent it never is."""
         if self._next.pop(asking, None) is not None:
-            trouble = Refused(self._trouble or f"no connection to {self.address} in time")
+            trouble = NotApplied(self._trouble or f"no connection to {self.address} in time")
             self._failed(asking, trouble, _nobody)
 
     def _send(self, line: StreamLine, asking: Asking, payload: bytes, heard: Heard) -> None:
@@ -267,7 +267,7 @@ class _Node:
         self, line: StreamLine, asking: Asking, heard: Heard, future: asyncio.Future[list[Any]]
     ) -> None:
         trouble = None if future.cancelled() else future.exception()
-        if isinstance(trouble, Troubled):
+        if isinstance(trouble, TransientError):
             self._trouble = str(trouble)
             self._failed(asking, trouble, heard)
             return
@@ -285,11 +285,11 @@ class _Node:
             self._send(line, asking, again, heard)
             return
         asking.answered(self.address)
-        if isinstance(asking.result, Troubled):
+        if isinstance(asking.result, TransientError):
             self._unheard(asking.question, asking.node)
         heard(asking)
 
-    def _failed(self, asking: Asking, trouble: Troubled, heard: Heard) -> None:
+    def _failed(self, asking: Asking, trouble: TransientError, heard: Heard) -> None:
         asking.result = trouble
         self._unheard(asking.question, asking.node)
         heard(asking)
@@ -300,7 +300,7 @@ class _Node:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._connect()
-        except (Troubled, TimeoutError) as trouble:
+        except (TransientError, TimeoutError) as trouble:
             self._failures += 1
             pause = min(AGAIN_SECONDS * 2 ** min(self._failures - 1, 10), AGAIN_SECONDS_MAX)
             self._again_at = asyncio.get_running_loop().time() + pause
@@ -312,20 +312,22 @@ class _Node:
                 if self._line is not None and self._line.is_open:
                     self._send(self._line, asking, asking.question.payload(self.run), heard)
                 else:
-                    self._failed(asking, Refused(self._trouble), heard)
+                    self._failed(asking, NotApplied(self._trouble), heard)
 
     async def _connect(self) -> None:
         try:
             line = await open_stream(StreamLine, self.address, self._settings.tls, self._seconds)
         except EngineUnavailable as error:
-            raise Refused(str(error)) from None
+            raise NotApplied(str(error)) from None
         try:
             login = self._settings.login
             run = await greet_node(line, self._settings, (login.username, login.password), self._client)
-        except Refused as error:
+        except NotApplied as error:
             broke = not line.is_open
             line.close()
-            raise (Refused(f"{error}{ADVICE}") if broke and self._settings.tls is None else error) from None
+            raise (
+                NotApplied(f"{error}{ADVICE}") if broke and self._settings.tls is None else error
+            ) from None
         except BaseException:
             line.close()
             raise

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Final
 
 from ...errors import EngineUnavailable
-from ...protocols.quorum import Answers, Fan
-from ..looking import Looks, let_others_run
+from ...protocols.quorum import Answers, Broadcast
+from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from .asking import Question
 from .greeting import one_server
 from .keys import Space
@@ -45,7 +45,7 @@ class Bundle:
         self._space = space
         self._left = left
         self._poll = select.poll()
-        self._looks = Looks()
+        self._looks = AdaptiveSpin()
         self._used_at = monotonic()
         self._lines = [
             NodeLine(node, each, client, seconds, self._poll, unheard)
@@ -53,7 +53,7 @@ class Bundle:
         ]
         self._by_fileno: dict[int, NodeLine] = {}
 
-    def fan(self, op: Fan) -> Answers:
+    def fan(self, op: Broadcast) -> Answers:
         """Ask, and go on as soon as the answers are enough, or the time is up."""
         try:
             now = monotonic()
@@ -67,7 +67,7 @@ class Bundle:
                 if each is not batch:  # mostly all are asked the same, and it is packed once
                     batch, question = each, Question(self._space, op, each, answers, now)
                 lines[node].ask(question, now)
-            look_until = self._looks.until()
+            look_until = self._looks.next_deadline()
             wanted = len(asks)
             while not enough(answers) and len(answers) < wanted:
                 if now >= ends_at:
@@ -107,9 +107,9 @@ class Bundle:
                     self._refuse_doubles(line)
 
     def _news(self, seconds: float, look_until: float) -> list[tuple[int, int]]:
-        """At first without sleeping, where enough of them have answered soon: see ``engines/looking.py``."""
+        """At first without sleeping, where enough of them have answered soon: see ``adaptive_spin``."""
         while look_until:
-            let_others_run()
+            yield_processor()
             news = self._poll.poll(0)
             if news:
                 return news

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused
+from ...core.effects import NotApplied
 from ...errors import EngineUnavailable
 from ..redis.faults import failure_of
 from ..redis.greeting import greet
@@ -31,10 +31,10 @@ async def greet_node(line: Line, settings: Settings, credentials: Credentials, c
             if isinstance(reply, ReplyError):
                 raise failure_of(str(reply), line.address, permission_needed())
     except EngineUnavailable as error:
-        raise Refused(str(error)) from None
+        raise NotApplied(str(error)) from None
     run = run_of_info(info)
     if not run:
-        raise Refused(f"{line.address} does not tell its run id (INFO server)")
+        raise NotApplied(f"{line.address} does not tell its run id (INFO server)")
     return run
 
 

@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
-from ...core.ops import Refused, Troubled, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...runtime.sockets import HARD_CLOSE, describe_error, tune
 from ..redis.settings import Address, Settings
 from ..redis.sockets import connection_refused
-from ..sockets import HARD_CLOSE, told, tune
 from .asking import Asking, Question, expected
 from .greeting import greet_node
 from .places import Lookup, Place
@@ -185,7 +185,7 @@ class NodeLine:
                 self._send_question(question)
             else:
                 self.next = question
-        except Refused as trouble:
+        except NotApplied as trouble:
             self._unanswered(question, trouble)
 
     def leave(self) -> None:
@@ -195,7 +195,7 @@ class NodeLine:
             in_time = f"no connection to {self.address} in time"
             if self._is_shaking:
                 in_time = f"no TLS with {self.address} in time: is it a server without TLS?"
-            self._unanswered(question, Refused(self._trouble or in_time))
+            self._unanswered(question, NotApplied(self._trouble or in_time))
 
     def _silence(self) -> str:
         if self._is_shaking:
@@ -222,7 +222,7 @@ class NodeLine:
 
     def _send_question(self, question: Question) -> None:
         if len(self._unsent) > UNSENT_BYTES_MAX:
-            raise Refused(f"{self.address} takes nothing any more")
+            raise NotApplied(f"{self.address} takes nothing any more")
         self._owed.append(question)
         self._send(question.payload(self.run))
 
@@ -336,7 +336,7 @@ class NodeLine:
         owed.popleft()
         if again is None:
             asking.answered(self.address)
-            if isinstance(asking.result, Troubled):
+            if isinstance(asking.result, TransientError):
                 self._tell_unheard(asking.question)
         else:
             owed.append(asking)
@@ -350,13 +350,13 @@ class NodeLine:
     def _connect(self, now: float) -> None:
         """Begin to. Whatever fails, nothing was asked."""
         if now < self._again_at:
-            raise Refused(self._trouble)
+            raise NotApplied(self._trouble)
         if self._places:  # the one before these was given up
             self._reach_next()
         else:
             self._look_up()
         if self._socket is None:
-            raise Refused(self._trouble)
+            raise NotApplied(self._trouble)
 
     def _look_up(self) -> None:
         """Find out where it is; or go on with what has been found since somebody last asked."""
@@ -375,14 +375,14 @@ class NodeLine:
         try:
             self._begin(lookup.begin(), select.POLLIN)
         except OSError as error:  # this process may have no more files
-            self._break(f"{self.address} cannot be looked up: {told(error)}")
+            self._break(f"{self.address} cannot be looked up: {describe_error(error)}")
         else:
             self._lookup = lookup
 
     def _looked_up(self, lookup: Lookup) -> None:
         self._lookup = None
         self._places = lookup.places
-        self._reach_next("" if lookup.trouble is None else told(lookup.trouble))
+        self._reach_next("" if lookup.trouble is None else describe_error(lookup.trouble))
 
     def _reach_next(self, why: str = "") -> None:
         """Begin to connect to the next of its addresses. ``why``: what is wrong with the one before."""
@@ -397,7 +397,7 @@ class NodeLine:
                 tune(connecting)
             except OSError as error:
                 self._let_go()
-                why = told(error)
+                why = describe_error(error)
             else:
                 return
         self._break(f"no connection to {self.address}: {why}")
@@ -491,7 +491,7 @@ class NodeLine:
             question, self.next = self.next, None
             if question is not None:
                 self._send_question(question)
-        except Troubled as trouble:
+        except TransientError as trouble:
             self._greeting = None
             self._break(str(trouble))
         else:
@@ -533,12 +533,12 @@ class NodeLine:
         for each in owed:
             asking = self._asking(each)
             if asking.result is None:
-                asking.result = Unknown(why)
+                asking.result = OutcomeUnknown(why)
             self._tell_unheard(asking.question)
         if question is not None:
-            self._unanswered(question, Refused(why))
+            self._unanswered(question, NotApplied(why))
 
-    def _unanswered(self, question: Question, trouble: Refused) -> None:
+    def _unanswered(self, question: Question, trouble: NotApplied) -> None:
         """It was not sent, and never is."""
         question.answers[self.node] = trouble
         self._tell_unheard(question)

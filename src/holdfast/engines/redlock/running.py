@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ...core.ops import Nonce, Post
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime, wall_us
+from ...core.effects import Nonce, Notify
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ...protocols.quorum import Answers, Chance, Fan, Quorum
-from ...protocols.quorum.ops import Batch
+from ...protocols.quorum import Answers, Broadcast, Quorum, Random
+from ...protocols.quorum.effects import Batch
+from ...runtime.clock import boottime, wall_us
 from .asking import Question
 from .settings import RedlockSettings
 
@@ -91,7 +91,7 @@ class Debts:
         self._owed[number] = Debt(number, node, question.batch, question.member, question.behind_until)
         return True
 
-    def due(self, seconds: float) -> tuple[Fan, dict[int, list[int]]] | None:
+    def due(self, seconds: float) -> tuple[Broadcast, dict[int, list[int]]] | None:
         """A question that tells all nodes what they have not heard, and what it settles; None: nothing."""
         now = boottime()
         asks: dict[int, list[tuple[str, Any]]] = {}
@@ -107,7 +107,7 @@ class Debts:
         if not asks:
             return None
         told = tuple([(node, tuple(batch)) for node, batch in asks.items()])
-        return Fan(told, lambda answers: False, seconds, member), settles
+        return Broadcast(told, lambda answers: False, seconds, member), settles
 
     def settle(self, answers: Answers, settles: dict[int, list[int]], pause: float) -> float:
         """Forget what was heard; how long to pause before the next round, after a pause so long."""
@@ -118,7 +118,7 @@ class Debts:
         return TELL_AGAIN_SECONDS if heard else min(pause * 2, TELL_AGAIN_SECONDS_MAX)
 
 
-def quorum_of(settings: RedlockSettings, hooks: Hooks) -> Quorum:
+def quorum_of(settings: RedlockSettings, hooks: AdapterContext) -> Quorum:
     return Quorum(
         client=hooks.client,
         labels=settings.labels,
@@ -138,10 +138,10 @@ def source_of(quorum: Quorum, namespace: str) -> str:
     return f"redlock:{quorum.set_id}/{namespace}"
 
 
-def at_once(hooks: Hooks) -> dict[type, Callable[[Any], Any]]:
+def at_once(hooks: AdapterContext) -> dict[type, Callable[[Any], Any]]:
     """The operations that neither block nor suspend."""
     return {
-        Chance: lambda op: random.random(),
+        Random: lambda op: random.random(),
         Nonce: lambda op: secrets.token_hex(8),
-        Post: lambda op: hooks.post(op.nonce),
+        Notify: lambda op: hooks.post(op.nonce),
     }

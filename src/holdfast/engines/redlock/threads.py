@@ -12,15 +12,15 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from ...core.ops import Pause, Refused
-from ...drivers.adapter import Hooks, Steps
-from ...drivers.clock import boottime
-from ...drivers.ending import wait_for_end
+from ...core.effects import NotApplied, Pause
+from ...engine_api import AdapterContext, Steps
 from ...errors import EngineUnavailable
 from ...protocols import quorum as family
-from ...protocols.quorum import Answers, Fan, QuorumScript
+from ...protocols.quorum import Answers, Broadcast, QuorumCoroutine
 from ...rules.requests import Reply, Request, Snapshot
-from .. import scripts
+from ...runtime import trampoline
+from ...runtime.clock import boottime
+from ...runtime.thread_join import join_thread
 from .asking import Question
 from .bundle import Bundle
 from .keys import Space
@@ -53,9 +53,9 @@ LOOK_SECONDS: Final = 0.2
 class RedlockThreads:
     """One client's way to its nodes."""
 
-    hearing = None
+    notification_reader = None
 
-    def __init__(self, settings: RedlockSettings, space: Space, hooks: Hooks) -> None:
+    def __init__(self, settings: RedlockSettings, space: Space, hooks: AdapterContext) -> None:
         self.quorum = quorum_of(settings, hooks)
         self._space = space
         self._bundles = _Bundles(settings, space, hooks)
@@ -74,25 +74,25 @@ class RedlockThreads:
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self.run(family.apply_in_order(self.quorum, steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self.run(family.tend(self.quorum, steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self.run(family.renew_batch(self.quorum, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self.run(family.list_names(self.quorum, prefix))
 
-    def run(self, script: QuorumScript[T]) -> T:
+    def run(self, script: QuorumCoroutine[T]) -> T:
         """The keeper has connections of its own: what is held does not wait behind those who want it."""
         try:
             is_keeper = self._here.is_keeper
         except AttributeError:
             is_keeper = self._here.is_keeper = self._is_keeper()
-        return scripts.run(script, self._do_apart if is_keeper else self._do)
+        return trampoline.run(script, self._do_apart if is_keeper else self._do)
 
     def _do(self, op: Any) -> Any:
-        return self._bundles.fan(op) if op.__class__ is Fan else self._do_here(op)
+        return self._bundles.fan(op) if op.__class__ is Broadcast else self._do_here(op)
 
     def _do_apart(self, op: Any) -> Any:
-        return self._bundles.fan_apart(op) if op.__class__ is Fan else self._do_here(op)
+        return self._bundles.fan_apart(op) if op.__class__ is Broadcast else self._do_here(op)
 
     def _do_here(self, op: Any) -> Any:
         if op.__class__ is Pause:
@@ -127,7 +127,7 @@ class _Bundles:
     nobody has any more takes up no room.
     """
 
-    def __init__(self, settings: RedlockSettings, space: Space, hooks: Hooks) -> None:
+    def __init__(self, settings: RedlockSettings, space: Space, hooks: AdapterContext) -> None:
         self._settings, self._space, self._client = settings, space, hooks.client
         self._most = settings.connections
         self._seconds = hooks.io_timeout
@@ -140,7 +140,7 @@ class _Bundles:
         self._refusal = Refusal()
         self._closed = False
 
-    def fan(self, op: Fan) -> Answers:
+    def fan(self, op: Broadcast) -> Answers:
         if self._refusal.why:
             self._refusal.refuse()
         try:
@@ -149,7 +149,7 @@ class _Bundles:
             bundle = self._take()
         return self._fan(bundle, op, self._idle.put)
 
-    def fan_apart(self, op: Fan) -> Answers:
+    def fan_apart(self, op: Broadcast) -> Answers:
         self._refusal.refuse()
         try:
             bundle = self._apart.pop()
@@ -157,7 +157,7 @@ class _Bundles:
             bundle = self._new()
         return self._fan(bundle, op, self._apart.append)
 
-    def _fan(self, bundle: Bundle, op: Fan, give_back: Callable[[Bundle], None]) -> Answers:
+    def _fan(self, bundle: Bundle, op: Broadcast, give_back: Callable[[Bundle], None]) -> Answers:
         try:
             answers = bundle.fan(op)
         except BaseException as error:
@@ -184,11 +184,11 @@ class _Bundles:
                 return self._idle.get(timeout=LOOK_SECONDS)
             except queue.Empty:
                 if boottime() >= ends_at:
-                    raise Refused(f"all {self._most} connections to the nodes are busy") from None
+                    raise NotApplied(f"all {self._most} connections to the nodes are busy") from None
 
     def _new(self) -> Bundle:
         if self._closed:
-            raise Refused("this client is closed")
+            raise NotApplied("this client is closed")
         return self._made()
 
     def _made(self) -> Bundle:
@@ -352,7 +352,7 @@ class _Teller:
                 return
             self._is_over = True
         self._stopped.release()
-        wait_for_end(self._thread, LAST_SECONDS)
+        join_thread(self._thread, LAST_SECONDS)
 
     def tell_for_the_last_time(self) -> None:
         """On the thread that closes the client. What nodes do not hear now they keep until it expires."""

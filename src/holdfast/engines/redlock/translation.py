@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from hiredis import ReplyError
 
-from ...core.ops import Refused, Troubled, Unknown
-from ...protocols.quorum.ops import Batch
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...protocols.quorum.effects import Batch
 from ...rules import node
 from ..redis import message_pack
 from ..redis.faults import failure_of
@@ -225,7 +225,9 @@ PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
 # --- answers ------------------------------------------------------------------------------------
 
 
-def answers(space: Space, batch: Batch, raw: Sequence[Any], address: Address) -> tuple[Any, ...] | Troubled:
+def answers(
+    space: Space, batch: Batch, raw: Sequence[Any], address: Address
+) -> tuple[Any, ...] | TransientError:
     """What the replies to a whole batch say; trouble, if one of them is an error."""
     told = []
     place = 0
@@ -252,11 +254,11 @@ def missing_scripts(raw: Sequence[Any]) -> list[int]:
     ]
 
 
-def _trouble(raw: Sequence[Any], address: Address) -> Troubled:
+def _trouble(raw: Sequence[Any], address: Address) -> TransientError:
     """Nothing happened where every reply is an error; a node that is no use to us may be one of many."""
     error = next(each for each in raw if isinstance(each, ReplyError))
     told = str(failure_of(str(error), address, permission_needed()))
-    return Refused(told) if all(isinstance(each, ReplyError) for each in raw) else Unknown(told)
+    return NotApplied(told) if all(isinstance(each, ReplyError) for each in raw) else OutcomeUnknown(told)
 
 
 def _string(raw: bytes) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
@@ -63,7 +63,7 @@ class SqliteEngine:
 
     linger = 0.0
     """A call that has returned or failed is over: nothing is under way anywhere."""
-    lasting = False
+    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, path: str, namespace: str, makes_folder: bool) -> None:
@@ -71,10 +71,10 @@ class SqliteEngine:
         self._place = Place(path, makes_folder)
         self._namespace = namespace
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return LocalThreads(SqliteStore(self._place, self._namespace, hooks), hooks)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..local_asyncio import LocalAsyncio
 
         return LocalAsyncio(SqliteStore(self._place, self._namespace, hooks), hooks)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from ...drivers.clock import wall_us
 from ...rules.record import Record, cover, rebase
+from ...runtime.clock import wall_us
 from .liveness import Identity, Status, alive_name, probe
 from .place import Side
 from .table import Execute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...rules.queueing import blockers, drop_clients, look_in
+from ...rules.queueing import blockers, drop_clients, poll_after
 from ...rules.record import PATIENCE_SECONDS, Holder, Record, capped
 from ...rules.requests import Absent, Acquire, Done, Inspect, Queued, Reply, Snapshot, Wake
 from ...rules.transitions import ADMITS, apply
@@ -96,7 +96,7 @@ class Standing:
     def of(self, nonce: str) -> Reply:
         place = self._places.get(nonce)
         if place is not None:
-            return Queued(place, look_in(self._record, place, self._now), blockers(self._record, place))
+            return Queued(place, poll_after(self._record, place, self._now), blockers(self._record, place))
         watches = any(w.nonce == nonce and w.expires_at > self._now for w in self._record.watchers)
         return Done() if watches else Absent()
 

@@ -17,8 +17,8 @@ import threading
 from typing import Final
 from urllib.parse import quote
 
-from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
+from ...runtime.clock import boottime, wall_us
 from ..local import Busy
 from .place import EACH_THEIR_OWN, Place, Side
 

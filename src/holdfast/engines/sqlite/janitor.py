@@ -10,11 +10,11 @@ import sqlite3
 import threading
 from typing import Final
 
-from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
 from ...rules.record import RETENTION_SECONDS, Record, is_idle
 from ...rules.requests import Inspect, Snapshot
 from ...rules.transitions import apply
+from ...runtime.clock import boottime, wall_us
 from ..local import Busy
 from .census import Census
 from .database import Database

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ...drivers.adapter import Post
-from ...drivers.ending import wait_for_end
-from ..bell import Bell
-from ..hearing import HAS_EPOLL, HearsFirst, wait_in_turn
+from ...engine_api import Notifier
+from ...runtime.exclusive_reader import HAS_EPOLL, EpollExclusiveReader, register_exclusive
+from ...runtime.self_pipe import SelfPipe
+from ...runtime.thread_join import join_thread
 from .liveness import Identity, Status
 from .wakeups import Inbox
 
@@ -58,7 +58,7 @@ class Listener:
         self,
         inbox: Inbox,
         us: Identity,
-        post: Post,
+        post: Notifier,
         probe: Callable[[str, Identity | None], Status],
     ) -> None:
         self._inbox = inbox
@@ -73,9 +73,9 @@ class Listener:
         self._clients: dict[int, str] = {}
         """Whose process a descriptor is of."""
         self._thread: threading.Thread | None = None
-        self._bell: Bell | None = None
+        self._bell: SelfPipe | None = None
         self._poller: select.epoll | select.poll | None = None
-        self.hearing: Hearing | None = None
+        self.notification_reader: Hearing | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -232,16 +232,16 @@ class Listener:
 
     def _prepare(self) -> None:
         """Called with the mutex held. What is there already may be what failed: it is made anew."""
-        if self.hearing is not None:
-            self.hearing.ring()  # whoever waits there looks, and then waits to be told
+        if self.notification_reader is not None:
+            self.notification_reader.ring()  # whoever waits there looks, and then waits to be told
         self._close_bells()
-        self._bell = Bell()
+        self._bell = SelfPipe()
         self._poller = select.epoll() if HAS_EPOLL else select.poll()
         for fd in (self._bell.fileno(), *self._clients):
             self._poller.register(fd, select.POLLIN)
         if HAS_EPOLL:
-            self.hearing = Hearing(self, self._inbox)  # first: who comes first is told first
-        wait_in_turn(self._poller, self._inbox.fileno())
+            self.notification_reader = Hearing(self, self._inbox)  # first: who comes first is told first
+        register_exclusive(self._poller, self._inbox.fileno())
 
     def _listen(self) -> None:
         """Until the client is closed. Whatever fails is logged, and listening begins anew.
@@ -298,9 +298,9 @@ class Listener:
         self._closing = True
         if self._bell is not None:
             self._bell.ring()
-        if self.hearing is not None:
-            self.hearing.ring()
-        wait_for_end(self._thread, STOP_SECONDS)
+        if self.notification_reader is not None:
+            self.notification_reader.ring()
+        join_thread(self._thread, STOP_SECONDS)
         with self._mutex:
             for watch in self._watches.values():
                 self._end(watch)
@@ -320,7 +320,7 @@ class Listener:
     def _close_bells(self) -> None:
         bell, self._bell = self._bell, None
         poller, self._poller = self._poller, None
-        hearing, self.hearing = self.hearing, None
+        hearing, self.notification_reader = self.notification_reader, None
         for each in (bell, hearing):
             if each is not None:
                 each.close()
@@ -338,7 +338,7 @@ class Listener:
         self._watches.clear()
 
 
-class Hearing(HearsFirst):
+class Hearing(EpollExclusiveReader):
     """Lets one waiting thread read the inbox itself. Others' messages it delivers on the way."""
 
     __slots__ = ("_listener",)

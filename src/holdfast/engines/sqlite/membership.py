@@ -7,8 +7,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ...drivers.adapter import Post
-from ...drivers.clock import boottime, wall_us
+from ...engine_api import Notifier
+from ...runtime.clock import boottime, wall_us
 from .census import Census
 from .listening import Listener
 from .liveness import AliveFile, identify
@@ -49,7 +49,7 @@ class Membership:
         execute: Execute,
         side: Side,
         client: str,
-        post: Post,
+        post: Notifier,
     ) -> None:
         self.client = client
         self.tell = post

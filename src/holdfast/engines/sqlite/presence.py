@@ -10,10 +10,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime, wall_us
+from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from ...rules.record import rebase
+from ...runtime.clock import boottime, wall_us
 from ..local import Busy
 from .board import Board
 from .claims import without
@@ -38,7 +38,7 @@ GOODBYE_PAUSE_SECONDS: Final = 0.001
 class Presence:
     """What one client has open. All but ``close`` and ``forked`` is called with ``database.mutex`` held."""
 
-    def __init__(self, place: Place, namespace: str, hooks: Hooks) -> None:
+    def __init__(self, place: Place, namespace: str, hooks: AdapterContext) -> None:
         self.place = place
         self.database = Database(place)
         self.table = Table(place, namespace, hooks.client)

@@ -20,12 +20,10 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ...drivers.adapter import Hearing, Hooks, Steps
-from ...drivers.clock import boottime, wall_us
+from ...engine_api import AdapterContext, NotificationReader, Steps
 from ...errors import EngineUnavailable
-from ...rules import shortcuts, transitions
-from ...rules.codec import SchemaTooNew
-from ...rules.handing import apply, heir_of
+from ...rules import transitions
+from ...rules.handoff import apply, successor_of
 from ...rules.queueing import next_event_at
 from ...rules.record import Record, is_idle, rebase
 from ...rules.requests import (
@@ -44,8 +42,10 @@ from ...rules.requests import (
     Wake,
 )
 from ...rules.transitions import Step, apply_in_order
+from ...runtime.adaptive_spin import yield_processor
+from ...runtime.clock import boottime, wall_us
 from ..local import Busy
-from ..looking import let_others_run
+from . import shortcuts
 from .census import View
 from .claims import (
     Standing,
@@ -57,6 +57,7 @@ from .claims import (
     watches_not_much_longer,
     without,
 )
+from .codec import SchemaTooNew
 from .database import explain
 from .liveness import Status
 from .membership import HERE
@@ -95,7 +96,7 @@ class _Round(NamedTuple):
 class SqliteStore:
     """One client's view of the database."""
 
-    def __init__(self, place: Place, namespace: str, hooks: Hooks) -> None:
+    def __init__(self, place: Place, namespace: str, hooks: AdapterContext) -> None:
         self._place = place
         self._presence = Presence(place, namespace, hooks)
         self._table = self._presence.table
@@ -128,7 +129,7 @@ class SqliteStore:
             self._wake(key, wakes)
             if self._table.unshown:
                 if self._lets_others_run:
-                    let_others_run()  # the heir first, where one processor has both
+                    yield_processor()  # the heir first, where one processor has both
                 with presence.database.mutex:
                     self._table.show()
         return reply
@@ -186,7 +187,7 @@ class SqliteStore:
                 step = rule(record, request, now, wall, view.dead)
             if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
                 return step.reply, ()  # perhaps it was written by another, for us
-            if self._store(execute, key, loaded, step.record, wall, guards, heir_of(request, step)):
+            if self._store(execute, key, loaded, step.record, wall, guards, successor_of(request, step)):
                 return step.reply, step.wake
             self._presence.stay_registered(execute)
         raise Busy
@@ -212,7 +213,7 @@ class SqliteStore:
         after = step.record
         if after is before:
             return None  # nothing would be stored: whether it is still so, only a look can tell
-        stored = self._store(execute, key, recalled, after, wall, _NOBODY, heir_of(request, step))
+        stored = self._store(execute, key, recalled, after, wall, _NOBODY, successor_of(request, step))
         return (step.reply, step.wake) if stored else None
 
     def _take_shortcut(
@@ -330,7 +331,7 @@ class SqliteStore:
 
     # --- the keeper's batch ---------------------------------------------------------------------
 
-    def tend(self, steps: Steps) -> list[Reply]:
+    def renew_batch(self, steps: Steps) -> list[Reply]:
         """Renew the client as a whole, with one row; then see what that reached."""
         presence = self._presence
         try:
@@ -472,9 +473,9 @@ class SqliteStore:
             raise explain(self._place, error) from error
 
     @property
-    def hearing(self) -> Hearing | None:
+    def notification_reader(self) -> NotificationReader | None:
         membership = self._presence.membership
-        return None if membership is None else membership.listener.hearing
+        return None if membership is None else membership.listener.notification_reader
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         membership = self._presence.membership

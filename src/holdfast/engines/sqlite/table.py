@@ -8,9 +8,9 @@ from functools import cache, partial
 from sqlite3 import Cursor
 from typing import Any, Final
 
-from ...rules.codec import SchemaTooNew, decode, encode
 from ...rules.record import RETENTION_SECONDS, Record
 from .board import Board
+from .codec import SchemaTooNew, decode, encode
 from .place import Place
 
 __all__ = ["RETENTION_US", "Execute", "Guard", "Loaded", "Table"]

@@ -19,8 +19,8 @@ from math import inf
 from typing import Final
 
 from ...core.tokens import is_plausible
-from ...drivers.clock import wall_us
-from ...rules.requests import Handed, Wake
+from ...rules.requests import Handoff, Wake
+from ...runtime.clock import wall_us
 from .place import Side
 
 __all__ = ["Inbox", "Sent", "socket_name"]
@@ -134,7 +134,7 @@ class Inbox:
 
     # --- what comes in --------------------------------------------------------------------------
 
-    def receive(self) -> tuple[str, Handed | None] | None:
+    def receive(self) -> tuple[str, Handoff | None] | None:
         """The next message; None: it is not for us. Raises OSError where there is none.
 
         A grant is believed because of the nonce: 128 random bits that stand in the record alone. Whoever
@@ -146,7 +146,7 @@ class Inbox:
             return None
         try:
             token, age = handed
-            brought = _new(Handed, (int(token), float(age)))
+            brought = _new(Handoff, (int(token), float(age)))
         except ValueError:
             return nonce, None  # it only wakes, or another version says it otherwise
         if not is_plausible(brought[0], wall_us()) or not 0.0 <= brought[1] < inf:

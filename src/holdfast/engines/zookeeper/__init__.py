@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
-from ...drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import Unsupported
 from ...model import Guarantees
-from ...protocols.tickets import Desk
+from ...protocols.tickets import TicketClient
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
@@ -62,7 +62,7 @@ class ZooKeeperEngine:
 
     linger = 60.0
     """A request may be under way; but never beyond one that is sent after it."""
-    lasting = True
+    session_bound = True
     guarantees = GUARANTEES
 
     def __init__(self, url: str, options: Options, namespace: str) -> None:
@@ -81,15 +81,15 @@ class ZooKeeperEngine:
             )
         return seconds
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
-        desk = Desk(hooks.client, self._seconds_for)
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
+        desk = TicketClient(hooks.client, self._seconds_for)
         return TicketsThreads(desk, ZooKeeperThreads(self._options, self._paths, hooks, desk))
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
         from .transport_asyncio import ZooKeeperAsyncio
 
-        desk = Desk(hooks.client, self._seconds_for)
+        desk = TicketClient(hooks.client, self._seconds_for)
         return TicketsAsyncio(desk, ZooKeeperAsyncio(self._options, self._paths, hooks, desk))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kazoo.exceptions import NoNodeError
 
-from ...core.ops import Refused
-from ...protocols.tickets.ops import Enter
+from ...core.effects import NotApplied
 from ...protocols.tickets.payload import encode_ticket
-from ...rules.tickets import Settings, Stand, Ticket, blockers, token_at
+from ...protocols.tickets.store import Enter
+from ...rules.tickets import LockConfig, LockView, Ticket, blockers, token_at
 from .asking import failing
 from .entries import Entries, Entry, Seen
 from .names import Handle, Paths, in_order, place_of, ticket_node
@@ -45,18 +45,18 @@ class Entering:
         self._upkeep = upkeep
         self._send = sessions.send
 
-    async def enter(self, op: Enter) -> Stand:
+    async def enter(self, op: Enter) -> LockView:
         declared = op.declared if op.settings is None else op.settings.declared
         ticket = op.ticket._replace(ttl=min(op.ticket.ttl, op.session.seconds))
         folder = self._paths.kind(op.name, ticket.kind, declared)
         entry = self._entries.begin(ticket.nonce, folder, op.session)
-        stand: Stand | None = None
+        stand: LockView | None = None
         if not op.alone:
             stand = await self._behind(op, entry, ticket, declared)
         else:
             left = self._entries.empty_at(folder)
             if left is not None:
-                nobody = Stand(Settings(ticket.kind, declared, declared))
+                nobody = LockView(LockConfig(ticket.kind, declared, declared))
                 stand = await self._beside(op.name, entry, ticket, left, nobody)
                 if stand is None:
                     self._entries.wrong_guess(folder)
@@ -66,7 +66,7 @@ class Entering:
             self._entries.forget(ticket.nonce)
         return stand
 
-    async def _behind(self, op: Enter, entry: Entry, ticket: Ticket, declared: int) -> Stand:
+    async def _behind(self, op: Enter, entry: Entry, ticket: Ticket, declared: int) -> LockView:
         """Put it, and see who is before it."""
         put = self._put(entry, ticket, ANY_VERSION)
         requests = [put, *self._reading.requests(op.name, entry.folder, ticket.kind)]
@@ -82,9 +82,11 @@ class Entering:
             first = [self._upkeep.made_at_once(op.name, entry.folder)]
             if attempt and await self._upkeep.make_kind(entry.link, op.name, ticket.kind, declared):
                 return await self._reading.stand(entry.link, op.name)  # it is something else
-        raise Refused("the nodes of a name come and go too quickly")
+        raise NotApplied("the nodes of a name come and go too quickly")
 
-    async def _if_nobody_is_in_the_way(self, name: str, entry: Entry, ticket: Ticket, declared: int) -> Stand:
+    async def _if_nobody_is_in_the_way(
+        self, name: str, entry: Entry, ticket: Ticket, declared: int
+    ) -> LockView:
         for _ in range(ATTEMPTS):
             requests = self._reading.requests(name, entry.folder, ticket.kind)
             _, *read = await self._send(entry.link, [self._reading.up_to_date(), *requests])
@@ -98,16 +100,16 @@ class Entering:
             stand = stand_of(entry.folder, ticket.kind, declared, read)
             stand = stand._replace(tickets=self._entries.known(stand.tickets))
             last = ticket._replace(place=stand.tickets[-1].place + 1 if stand.tickets else 1)
-            if blockers(stand.tickets, last, stand.settings or Settings(ticket.kind)):
+            if blockers(stand.tickets, last, stand.settings or LockConfig(ticket.kind)):
                 return stand
             put = await self._beside(name, entry, ticket, seen, stand)
             if put is not None:
                 return put
-        raise Refused("others come and go too quickly")
+        raise NotApplied("others come and go too quickly")
 
     async def _beside(
-        self, name: str, entry: Entry, ticket: Ticket, seen: Seen, stand: Stand
-    ) -> Stand | None:
+        self, name: str, entry: Entry, ticket: Ticket, seen: Seen, stand: LockView
+    ) -> LockView | None:
         """Put it beside those that were seen; None: somebody has come since."""
         (done,) = await self._send(entry.link, [self._put(entry, ticket, seen.version)])
         if not self._is_put(entry, ticket, done) or entry.ticket is None:

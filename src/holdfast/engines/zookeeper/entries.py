@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ...rules.tickets import Stand, Ticket
+from ...rules.tickets import LockView, Ticket
 from .link import Link
 
 __all__ = ["Entries", "Entry", "Seen"]
@@ -30,7 +30,7 @@ class Entry:
         self.link = link
         self.ticket = ticket
         """None: whether it is there nobody knows."""
-        self.foreseen: Stand | None = None
+        self.foreseen: LockView | None = None
         """How it stood when it was armed: the answer to a look, as long as nothing came since."""
         self.alone: Seen | None = None
         """Nobody else was there when it was put."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from kazoo import exceptions
 
-from ...core.ops import Refused, Unknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
-from ...protocols.tickets.ops import NoSession
+from ...protocols.tickets.store import NoSession
 
 __all__ = ["ABOUT_NODES", "sorted_failure"]
 
@@ -40,10 +40,10 @@ def sorted_failure(error: BaseException, wrote: bool) -> Exception:
     if isinstance(error, exceptions.SessionExpiredError):
         return NoSession()
     if isinstance(error, exceptions.SessionMovedError | exceptions.ThrottledOpError):
-        return Refused(f"ZooKeeper refuses for now: {type(error).__name__}")
+        return NotApplied(f"ZooKeeper refuses for now: {type(error).__name__}")
     if isinstance(error, UNDECIDED):
         told = "the connection to ZooKeeper ended"
-        return Unknown(told) if wrote else Refused(told)
+        return OutcomeUnknown(told) if wrote else NotApplied(told)
     if isinstance(error, exceptions.UnimplementedError):
         return EngineUnavailable("this ZooKeeper is too old: 3.5.1 is the first that has containers")
     if isinstance(error, NOT_PERMITTED):

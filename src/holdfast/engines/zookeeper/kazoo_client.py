@@ -27,7 +27,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 
-from ...drivers.clock import boottime
+from ...runtime.clock import boottime
 from .options import Options
 
 __all__ = ["Client"]

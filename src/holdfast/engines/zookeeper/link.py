@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 
 from kazoo.protocol.states import KazooState, KeeperState
 
-from ...core.ops import Refused
-from ...drivers.clock import boottime
+from ...core.effects import NotApplied
 from ...errors import EngineUnavailable
-from ...protocols.tickets.ops import NoSession
-from ...rules.record import Ended
+from ...protocols.tickets.store import NoSession
+from ...rules.record import Tombstone
+from ...runtime.clock import boottime
 from .dating import Dating
 from .kazoo_client import Client
 from .options import Options
@@ -91,7 +91,7 @@ class Link:
         self.generation = 0
         self.registered = False
         """Its node is there."""
-        self.mail: dict[str, Ended] = {}
+        self.mail: dict[str, Tombstone] = {}
         """What others did to its tickets, by attempt, as far as it was read."""
         self.dead = False
         self._up = False
@@ -206,7 +206,9 @@ class Link:
             raise NoSession
         if not self._up:
             why = "; ".join(f"{place}: {told}" for place, told in self._failed.copy().items())
-            raise Refused(f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._places}'}")
+            raise NotApplied(
+                f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._places}'}"
+            )
 
     def leave_past(self, now: float) -> bool:
         """If its time is over and there is no connection: let it be over, also for a server that is taking it

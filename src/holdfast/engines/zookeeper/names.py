@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from ...rules.tickets import Settings, Ticket, ordered
+from ...rules.tickets import LockConfig, Ticket, ordered
 
 __all__ = [
     "TURN",
@@ -91,14 +91,14 @@ def kind_node(kind: str, declared: int) -> str:
     return f"{kind}-{declared}" if kind == "semaphore" else kind
 
 
-def settings_from(children: Iterable[str]) -> Settings | None:
+def settings_from(children: Iterable[str]) -> LockConfig | None:
     """What a name is, by the nodes below it."""
     for child in children:
         kind, _, declared = child.partition("-")
         if kind in ("lock", "rwlock"):
-            return Settings(kind)
+            return LockConfig(kind)
         if kind == "semaphore":
-            return Settings(kind, int(declared), int(declared))
+            return LockConfig(kind, int(declared), int(declared))
     return None
 
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from kazoo.exceptions import NoNodeError
 
-from ...drivers.clock import wall_seconds
-from ...protocols.tickets.ops import EVERYTHING, Arm
 from ...protocols.tickets.payload import decode_settings, decode_ticket, decode_value
+from ...protocols.tickets.store import EVERYTHING, Arm
 from ...rules.record import StoredValue
-from ...rules.tickets import Settings, Stand, Ticket, token_at
+from ...rules.tickets import LockConfig, LockView, Ticket, token_at
+from ...runtime.clock import wall_seconds
 from .link import Link
 from .names import TURN, Paths, around, decode, kind_node, listed, settings_from
 from .sessions import Sessions
@@ -50,11 +50,11 @@ class Reading:
         """Sent before a look, it makes sure that whatever the leader has agreed to by then is seen."""
         return Sync(self._paths.base)
 
-    async def stand(self, link: Link, name: str) -> Stand:
+    async def stand(self, link: Link, name: str) -> LockView:
         ((_, stand),) = await self._stands(link, [name])
         return stand
 
-    async def names(self, link: Link, prefix: str) -> list[tuple[str, Stand]]:
+    async def names(self, link: Link, prefix: str) -> list[tuple[str, LockView]]:
         """All of them, in full."""
         _, read = await self._sessions.send(link, [self.up_to_date(), GetChildren2(self._paths.names, None)])
         children = [] if isinstance(read, NoNodeError) else read[0]
@@ -72,10 +72,10 @@ class Reading:
             for name, stand in stands
         ]
 
-    async def _stands(self, link: Link, names: list[str]) -> list[tuple[str, Stand]]:
+    async def _stands(self, link: Link, names: list[str]) -> list[tuple[str, LockView]]:
         nodes = [GetChildren2(self._paths.name(name), None) for name in names]
         _, *below = await self._ask(link, [self.up_to_date(), *nodes])
-        found: list[tuple[str, Settings | None]] = []
+        found: list[tuple[str, LockConfig | None]] = []
         requests: list[Any] = []
         for name, read in zip(names, below, strict=True):
             settings = None if isinstance(read, NoNodeError) else settings_from(read[0])
@@ -95,11 +95,11 @@ class Reading:
         return stands
 
     async def _stand(
-        self, link: Link, name: str, settings: Settings | None, children: Any, limit: Any, value: Any
-    ) -> Stand:
+        self, link: Link, name: str, settings: LockConfig | None, children: Any, limit: Any, value: Any
+    ) -> LockView:
         stored = await self._value(link, name, value)
         if settings is None or isinstance(children, NoNodeError):
-            return Stand(value=stored)
+            return LockView(value=stored)
         folder = self._paths.kind(name, settings.kind, settings.declared)
         stand = stand_of(folder, settings.kind, settings.declared, [children, limit])
         return stand._replace(value=stored)
@@ -156,7 +156,7 @@ class Reading:
         await self._sessions.send(link, beside)
 
 
-def stand_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> Stand:
+def stand_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> LockView:
     """From the children of what the name is, and of a semaphore its limit. ``nonce``: of a mutex, tell no
     more than matters to this attempt."""
     (children, stat), *limit = read
@@ -166,20 +166,20 @@ def stand_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str 
     tickets = listed(folder, kind, children)
     settings = limited(kind, declared, stat, limit[0] if limit else None, tickets)
     newest = token_at(stat.mzxid) if stat.version else 0
-    return Stand(settings, tickets, newest=newest, unlisted=standing - len(children))
+    return LockView(settings, tickets, newest=newest, unlisted=standing - len(children))
 
 
-def limited(kind: str, declared: int, stat: Any, read: Any, tickets: Iterable[Ticket]) -> Settings:
+def limited(kind: str, declared: int, stat: Any, read: Any, tickets: Iterable[Ticket]) -> LockConfig:
     """What a name is, with its limit if that was changed. Where the node of the kind was made anew, or the
     numbers began again, nobody is left of those who were seated."""
     if read is None or isinstance(read, NoNodeError):
-        return Settings(kind, declared, declared)
+        return LockConfig(kind, declared, declared)
     data, changed = read
     settings = decode_settings(data)
     seated = settings.seated if changed.mzxid > stat.czxid else 0
     if any(seated - ticket.place > TURN // 2 for ticket in tickets):
         seated = 0
-    return Settings(kind, declared, settings.limit, seated)
+    return LockConfig(kind, declared, settings.limit, seated)
 
 
 def is_over(read: Any) -> bool:

@@ -14,14 +14,14 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from ...core.ops import Refused, Unknown
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime
-from ...drivers.patience import connect_seconds
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import NoSession
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...engine_api import AdapterContext
+from ...protocols.tickets import TicketClient
 from ...protocols.tickets.payload import decode_note, encode_note
-from ...rules.record import Ended
+from ...protocols.tickets.store import NoSession
+from ...rules.record import Tombstone
+from ...runtime.clock import boottime
+from ...runtime.connect_timeout import connect_seconds
 from .asking import Ready, Send, TimedOut
 from .entries import Entries
 from .failures import ABOUT_NODES, sorted_failure
@@ -44,7 +44,7 @@ LETTERS_KEPT: Final = 50
 class Sessions:
     """The links of one client, the present one first."""
 
-    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+    def __init__(self, options: Options, paths: Paths, hooks: AdapterContext, desk: TicketClient) -> None:
         self.options = options
         self.paths = paths
         self.timeout = hooks.io_timeout
@@ -98,7 +98,7 @@ class Sessions:
             try:
                 await self._register(link)
             except NoSession:
-                raise Refused(ENDED_AT_ONCE) from None
+                raise NotApplied(ENDED_AT_ONCE) from None
         return link
 
     async def connected(self, link: Link) -> None:
@@ -106,7 +106,7 @@ class Sessions:
         try:
             link.check()
         except NoSession:
-            raise Refused(ENDED_AT_ONCE) from None
+            raise NotApplied(ENDED_AT_ONCE) from None
 
     async def _register(self, link: Link) -> None:
         """A node that says that the session is there. In it others leave word; so it is watched."""
@@ -125,7 +125,7 @@ class Sessions:
                 await self.make_base(link)
                 continue
             if isinstance(read, Exception) or prefix is None:
-                raise Refused("somebody takes away the nodes that are made")
+                raise NotApplied("somebody takes away the nodes that are made")
             self.origin = f"{prefix.czxid:x}.{prefix.ctime:x}"
             link.registered = True
             return
@@ -174,7 +174,7 @@ class Sessions:
         except TimedOut:
             link.doubt()
             told = "ZooKeeper did not answer in time"
-            raise Unknown(told) if wrote else Refused(told) from None
+            raise OutcomeUnknown(told) if wrote else NotApplied(told) from None
         results: list[Any] = []
         for answer in answers:
             error = answer.error
@@ -244,7 +244,7 @@ class Sessions:
         except Exception:
             log.exception("holdfast: what others left word of in ZooKeeper was not understood")
 
-    async def note(self, link: Link, nonce: str) -> Ended | None:
+    async def note(self, link: Link, nonce: str) -> Tombstone | None:
         """What others did to an attempt of this session, if they did."""
         if nonce not in link.mail and not link.dead and link.registered:
             (read,) = await self.send(link, [GetData(self.paths.session(link.session), None)])
@@ -257,10 +257,10 @@ def _nobody() -> None:
     """Nobody waits for it."""
 
 
-def letters(data: bytes | None) -> list[Ended]:
+def letters(data: bytes | None) -> list[Tombstone]:
     return [decode_note(line) for line in (data or b"").splitlines()]
 
 
-def letters_with(data: bytes | None, ended: Ended) -> bytes:
+def letters_with(data: bytes | None, ended: Tombstone) -> bytes:
     lines = [*(data or b"").splitlines(), encode_note(ended)]
     return b"\n".join(lines[-LETTERS_KEPT:])

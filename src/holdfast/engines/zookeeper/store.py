@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from kazoo.exceptions import NoNodeError
 
-from ...core.ops import Refused, Unknown
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import (
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...engine_api import AdapterContext
+from ...protocols.tickets import TicketClient
+from ...protocols.tickets.payload import encode_ticket
+from ...protocols.tickets.store import (
     Arm,
     Enter,
     Evict,
@@ -36,9 +36,9 @@ from ...protocols.tickets.ops import (
     SetValue,
     Take,
 )
-from ...protocols.tickets.payload import encode_ticket
-from ...rules.record import Ended
-from ...rules.tickets import Settings, Stand, Ticket, find
+from ...rules.record import Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, find
+from ...runtime.clock import boottime
 from .asking import failing
 from .entering import Entering
 from .entries import Entry
@@ -81,7 +81,7 @@ Work = Coroutine[Any, Any, Any]
 class ZooKeeperStore:
     """What one client asks of ZooKeeper. Each operation is a script."""
 
-    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+    def __init__(self, options: Options, paths: Paths, hooks: AdapterContext, desk: TicketClient) -> None:
         self.sessions = Sessions(options, paths, hooks, desk)
         self._paths = paths
         self._send = self.sessions.send
@@ -122,7 +122,7 @@ class ZooKeeperStore:
         try:
             return await work
         except NoSession:
-            raise Refused("the session ended meanwhile") from None
+            raise NotApplied("the session ended meanwhile") from None
 
     # --- sessions -------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class ZooKeeperStore:
         connection counts at once."""
         if link.dating.age(boottime()) > link.seconds * TOO_OLD:
             link.doubt()
-            raise Refused("nothing was sent for too long: another connection is made")
+            raise NotApplied("nothing was sent for too long: another connection is made")
 
     @staticmethod
     def _not_kept(op: Keep) -> Kept:
@@ -165,7 +165,7 @@ class ZooKeeperStore:
 
     # --- tickets --------------------------------------------------------------------------------
 
-    async def _enter(self, op: Enter) -> Stand:
+    async def _enter(self, op: Enter) -> LockView:
         if self._entries.get(op.ticket.nonce) is not None:
             # It may be there already: then an answer was lost.
             stand = await self._look(Look(op.name, op.ticket.nonce, op.ticket.kind), surely=True)
@@ -173,7 +173,7 @@ class ZooKeeperStore:
                 return stand
         return await self._entering.enter(op)
 
-    async def _look(self, op: Look, surely: bool = False) -> Stand:
+    async def _look(self, op: Look, surely: bool = False) -> LockView:
         link = await self.sessions.opened()
         stand = await self._looked(link, op, [self.sessions.surely(link)] if surely else [])
         mine = find(stand.tickets, op.nonce) if op.nonce else None
@@ -182,7 +182,7 @@ class ZooKeeperStore:
             return stand
         return stand._replace(note=await self.sessions.note(entry.link, op.nonce))
 
-    async def _looked(self, link: Link, op: Look, first: list[Any]) -> Stand:
+    async def _looked(self, link: Link, op: Look, first: list[Any]) -> LockView:
         entry = self._entries.get(op.nonce)
         if entry is not None and entry.foreseen is not None:
             foreseen, entry.foreseen = entry.foreseen, None
@@ -204,12 +204,12 @@ class ZooKeeperStore:
         stand = await self._reading.stand(link, op.name)
         return stand._replace(tickets=self._entries.known(stand.tickets))
 
-    async def _still_behind(self, link: Link, entry: Entry, mine: Ticket, behind: Ticket) -> Stand | None:
+    async def _still_behind(self, link: Link, entry: Entry, mine: Ticket, behind: Ticket) -> LockView | None:
         """Whether both are still there: in a crowd that is far less than listing everybody."""
         if entry.link is not link:
             return None
         there = await self._send(link, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
-        return None if None in there else Stand(Settings(mine.kind), (behind, mine))
+        return None if None in there else LockView(LockConfig(mine.kind), (behind, mine))
 
     async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
         link = await self.sessions.opened()
@@ -252,14 +252,16 @@ class ZooKeeperStore:
             try:
                 if await self._evict_one(link, ticket, op.reason):
                     evicted.append(ticket.nonce)
-            except (Refused, NoSession) as refusal:
-                raise Unknown(f"some of them: {refusal}") if evicted else Refused(str(refusal)) from None
+            except (NotApplied, NoSession) as refusal:
+                raise (
+                    OutcomeUnknown(f"some of them: {refusal}") if evicted else NotApplied(str(refusal))
+                ) from None
         return tuple(evicted)
 
     async def _evict_one(self, link: Link, ticket: Ticket, reason: str) -> bool:
         """The ticket goes and its client has a letter, in one step."""
         mailbox = self._paths.session(ticket.handle.session)
-        said = Ended(ticket.nonce, "broken", reason, 0.0)
+        said = Tombstone(ticket.nonce, "broken", reason, 0.0)
         for _ in range(ATTEMPTS):
             (read,) = await self._send(link, [GetData(mailbox, None)])
             acts = [Delete(ticket.handle.path, -1)]
@@ -270,9 +272,9 @@ class ZooKeeperStore:
             wrong = failing(results)
             if wrong is None or wrong[0] == 0:
                 return wrong is None
-        raise Unknown("a session is told too many things at once")
+        raise OutcomeUnknown("a session is told too many things at once")
 
-    async def _read_note(self, op: ReadNote) -> Ended | None:
+    async def _read_note(self, op: ReadNote) -> Tombstone | None:
         entry = self._entries.get(op.nonce)
         self._entries.forget(op.nonce)
         return await self.sessions.note(self.sessions.link() if entry is None else entry.link, op.nonce)
@@ -312,7 +314,7 @@ class ZooKeeperStore:
             )
             (results,) = await self._send(link, [Multi((Delete(old.path, old.version), put))])
         except NoSession:
-            raise Refused("the session that was to carry it ended at once") from None
+            raise NotApplied("the session that was to carry it ended at once") from None
         finally:
             link.go_silent()
             self.sessions.done_with(link)
@@ -352,11 +354,11 @@ class ZooKeeperStore:
         link = await self.sessions.opened()
         return await self._upkeep.set_value(link, op)
 
-    async def _set_limit(self, op: SetLimit) -> Stand | None:
+    async def _set_limit(self, op: SetLimit) -> LockView | None:
         link = await self.sessions.opened()
         return await self._upkeep.set_limit(link, op)
 
-    async def _names(self, op: Names) -> list[tuple[str, Stand]]:
+    async def _names(self, op: Names) -> list[tuple[str, LockView]]:
         link = await self.sessions.opened()
         return await self._reading.names(link, op.prefix)
 
@@ -381,12 +383,12 @@ class ZooKeeperStore:
         look = Exists(mine.handle.path, None)
         watched, there = await self._reading.armed(link, op, [look])
         if not isinstance(watched, NoNodeError) and there is not None:
-            entry.foreseen = Stand(Settings(mine.kind), (behind, mine))
+            entry.foreseen = LockView(LockConfig(mine.kind), (behind, mine))
             return
         read = await self._send(link, self._reading.requests(op.name, entry.folder, mine.kind))
         entry.foreseen = self._stood(entry.folder, mine.kind, read, op.nonce)
 
-    def _stood(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> Stand | None:
+    def _stood(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> LockView | None:
         if isinstance(read[0], NoNodeError):
             return None
         declared = int(folder.rpartition("-")[2]) if kind == "semaphore" else 0

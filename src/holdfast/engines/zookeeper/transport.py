@@ -7,11 +7,11 @@ import logging
 import threading
 from typing import Any, Final
 
-from ...drivers.adapter import Hooks
-from ...drivers.clock import boottime
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import StoreOp
-from .. import scripts
+from ...engine_api import AdapterContext
+from ...protocols.tickets import TicketClient
+from ...protocols.tickets.store import StoreOp
+from ...runtime import trampoline
+from ...runtime.clock import boottime
 from .asking import Ready, Send, TimedOut
 from .link import Answer
 from .names import Paths
@@ -48,7 +48,7 @@ class _Bell:
 class ZooKeeperThreads:
     """The store of one client."""
 
-    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+    def __init__(self, options: Options, paths: Paths, hooks: AdapterContext, desk: TicketClient) -> None:
         self._store = ZooKeeperStore(options, paths, hooks, desk)
         self._closed = False
         self.disarm = self._store.sessions.watches.disarm
@@ -58,7 +58,7 @@ class ZooKeeperThreads:
         return self._store.source
 
     def perform(self, op: StoreOp) -> Any:
-        return scripts.run(self._store.script(op), self._do)
+        return trampoline.run(self._store.script(op), self._do)
 
     def _do(self, step: Any) -> Any:
         return self._send(step) if step.__class__ is Send else self._wait(step)

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ...drivers.adapter import Hooks
-from ...protocols.tickets import Desk
-from ...protocols.tickets.ops import StoreOp
-from .. import scripts
-from ..turns_asyncio import Turns
+from ...engine_api import AdapterContext
+from ...protocols.tickets import TicketClient
+from ...protocols.tickets.store import StoreOp
+from ...runtime import trampoline
+from ...runtime.concurrency_limit import ConcurrencyLimit
 from .asking import Ready, Send, TimedOut
 from .link import Answer
 from .names import Paths
@@ -47,9 +47,9 @@ def _bell() -> tuple[asyncio.Future[Any], Callable[..., None]]:
 class ZooKeeperAsyncio:
     """The store of one client in one loop."""
 
-    def __init__(self, options: Options, paths: Paths, hooks: Hooks, desk: Desk) -> None:
+    def __init__(self, options: Options, paths: Paths, hooks: AdapterContext, desk: TicketClient) -> None:
         self._store = ZooKeeperStore(options, paths, hooks, desk)
-        self._turns = Turns()
+        self._turns = ConcurrencyLimit()
         self._closed = False
         self.disarm = self._store.sessions.watches.disarm
 
@@ -58,13 +58,13 @@ class ZooKeeperAsyncio:
         return self._store.source
 
     async def perform(self, op: StoreOp) -> Any:
-        return await scripts.run_in_loop(self._store.script(op), self._do)
+        return await trampoline.run_in_loop(self._store.script(op), self._do)
 
     async def _do(self, step: Any) -> Any:
         return await (self._send(step) if step.__class__ is Send else self._wait(step))
 
     async def _send(self, step: Send) -> list[Answer]:
-        async with self._turns.turn(step.urgent):
+        async with self._turns.permit(step.urgent):
             step.link.check()  # once more: it may have ended while we waited for our turn
             answered, ring = _bell()
             step.link.send(step.requests, ring)

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from kazoo.exceptions import NoNodeError
 
-from ...core.ops import Refused, Unknown
-from ...protocols.tickets.ops import SetLimit, SetValue
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...protocols.tickets.payload import encode_settings, encode_value
-from ...rules.tickets import Settings, Stand
+from ...protocols.tickets.store import SetLimit, SetValue
+from ...rules.tickets import LockConfig, LockView
 from .asking import failing
 from .link import Link
 from .names import Paths, kind_node, listed, place_of, settings_from
@@ -55,7 +55,7 @@ class Upkeep:
         container = self._sessions.container
         return Multi((container(self._paths.name(name)), container(folder)))
 
-    async def make_kind(self, link: Link, name: str, kind: str, declared: int) -> Settings | None:
+    async def make_kind(self, link: Link, name: str, kind: str, declared: int) -> LockConfig | None:
         """Make the name what it is to be, unless it is something else: then that is returned. Of two who make
         it different things at once, both writing to its node, one finds it changed."""
         path, wanted = self._paths.name(name), kind_node(kind, declared)
@@ -75,11 +75,11 @@ class Upkeep:
                 return settings
             make = Multi((SetData(path, b"", stat.version), self._sessions.container(f"{path}/{wanted}")))
             await self._send(link, [make])
-        raise Refused("the nodes of a name come and go too quickly")
+        raise NotApplied("the nodes of a name come and go too quickly")
 
     # --- the limit
 
-    async def set_limit(self, link: Link, op: SetLimit) -> Stand | None:
+    async def set_limit(self, link: Link, op: SetLimit) -> LockView | None:
         """In one step the limit is changed and a number taken: it tells who was there before the change."""
         new, path = op.settings, self._paths.name(op.name)
         if op.seen is None and await self.make_kind(link, op.name, new.kind, new.declared) is not None:
@@ -103,9 +103,9 @@ class Upkeep:
         await self._send(link, [Delete(marked, -1)])
         tickets = listed(folder, new.kind, [] if isinstance(after, NoNodeError) else after[0])
         before = tuple([ticket for ticket in tickets if ticket.place < place_of(marked)])
-        return Stand(new, before)
+        return LockView(new, before)
 
-    def _limit_change(self, path: str, new: Settings, stat: Any) -> Any:
+    def _limit_change(self, path: str, new: LockConfig, stat: Any) -> Any:
         """``stat``: of the present one; None: there is none, for it is as declared."""
         if new.limit == new.declared and not new.seated:
             return CheckVersion(path.rpartition("/")[0], -1) if stat is None else Delete(path, stat.version)
@@ -136,7 +136,7 @@ class Upkeep:
                 return True
             if wrong[0] == 0:
                 return False
-        raise Refused("the value of a name comes and goes too quickly")
+        raise NotApplied("the value of a name comes and goes too quickly")
 
     async def _sweep(self, link: Link) -> None:
         """Values whose time is over go when somebody looks at them. For those that nobody looks at: after so
@@ -144,7 +144,7 @@ class Upkeep:
         self._made += 1
         if self._made % SWEEP_AFTER:
             return
-        with contextlib.suppress(Refused, Unknown):
+        with contextlib.suppress(NotApplied, OutcomeUnknown):
             (read,) = await self._send(link, [GetChildren2(self._paths.names, None)])
             nodes = [] if isinstance(read, NoNodeError) else read[0]
             chosen = random.sample(nodes, min(2 * SWEEP_AFTER, len(nodes)))

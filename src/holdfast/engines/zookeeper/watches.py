@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from ...protocols.tickets import Desk
+from ...protocols.tickets import TicketClient
 
 __all__ = ["Watches"]
 
@@ -17,7 +17,7 @@ __all__ = ["Watches"]
 class Watches:
     """Of one client. Told in kazoo's thread, asked in any."""
 
-    def __init__(self, desk: Desk, post: Callable[[str], None]) -> None:
+    def __init__(self, desk: TicketClient, post: Callable[[str], None]) -> None:
         self._desk = desk
         self._post = post
         self._lock = threading.Lock()

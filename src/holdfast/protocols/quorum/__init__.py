@@ -6,25 +6,25 @@ same as on every other engine.
 
 from __future__ import annotations
 
-from .holding import tend
+from .admin import list_names
+from .effects import Answers, Broadcast, QuorumCoroutine, QuorumOp, Random
+from .lease_operations import renew_batch
 from .membership import join, rejoin, status
-from .ops import Answers, Chance, Fan, QuorumOp, QuorumScript
-from .outside import list_names
 from .requests import apply, apply_in_order
 from .state import Quorum
 
 __all__ = [
     "Answers",
-    "Chance",
-    "Fan",
+    "Broadcast",
     "Quorum",
+    "QuorumCoroutine",
     "QuorumOp",
-    "QuorumScript",
+    "Random",
     "apply",
     "apply_in_order",
     "join",
     "list_names",
     "rejoin",
+    "renew_batch",
     "status",
-    "tend",
 ]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ...core.ops import Nonce, Pause, Refused, Troubled
+from ...core.effects import Nonce, NotApplied, Pause, TransientError
 from ...errors import EngineUnavailable
 from ...rules.node import (
     Admit,
@@ -30,7 +30,7 @@ from ...rules.node import (
     Unready,
     mark_text,
 )
-from .ops import Answers, Batch
+from .effects import Answers, Batch
 from .state import DECIDE_SECONDS, Quorum
 
 __all__ = [
@@ -118,7 +118,7 @@ async def greet(
         sets = Counter(
             state.set_id
             for answer in answers.values()
-            if not isinstance(answer, Troubled) and (state := state_of(answer[0])).what == "ready"
+            if not isinstance(answer, TransientError) and (state := state_of(answer[0])).what == "ready"
         )
         return bool(sets) and max(sets.values()) >= until_said
 
@@ -126,7 +126,7 @@ async def greet(
     greetings = {}
     for node in nodes:
         answer = answers.get(node)
-        if answer is None or isinstance(answer, Troubled):
+        if answer is None or isinstance(answer, TransientError):
             quorum.heard[node] = str(answer or "no answer")
         else:
             quorum.heard[node] = greetings[node] = answer[0]
@@ -193,7 +193,7 @@ def hear(quorum: Quorum, replies: Mapping[int, Any]) -> None:
         reply = replies.get(node)
         if reply is None:
             quorum.heard[node] = "no answer so far"  # nobody waits for all where some are enough to know
-        elif isinstance(reply, Troubled):
+        elif isinstance(reply, TransientError):
             quorum.heard[node] = str(reply)
         elif isinstance(reply, Skewed):
             quorum.heard[node] = "its clock differs from the others' by more than a minute"
@@ -203,12 +203,12 @@ def hear(quorum: Quorum, replies: Mapping[int, Any]) -> None:
             quorum.heard.pop(node, None)
 
 
-async def too_few(quorum: Quorum, replies: Mapping[int, Any], answered: int) -> Refused:
+async def too_few(quorum: Quorum, replies: Mapping[int, Any], answered: int) -> NotApplied:
     """Why a question came to nothing. Nodes that are not ready are looked after, for whoever asks again."""
     hear(quorum, replies)
     if quorum.unready:
         await look_after(quorum)
-    return Refused(described(quorum, answered))
+    return NotApplied(described(quorum, answered))
 
 
 # --- joining ------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ async def join(quorum: Quorum) -> None:
     set_id = _set_named(quorum, states)
     if set_id is None:
         if len(states) < quorum.size or any(s.what not in ("empty", "primed") for s in states.values()):
-            raise Refused(described(quorum, sum(1 for s in states.values() if s.what == "ready")))
+            raise NotApplied(described(quorum, sum(1 for s in states.values() if s.what == "ready")))
         if not quorum.initialises:
             raise EngineUnavailable(
                 "the nodes are empty and init=manual: run holdfast redlock init once for this set"
@@ -258,17 +258,17 @@ async def initialise(quorum: Quorum, greetings: dict[int, Greeting]) -> str:
     troubles: list[str] = []
     primed = await _prime(quorum, {first: greeting}, set_id, troubles)
     if first not in primed:
-        raise Refused("; ".join([f"{quorum.labels[first]} does not answer, or was restarted", *troubles]))
+        raise NotApplied("; ".join([f"{quorum.labels[first]} does not answer, or was restarted", *troubles]))
     set_id = set_of(primed[first])
     others = {node: each for node, each in greetings.items() if node != first}
     primed |= await _prime(quorum, others, set_id, troubles)
     if len(primed) < quorum.size or {set_of(mark) for mark in primed.values()} != {set_id}:
         told = "the nodes are being initialised by somebody else, or some of them do not answer"
-        raise Refused("; ".join([told, *troubles]))
+        raise NotApplied("; ".join([told, *troubles]))
     starts: dict[int, Batch] = {node: (("", Start(mark)),) for node, mark in primed.items()}
     answers = await quorum.ask_each(starts, lambda told: _marked(told) >= quorum.size)
     if _marked(answers) < quorum.majority:
-        raise Refused("the nodes were primed, but too few of them could be started")
+        raise NotApplied("the nodes were primed, but too few of them could be started")
     return set_id
 
 
@@ -283,7 +283,7 @@ async def _prime(
     answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks))
     primed = {}
     for node, answer in answers.items():
-        if isinstance(answer, Troubled):
+        if isinstance(answer, TransientError):
             troubles.append(str(answer))
         elif isinstance(answer[0], Marked):
             mark = answer[0].mark.primed
@@ -296,7 +296,7 @@ def _marked(answers: Answers) -> int:
     return sum(
         1
         for answer in answers.values()
-        if not isinstance(answer, Troubled) and isinstance(answer[0], Marked) and answer[0].mark.ready
+        if not isinstance(answer, TransientError) and isinstance(answer[0], Marked) and answer[0].mark.ready
     )
 
 
@@ -403,7 +403,7 @@ async def _trust(quorum: Quorum, wanted: dict[int, Greeting]) -> dict[int, str]:
     return {
         node: "trusted: its mark was renewed"
         for node, answer in answers.items()
-        if not isinstance(answer, Troubled) and isinstance(answer[0], Marked) and answer[0].mark.ready
+        if not isinstance(answer, TransientError) and isinstance(answer[0], Marked) and answer[0].mark.ready
     }
 
 
@@ -415,7 +415,7 @@ async def _begin_to_rejoin(quorum: Quorum, wanted: dict[int, Greeting]) -> dict[
     heard = {
         node
         for node, answer in answers.items()
-        if not isinstance(answer, Troubled)
+        if not isinstance(answer, TransientError)
         and answer[0] == Marked(answer[0].mark._replace(rejoins=marks[node]))
     }
     return dict.fromkeys(wanted.keys() - heard, "did not answer")
@@ -436,7 +436,7 @@ async def _fences_of_majority(quorum: Quorum, intact: set[int]) -> tuple[dict[st
         for name, fence in pages.items():
             fences[name] = max(fences.get(name, 0), fence)
     if complete < quorum.majority:
-        raise Refused(f"only {complete} of {quorum.size} nodes told all their fences: run it again")
+        raise NotApplied(f"only {complete} of {quorum.size} nodes told all their fences: run it again")
     return fences, longest
 
 
@@ -448,7 +448,7 @@ async def _pages(quorum: Quorum, node: int) -> dict[str, int] | None:
     while failures < PAGE_TRIES:
         answers = await quorum.ask_each({node: (("", Fences(cursor)),)}, bool)
         answer = answers.get(node)
-        if answer is None or isinstance(answer, Troubled):
+        if answer is None or isinstance(answer, TransientError):
             failures += 1
             await Pause(quorum.node_seconds)
             continue
@@ -488,7 +488,7 @@ async def _told_all(quorum: Quorum, node: int, steps: Sequence[Raise | Admit]) -
     last: Marked | None = None
     for step in steps:
         answer = (await quorum.ask_each({node: (("", step),)}, bool)).get(node)
-        if answer is None or isinstance(answer, Troubled) or not isinstance(answer[0], Marked):
+        if answer is None or isinstance(answer, TransientError) or not isinstance(answer[0], Marked):
             return None
         last = answer[0]
     return last

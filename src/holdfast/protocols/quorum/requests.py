@@ -27,8 +27,8 @@ from ...rules.requests import (
     Watch,
     Withdraw,
 )
-from . import acquiring, holding, outside
-from .ops import QuorumScript
+from . import acquisition, admin, lease_operations
+from .effects import QuorumCoroutine
 from .state import Quorum
 
 __all__ = ["apply", "apply_in_order", "refusal"]
@@ -53,10 +53,10 @@ def refusal(request: Request) -> str | None:
     return None
 
 
-def apply(quorum: Quorum, name: str, request: Request) -> QuorumScript[Reply]:
+def apply(quorum: Quorum, name: str, request: Request) -> QuorumCoroutine[Reply]:
     """What ``Apply(name, request)`` means here."""
     if request.__class__ is Acquire and request.kind == "lock":  # the shortest way, for every grant
-        return acquiring.acquire(quorum, name, request)
+        return acquisition.acquire(quorum, name, request)
     if request.__class__ not in _ALWAYS:
         why_not = refusal(request)
         if why_not is not None:
@@ -73,7 +73,7 @@ async def apply_in_order(
         if why_not is not None:
             raise Unsupported(why_not)
     asks = cast("Sequence[tuple[str, Acquire]]", steps)  # nothing else is ever asked in order
-    return await acquiring.acquire_in_order(quorum, asks, stop_when_refused)
+    return await acquisition.acquire_in_order(quorum, asks, stop_when_refused)
 
 
 async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:
@@ -83,7 +83,7 @@ async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:
 
 async def _watch(quorum: Quorum, name: str, ask: Watch) -> Reply:
     """Nodes tell nobody of changes: who watches is told to look now and then."""
-    stands = await outside.inspect(quorum, name)
+    stands = await admin.inspect(quorum, name)
     quorum.watching.add(ask.nonce)
     return stands
 
@@ -94,23 +94,23 @@ async def _unwatch(quorum: Quorum, name: str, ask: Unwatch) -> Reply:
 
 
 async def _refresh(quorum: Quorum, name: str, ask: Refresh) -> Reply:
-    return holding.refresh(quorum, ask)
+    return lease_operations.refresh(quorum, ask)
 
 
 async def _inspect(quorum: Quorum, name: str, ask: Inspect) -> Reply:
-    return await outside.inspect(quorum, name)
+    return await admin.inspect(quorum, name)
 
 
-_SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumScript[Reply]]] = {
-    Acquire: acquiring.acquire,
-    Release: holding.release,
-    Withdraw: holding.withdraw,
-    Renew: holding.renew,
+_SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumCoroutine[Reply]]] = {
+    Acquire: acquisition.acquire,
+    Release: lease_operations.release,
+    Withdraw: lease_operations.withdraw,
+    Renew: lease_operations.renew,
     Refresh: _refresh,
     Stop: _stop,
-    Export: holding.export,
-    Adopt: holding.adopt,
-    Break: outside.break_lock,
+    Export: lease_operations.export,
+    Adopt: lease_operations.adopt,
+    Break: admin.break_lock,
     Watch: _watch,
     Unwatch: _unwatch,
     Inspect: _inspect,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ...core.deadlines import DRIFT, MARGIN_SECONDS
 from ...rules.node import Greeting, Release
 from ...rules.record import Holder
-from .ops import Answers, Batch, Fan
+from .effects import Answers, Batch, Broadcast
 from .tally import majority
 
 __all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "Terms", "column"]
@@ -136,10 +136,12 @@ class Quorum:
         self.member = f"{set_id}/{self.size}"
         self.set_id = set_id  # last: whoever sees that it is known takes the rest to be known, too
 
-    def ask(self, batch: Batch, enough: Callable[[Answers], bool], behind_until: float | None = None) -> Fan:
+    def ask(
+        self, batch: Batch, enough: Callable[[Answers], bool], behind_until: float | None = None
+    ) -> Broadcast:
         """The same questions for all nodes."""
         asks = tuple(zip(self.nodes, itertools.repeat(batch), strict=False))
-        return _new(Fan, (asks, enough, self.node_seconds, self.member, behind_until))
+        return _new(Broadcast, (asks, enough, self.node_seconds, self.member, behind_until))
 
     def ask_each(
         self,
@@ -147,9 +149,9 @@ class Quorum:
         enough: Callable[[Answers], bool],
         at_least: float = 0.0,
         behind_until: float | None = None,
-    ) -> Fan:
+    ) -> Broadcast:
         seconds = max(self.node_seconds, at_least)
-        return Fan(tuple(asks.items()), enough, seconds, self.member, behind_until)
+        return Broadcast(tuple(asks.items()), enough, seconds, self.member, behind_until)
 
     def attempt(self, name: str, nonce: str) -> Attempt:
         known = self.attempts.get(nonce)
@@ -214,7 +216,7 @@ class Quorum:
         """Until when an attempt may be decided, counted from before its first request was sent."""
         return sent + min(ttl * self.relied - MARGIN_SECONDS, DECIDE_SECONDS)
 
-    def look_in(self, tries: int, soonest: float, chance: float) -> float:
+    def poll_after(self, tries: int, soonest: float, chance: float) -> float:
         """Seconds until the next try: ever longer up to a bound, or when what is held runs out."""
         longest = self.retry_seconds * BACK_OFF_MAX
         pause = min(self.retry_seconds * BACK_OFF ** min(tries - 1, 10), longest, soonest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .acquiring import (
+from .acquisition import (
     Attempt,
     NotGranted,
     Outcome,
@@ -14,11 +14,11 @@ from .acquiring import (
     is_in_time,
     never_sent,
 )
-from .closing import close, closed
-from .giving_back import abandon, dropped, release, released, releasing, tell_of_loss
-from .holding import adopt, downgrade, export, extend, set_value
-from .outside import break_lock, inspect, list_names, resize
-from .watching import next_change, subscribe, unsubscribe
+from .admin import break_lock, inspect, list_names, resize
+from .lease_operations import adopt, downgrade, export, extend, set_value
+from .releases import abandon, dropped, release, released, releasing, tell_of_loss
+from .shutdown import close, closed
+from .subscription import next_change, subscribe, unsubscribe
 
 __all__ = [
     "Attempt",

@@ -30,16 +30,16 @@ from ...rules.requests import (
     Watch,
     Withdraw,
 )
-from .desk import Desk, Script
-from .giving_back import break_, release, withdraw
-from .holding import adopt, downgrade, export, renew, resize, set_value, stop
-from .looking import inspect, list_names, unwatch, watch
-from .taking import acquire
-from .tending import refresh, tend
+from .acquisition import acquire
+from .client import TicketClient, TicketCoroutine
+from .inspection import inspect, list_names, unwatch, watch
+from .lease_operations import adopt, downgrade, export, renew, resize, set_value, stop
+from .releases import break_, release, withdraw
+from .renewal import refresh, renew_batch
 
-__all__ = ["Desk", "Script", "apply", "apply_in_order", "list_names", "tend"]
+__all__ = ["TicketClient", "TicketCoroutine", "apply", "apply_in_order", "list_names", "renew_batch"]
 
-_HANDLERS: Final[dict[type, Callable[[Desk, str, Any], Script[Reply]]]] = {
+_HANDLERS: Final[dict[type, Callable[[TicketClient, str, Any], TicketCoroutine[Reply]]]] = {
     Acquire: acquire,
     Release: release,
     Withdraw: withdraw,
@@ -58,12 +58,12 @@ _HANDLERS: Final[dict[type, Callable[[Desk, str, Any], Script[Reply]]]] = {
 }
 
 
-def apply(desk: Desk, name: str, request: Request) -> Script[Reply]:
+def apply(desk: TicketClient, name: str, request: Request) -> TicketCoroutine[Reply]:
     return _HANDLERS[request.__class__](desk, name, request)
 
 
 async def apply_in_order(
-    desk: Desk, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
+    desk: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
 ) -> list[Reply]:
     """One after the other: who asks for several knows what became of each."""
     replies: list[Reply] = []

@@ -7,8 +7,8 @@ import json
 from typing import Any, Final
 
 from ...errors import EngineUnavailable
-from ...rules.record import Ended, StoredValue
-from ...rules.tickets import Settings, Ticket
+from ...rules.record import StoredValue, Tombstone
+from ...rules.tickets import LockConfig, Ticket
 
 __all__ = [
     "decode_note",
@@ -60,12 +60,12 @@ def decode_ticket(data: bytes, place: int, token: int, handle: Any = None, sessi
     )
 
 
-def encode_settings(settings: Settings) -> bytes:
+def encode_settings(settings: LockConfig) -> bytes:
     return _dumps([SCHEMA, settings.kind, settings.declared, settings.limit, settings.seated]).encode()
 
 
-def decode_settings(data: bytes) -> Settings:
-    return Settings(*_fields(data, 4))
+def decode_settings(data: bytes) -> LockConfig:
+    return LockConfig(*_fields(data, 4))
 
 
 def encode_value(value: StoredValue) -> bytes:
@@ -78,12 +78,12 @@ def decode_value(data: bytes) -> StoredValue:
     return StoredValue(base64.b64decode(text), token, forget_at_us)
 
 
-def encode_note(ended: Ended) -> bytes:
+def encode_note(ended: Tombstone) -> bytes:
     return _dumps([SCHEMA, *ended]).encode()
 
 
-def decode_note(data: bytes) -> Ended:
-    return Ended(*_fields(data, 4))
+def decode_note(data: bytes) -> Tombstone:
+    return Tombstone(*_fields(data, 4))
 
 
 def _fields(data: bytes, count: int) -> list[Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...core.ops import Now
-from .desk import Desk, Session
-from .ops import Keep, Open
+from ...core.effects import Now
+from .client import Session, TicketClient
+from .store import Keep, Open
 
 __all__ = ["at_hand", "refreshed", "session_for"]
 
 
-def at_hand(desk: Desk, ttl: float, in_full: bool, now: float) -> Session | None:
+def at_hand(desk: TicketClient, ttl: float, in_full: bool, now: float) -> Session | None:
     """The session that ``session_for`` would give, if that takes nothing: it is open and young enough."""
     session = desk.session(desk.seconds_for(ttl))
     if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
@@ -17,7 +17,7 @@ def at_hand(desk: Desk, ttl: float, in_full: bool, now: float) -> Session | None
     return session
 
 
-async def session_for(desk: Desk, ttl: float, in_full: bool) -> Session:
+async def session_for(desk: TicketClient, ttl: float, in_full: bool) -> Session:
     """A session that carries leases of this ttl. ``in_full``: it covers the whole ttl from now on, for
     nobody will renew it; otherwise a part of it may have passed."""
     seconds = desk.seconds_for(ttl)
@@ -29,7 +29,7 @@ async def session_for(desk: Desk, ttl: float, in_full: bool) -> Session:
             return session
 
 
-async def refreshed(desk: Desk, session: Session, ttl: float | None) -> bool:
+async def refreshed(desk: TicketClient, session: Session, ttl: float | None) -> bool:
     """Give it a sign of life if it is due, or if it does not cover the ttl. False: it is gone."""
     now = await Now()
     if session.dead:

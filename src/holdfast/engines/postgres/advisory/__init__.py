@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ....drivers.adapter import AsyncioAdapter, Hooks, ThreadsAdapter
+from ....engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ....errors import InvalidArgument
 from ....model import Guarantees
 from ...clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
@@ -71,7 +71,7 @@ class AdvisoryEngine:
 
     linger = 0.0
     """What is under way ends with its connection, and a connection that is given up is closed."""
-    lasting = False
+    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, target: Target, namespace: str, shown: str) -> None:
@@ -80,10 +80,10 @@ class AdvisoryEngine:
         self.url = shown
         self._ground = Ground(target, namespace, SCHEME)
 
-    def threads(self, hooks: Hooks) -> ThreadsAdapter:
+    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return AdvisoryThreads(self._ground, hooks)
 
-    def asyncio(self, hooks: Hooks) -> AsyncioAdapter:
+    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from .asyncio import AdvisoryAsyncio
 
         return AdvisoryAsyncio(self._ground, hooks)

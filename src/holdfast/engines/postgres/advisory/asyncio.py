@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ....drivers.adapter import Hooks, Steps
-from ....drivers.clock import boottime
+from ....engine_api import AdapterContext, Steps
 from ....rules.requests import Reply, Request, Snapshot, Watch
-from ... import scripts
+from ....runtime import trampoline
+from ....runtime.clock import boottime
 from ..failures import cannot_begin
 from ..ground import Ground
 from ..link import WRITABLE, Link, LinkLost, ServerError
@@ -77,7 +77,7 @@ class Line:
 class AdvisoryAsyncio:
     """One client's view of the server's locks."""
 
-    def __init__(self, ground: Ground, hooks: Hooks) -> None:
+    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
         self._ground = ground
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
@@ -101,8 +101,8 @@ class AdvisoryAsyncio:
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))
 
-    async def tend(self, steps: Steps) -> list[Reply]:
-        return await self._run(holding.tend(self._desk, steps))
+    async def renew_batch(self, steps: Steps) -> list[Reply]:
+        return await self._run(holding.renew_batch(self._desk, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self._run(holding.list_names(self._desk, prefix))
@@ -132,7 +132,7 @@ class AdvisoryAsyncio:
     # --- scripts
 
     async def _run(self, script: Script[T]) -> T:
-        return await scripts.run_in_loop(script, self._perform)
+        return await trampoline.run_in_loop(script, self._perform)
 
     async def _perform(self, op: Op) -> Any:
         match op:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from psycopg.pq.abc import PGresult
 
-from ....core.ops import Refused
+from ....core.effects import NotApplied
 from ....rules.requests import Granted
 from ..link import INTERRUPTED, ServerError
 from ..statements import Call
@@ -280,7 +280,7 @@ class Desk:
             if chosen is not None:
                 self._give(chosen, mine, idle_ms, alone)
                 return chosen
-        raise Refused(f"all {CONNECTIONS} connections of this client hold or want this lock, or wait")
+        raise NotApplied(f"all {CONNECTIONS} connections of this client hold or want this lock, or wait")
 
     def leave(self, room: Session | Room | None) -> None:
         """Nothing was opened there."""

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ....drivers.clock import boottime
-from ....drivers.ending import wait_for_end
+from ....runtime.clock import boottime
+from ....runtime.thread_join import join_thread
 from ..link import READABLE, LinkLost
 from .desk import Desk, Session
 
@@ -56,7 +56,7 @@ class Listener:
         self._closed = True
         self._ended.set()
         self.ring()
-        wait_for_end(self._thread, CLOSE_SECONDS)
+        join_thread(self._thread, CLOSE_SECONDS)
 
     def forked(self) -> None:
         """In the child: the thread is the parent's."""

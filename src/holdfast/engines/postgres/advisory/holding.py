@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from ....core.ops import Refused, Troubled, Unknown
+from ....core.effects import NotApplied, OutcomeUnknown, TransientError
 from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import (
     Absent,
@@ -48,10 +48,10 @@ __all__ = [
     "refresh",
     "release",
     "renew",
+    "renew_batch",
     "resize",
     "set_value",
     "stop",
-    "tend",
     "unwatch",
     "watch",
 ]
@@ -98,10 +98,10 @@ async def _give_back(desk: Desk, session: Session, mine: Mine) -> Reply:
     call = desk.calls.release(session.backend, mine.name, mine.nonce, mine.mode)
     try:
         result, again = await say_again(desk, session, call)
-    except Troubled as trouble:
+    except TransientError as trouble:
         if not session.dead:
             give_up(desk, session, mine)
-        elif isinstance(trouble, Unknown):
+        elif isinstance(trouble, OutcomeUnknown):
             return _given_back(await _gone(desk, mine))  # with its session, if not before
         raise
     reply = reply_of(answer_of(result), Release(mine.nonce))
@@ -122,7 +122,7 @@ async def _gone(desk: Desk, mine: Mine) -> Gone:
     if now >= desk.mute_until:
         try:
             reply = reply_of(answer_of(await Ask(desk.calls.gone(mine.name, mine.nonce))), Inspect())
-        except (Troubled, EngineUnavailable):
+        except (TransientError, EngineUnavailable):
             desk.mute_until = desk.now() + MUTE_SECONDS
         else:
             if isinstance(reply, Gone) and reply.reason != "expired":
@@ -138,7 +138,7 @@ async def renew(desk: Desk, name: str, ask: Renew) -> Reply:
     if mine.session.dead or ask.nonce in desk.told:
         return await _lost(desk, mine)
     if mine.may_be_another:
-        raise Refused("it is not known yet whether the writer became a reader")
+        raise NotApplied("it is not known yet whether the writer became a reader")
     session = mine.session
     if ask.ttl == mine.ttl:
         await say(desk, session, desk.calls.beat(session.backend, None))
@@ -162,7 +162,7 @@ async def _lost(desk: Desk, mine: Mine) -> Gone:
     return reply if isinstance(reply, Gone) else Gone("expired")
 
 
-async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
+async def renew_batch(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
     """One sign of life for each session, all at once, whatever hangs on it."""
     due: dict[int, tuple[Session, Task]] = {}
     for _, request in steps:
@@ -179,7 +179,7 @@ async def tend(desk: Desk, steps: tuple[tuple[str, Request], ...]) -> list[Reply
         reply for (_, request), reply in zip(steps, replies, strict=True) if isinstance(request, Renew)
     ]
     if renewals and all(isinstance(reply, Absent) for reply in renewals):
-        raise Unknown("PostgreSQL does not answer")
+        raise OutcomeUnknown("PostgreSQL does not answer")
     return replies
 
 
@@ -204,7 +204,7 @@ async def _beat(desk: Desk, due: list[tuple[Session, Task]]) -> set[int]:
             continue
         try:
             seen(desk, session, task)
-        except (Unknown, ServerError):
+        except (OutcomeUnknown, ServerError):
             if not session.dead:
                 silent.add(id(session))
     return silent
@@ -213,7 +213,7 @@ async def _beat(desk: Desk, due: list[tuple[Session, Task]]) -> set[int]:
 async def _give_back_unwanted(desk: Desk, session: Session) -> None:
     """It answers again."""
     for mine in [mine for mine in list(session.held.values()) if mine.unwanted]:
-        with contextlib.suppress(Troubled):
+        with contextlib.suppress(TransientError):
             await _give_back(desk, session, mine)
 
 

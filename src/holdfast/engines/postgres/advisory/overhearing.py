@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ...hearing import OneHears
+from ....runtime.exclusive_reader import ExclusiveReader
 from ..link import LinkLost
 from .desk import Session, Task
 
 __all__ = ["Overhearing"]
 
 
-class Overhearing(OneHears):
+class Overhearing(ExclusiveReader):
     """For one waiter at a time."""
 
     __slots__ = ("_here", "_listen", "_session")

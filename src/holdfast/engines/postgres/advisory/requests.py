@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ....drivers.adapter import Steps
+from ....engine_api import Steps
 from ....rules.requests import (
     Acquire,
     Adopt,

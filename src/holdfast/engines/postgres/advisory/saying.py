@@ -6,7 +6,7 @@ from typing import Final
 
 from psycopg.pq.abc import PGresult
 
-from ....core.ops import Refused, Unknown
+from ....core.effects import NotApplied, OutcomeUnknown
 from ....errors import EngineUnavailable
 from ..failures import verdict
 from ..ground import POOLED
@@ -40,18 +40,20 @@ async def say_again(desk: Desk, session: Session, call: Call) -> tuple[PGresult,
             await Start(session, task, desk.io_timeout)
         except Ended as end:
             desk.lost(session, str(end))
-            raise Refused(f"the session ended before: {end}") from end
+            raise NotApplied(f"the session ended before: {end}") from end
         except TimeoutError:
-            raise Refused("PostgreSQL does not answer on the connection that has the lock") from None
+            raise NotApplied("PostgreSQL does not answer on the connection that has the lock") from None
         if not await Finish(session, task, desk.io_timeout):
-            raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
+            raise OutcomeUnknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
         try:
             return seen(desk, session, task), last
         except ServerError as error:
             if error.sqlstate != CANCELLED:
                 raise sort(error, desk) from error
             if last:
-                raise Unknown("PostgreSQL cancelled it, twice") from error  # locks are not undone with it
+                raise OutcomeUnknown(
+                    "PostgreSQL cancelled it, twice"
+                ) from error  # locks are not undone with it
     raise AssertionError("unreachable")
 
 
@@ -64,7 +66,7 @@ def seen(desk: Desk, session: Session, task: Task) -> PGresult:
         raise error
     why = str(error)
     desk.lost(session, why)
-    raise Unknown(f"the session ended: {why}") from error
+    raise OutcomeUnknown(f"the session ended: {why}") from error
 
 
 def sort(error: ServerError, desk: Desk) -> Exception:

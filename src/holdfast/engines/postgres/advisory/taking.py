@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....core.deadlines import RENEW_AFTER
-from ....core.ops import Refused, Troubled, Unknown
+from ....core.effects import NotApplied, OutcomeUnknown, TransientError
 from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import Acquire, Busy, Granted, Mismatch, Queued, Reply, Withdraw, Withdrawn
 from ..link import ServerError
@@ -40,7 +40,7 @@ async def acquire(desk: Desk, name: str, ask: Acquire) -> Reply:
         desk.mine[ask.nonce] = mine
     try:
         return await _ask(desk, mine, ask)
-    except Refused:
+    except NotApplied:
         if mine.session is None:
             desk.forget(mine)  # nothing of it is anywhere, so nobody may ever come back to it
         raise
@@ -107,7 +107,7 @@ async def _begin(desk: Desk, mine: Mine, ask: Acquire, now: float, waits: bool) 
             desk.move(mine)  # to another
         except TimeoutError:
             desk.part(mine)
-            raise Refused("PostgreSQL does not answer") from None
+            raise NotApplied("PostgreSQL does not answer") from None
         else:
             return
 
@@ -138,13 +138,13 @@ async def _look(desk: Desk, mine: Mine, ask: Acquire, now: float) -> Reply:
     """What became of what was asked."""
     task, session = mine.task, mine.session
     if task is None or session is None:
-        raise Unknown("the session ended")
+        raise OutcomeUnknown("the session ended")
     if task.nonce:
         if not await Glance(session, task, now == mine.began):
             return Queued(0, LOOK_IN_SECONDS, ())
         session.last_waiter = mine.name, ask.owner, ask.mode
     elif not await Finish(session, task, desk.io_timeout):
-        raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
+        raise OutcomeUnknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
     try:
         result = seen(desk, session, task)
     except ServerError as error:
@@ -196,7 +196,7 @@ async def take_back(desk: Desk, mine: Mine) -> None:
         if task is not None and not task.done:
             await _stop(desk, session, mine, task)
         undone = await say(desk, session, desk.calls.undo(session.backend, mine.name, mine.mode))
-    except Troubled:
+    except TransientError:
         give_up(desk, session, mine)
         raise
     if mine.writer is not None and mine.writer.nonce in desk.mine and not flag_of(undone):
@@ -221,7 +221,7 @@ async def _stop(desk: Desk, session: Session, mine: Mine, task: Task) -> None:
             await Ask(desk.calls.cancel(mine.name, session.backend))
         left = ends_at - desk.now()
         if left <= 0:
-            raise Unknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
+            raise OutcomeUnknown(f"PostgreSQL did not answer in {desk.io_timeout:g} s")
         await Finish(session, task, min(CANCEL_SECONDS, left) if task.nonce else left)
 
 

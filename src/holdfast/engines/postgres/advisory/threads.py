@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ....drivers.adapter import Hooks, Steps
-from ....drivers.clock import boottime
+from ....engine_api import AdapterContext, Steps
 from ....rules.requests import Reply, Request, Snapshot, Watch
-from ... import scripts
-from ...looking import Looks
+from ....runtime import trampoline
+from ....runtime.adaptive_spin import AdaptiveSpin
+from ....runtime.clock import boottime
 from ..commands import Commands
 from ..failures import cannot_begin
 from ..ground import Ground
@@ -45,14 +45,14 @@ class Line:
         self.mutex = threading.RLock()
         self.is_heard = False
         """By the one who waits there: nobody else need listen."""
-        self.looks = Looks()
+        self.looks = AdaptiveSpin()
         """How it went to look for grants: those who often have to wait do not look for long."""
 
 
 class AdvisoryThreads:
     """One client's view of the server's locks."""
 
-    def __init__(self, ground: Ground, hooks: Hooks) -> None:
+    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
         self._ground = ground
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
@@ -60,7 +60,7 @@ class AdvisoryThreads:
         self._desk = Desk(calls, hooks.post, self._hang_up, boottime, hooks.io_timeout)
         self._commands = Commands(ground, hooks.io_timeout, LOOKING_LINKS)
         self._listener = Listener(self._desk, self.look_up)
-        self.hearing = Overhearing(self._listener.ring)
+        self.notification_reader = Overhearing(self._listener.ring)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Start: self._start,
             Finish: self._finish,
@@ -80,13 +80,13 @@ class AdvisoryThreads:
     def apply(self, name: str, request: Request) -> Reply:
         if request.__class__ is Watch:
             self._listener.ring()
-        return scripts.run(requests.apply(self._desk, name, request), self._do)
+        return trampoline.run(requests.apply(self._desk, name, request), self._do)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))
 
-    def tend(self, steps: Steps) -> list[Reply]:
-        return self._run(holding.tend(self._desk, steps))
+    def renew_batch(self, steps: Steps) -> list[Reply]:
+        return self._run(holding.renew_batch(self._desk, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return self._run(holding.list_names(self._desk, prefix))
@@ -107,11 +107,11 @@ class AdvisoryThreads:
         for session in list(self._desk.sessions):
             self._desk.lost(session, "the client was closed")
         self._commands.close()
-        self.hearing.close()
+        self.notification_reader.close()
 
     def forked(self) -> None:
         self._listener.forked()
-        self.hearing.close()
+        self.notification_reader.close()
         for session in self._desk.sessions:
             session.line.link.forked()
         self._commands.forked()
@@ -119,7 +119,7 @@ class AdvisoryThreads:
     # --- scripts
 
     def _run(self, script: Script[T]) -> T:
-        return scripts.run(script, self._do)
+        return trampoline.run(script, self._do)
 
     def _do(self, op: Any) -> Any:
         return self._perform[op.__class__](op)
@@ -187,10 +187,10 @@ class AdvisoryThreads:
                     else:
                         self._step(session, task)  # finds out by itself whether something has come
         if not task.done:
-            self.hearing.expect(session, task)
+            self.notification_reader.expect(session, task)
         return task.done
 
-    def _drive(self, session: Session, task: Task, ends_at: float, looks: Looks | None) -> None:
+    def _drive(self, session: Session, task: Task, ends_at: float, looks: AdaptiveSpin | None) -> None:
         """Until it is done, or the time is over. The mutex is ours."""
         link: Link = session.line.link
         try:

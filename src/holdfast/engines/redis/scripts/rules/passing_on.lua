@@ -1,4 +1,4 @@
--- Handing a lock to the first in line as it is given back: rules/handing.py. One who does not listen may be dead: it
+-- Handing a lock to the first in line as it is given back: rules/handoff.py. One who does not listen may be dead: it
 -- gets its turn, which passes before long.
 local function release_to_next(record, ask, now, wall_us, _, key)
   local answer, is_changed = release(record, ask, now)

@@ -1,4 +1,4 @@
--- What the server keeps about one name, and how it is written down: rules/record.py and rules/codec.py.
+-- What the server keeps about one name, and how it is written down: rules/record.py and engines/sqlite/codec.py.
 --
 -- A record is a string of MessagePack values: schema, shape, kind (false: none), limit, declared, token, and then
 --   nothing                                                 if it is idle,

@@ -1,0 +1,587 @@
+"""What locks mean to those who use them, whatever the engine: who may release, re-entry, leaving ``with``.
+
+Written once for threads and asyncio: a facade passes who calls (a weak reference to its thread or task)
+and gets back what its family granted, wrapped as the facade's own kind of lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..core import arguments
+from ..core.arguments import Spec
+from ..core.effects import ProtocolCoroutine
+from ..core.printable import printable
+from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
+from ..rules.requests import Reply
+from . import records
+from .client_state import ClientState, Hold, LeaseState
+from .lock_info import describe_holders
+
+__all__ = [
+    "Begun",
+    "Entry",
+    "Leaving",
+    "LockCore",
+    "ReentrantCore",
+    "SharedCore",
+    "acquire",
+    "check",
+    "check_extension",
+    "downgrade",
+    "enter",
+    "export",
+    "extend",
+    "finish_leaving",
+    "give_back",
+    "interrupted",
+    "leave",
+    "release",
+    "release_many",
+    "set_value",
+]
+
+log = logging.getLogger("holdfast")
+
+ENTRIES_KEPT = 64
+"""So many entries that were released may wait for the end of their ``with`` before they are swept."""
+
+HOLDS_KEPT = 64
+"""So many reentrant holds that are over may be remembered before they are swept."""
+
+
+class HasState(Protocol):
+    """A lease of either facade."""
+
+    @property
+    def _state(self) -> LeaseState: ...
+
+
+L = TypeVar("L", bound=HasState)
+T = TypeVar("T")
+Who = weakref.ref[Any]
+
+
+class Entry(Generic[L]):
+    """One lease taken through a lock object, and by whom."""
+
+    __slots__ = ("claims", "entered", "last", "lease", "spent", "who")
+
+    def __init__(self, who: Who, lease: L, entered: bool) -> None:
+        self.who = who
+        self.lease = lease
+        self.entered = entered
+        """Taken by ``with``."""
+        self.claims: list[object] = []
+        """Those who set out to leave it; the first one does. One append decides, so neither another thread
+        nor an interrupt can come in between."""
+        self.last: bool | None = None
+        """Whether leaving it gives the lease back; inner entries of an rlock do not. None: not left."""
+        self.spent: Who | None = None
+        """Who released it inside its ``with``, whose end then finds nothing to give back."""
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    """An acquire that a driver has begun itself."""
+
+    attempt: records.Attempt
+    sent: float
+    outcome: records.Outcome | None = None
+    """What came of the first request; None: it was not made."""
+
+
+@dataclass(slots=True, eq=False)
+class Leaving(Generic[L]):
+    """A release of which a driver has taken the first steps itself."""
+
+    mine: list[Entry[L]]
+    entry: Entry[L]
+    outcome: Reply | Exception | None = None
+    """What came of the first request; None: it was not made."""
+
+
+class LockCore(Generic[L]):
+    """A lock object behind its facade: what was asked for and what was taken through it."""
+
+    __slots__ = ("client_state", "entries", "spec", "wrap")
+    reentrant = False
+    may_deadlock = False
+
+    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
+        """Who would wait for itself is refused, where that means anything."""
+
+    def __init__(self, client_state: ClientState, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
+        self.client_state = client_state
+        self.spec = spec
+        self.wrap = wrap
+        self.entries: list[Entry[L]] = []
+        """Changed in place, one append or removal at a time: threads share it."""
+
+    def reenter(self, who: Who, now: float, entered: bool) -> L | None:
+        """The lease this caller has already, where that means anything."""
+        return None
+
+    def enter(self, who: Who, lease: L, entered: bool) -> None:
+        if self.entries:
+            for entry in self.entries[:]:  # those that were given back through their lease
+                if entry.lease._state.ended is not None and (
+                    not entry.entered or len(self.entries) > ENTRIES_KEPT
+                ):
+                    self._remove(entry)
+        self.entries.append(Entry(who, lease, entered))
+
+    def current(self) -> L | None:
+        """The latest lease taken through this object and not given back."""
+        for entry in self.entries[::-1]:  # a copy: others come and go
+            if entry.lease._state.ended is None and not entry.claims and entry.spent is None:
+                return entry.lease
+        return None
+
+    def claim(self, who: Who, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
+        """The entry that a release by this caller concerns, for this caller alone; it is in ``mine`` too."""
+        while True:
+            entry = self.find(who, entered)
+            mine.append(entry)
+            entry.claims.append(mine)
+            if entry.claims[0] is mine:
+                return entry
+
+    def find(self, who: Who, entered: bool) -> Entry[L]:
+        """First the caller's own, even a lost one; one who has none releases the object's current lease.
+
+        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as
+        happens to test fixtures and exit stacks.
+        """
+        for entry in self.entries[-1:]:  # mostly there is but one, and it is the caller's
+            fits = entry.entered if entered else entry.lease._state.ended is None and entry.spent is None
+            if fits and entry.who is who and not entry.claims:
+                return entry
+        caller = who()
+        fallback = None
+        for entry in self.entries[::-1]:  # a copy: others come and go
+            if entry.claims or (entry.spent is not None and not entered):
+                continue
+            if entry.entered if entered else entry.lease._state.ended in (None, "forked"):
+                if entry.who() is caller:
+                    return entry
+                if fallback is None and entry.spent is None:
+                    fallback = entry
+        if fallback is None:
+            raise self.not_held()
+        return fallback
+
+    def leave(self, entry: Entry[L]) -> bool:
+        """The claimed entry is over; True: its lease is to be given back. May be called again."""
+        self._remove(entry)
+        return entry.spent is None
+
+    def spend(self, entry: Entry[L], who: Who) -> None:
+        """It is released by ``release()``: of the ``with`` it was entered by remains that it will be left."""
+        if entry.entered:
+            remains = Entry(entry.who, entry.lease, entered=True)
+            remains.spent = who
+            try:
+                self.entries[self.entries.index(entry)] = remains
+            except ValueError:
+                self.entries.append(remains)
+
+    def restore(self, entry: Entry[L]) -> None:
+        """The release did not get through: it can be called again."""
+        for each in self.entries[:]:
+            if each.spent is not None and each.lease is entry.lease:
+                self._remove(each)
+        self.entries.append(Entry(entry.who, entry.lease, entry.entered))
+
+    def _remove(self, entry: Entry[L]) -> None:
+        try:
+            self.entries.remove(entry)
+        except ValueError:
+            return  # somebody tidied up already
+
+    def not_held(self) -> NotHeld:
+        error = NotHeld(
+            f"the {self.spec.kind} {self.spec.name!r} is not held through this object: "
+            "it was never acquired, or it was released already"
+        )
+        error.name = self.spec.name
+        return error
+
+
+class SharedCore(LockCore[L]):
+    """One side of a reader/writer lock. Who reads would wait for ever for its own write side."""
+
+    __slots__ = ()
+    may_deadlock = True
+
+    def enter(self, who: Who, lease: L, entered: bool) -> None:
+        super().enter(who, lease, entered)
+        sides = self.client_state.sides
+        if len(sides) > HOLDS_KEPT + 2 * len(self.client_state.leases):
+            for key, states in list(sides.items()):
+                if all(_latest(state).ended is not None for state in states):
+                    sides.pop(key, None)
+        key = self.spec.name, who
+        states = [state for state in sides.get(key, ()) if _latest(state).ended is None]
+        sides[key] = [*states, lease._state]
+
+    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
+        """Before anything is asked: it is known here what this thread or task holds through this client."""
+        if self.spec.mode != "write" or timeout == 0:
+            return
+        for state in self.client_state.sides.get((self.spec.name, who), ()):
+            held = _latest(state)
+            if held.mode == "read" and held.ended is None and held.loss(self.client_state.now()) is None:
+                error = Deadlock(
+                    f"the rwlock {self.spec.name!r} is held to read (token {held.token}) by the same thread "
+                    "or task that asks to write, which would wait for itself: release the read lease first, "
+                    "or take write() from the start and downgrade() it"
+                )
+                error.name = self.spec.name
+                raise error
+
+
+class ReentrantCore(LockCore[L]):
+    """Re-entry is per client, name and thread or task, through whichever object, and costs no round trip."""
+
+    __slots__ = ()
+    reentrant = True
+
+    def reenter(self, who: Who, now: float, entered: bool) -> L | None:
+        hold = self.client_state.holds.get((self.spec.name, who))
+        if hold is None or hold.state.ended is not None or not hold.depth:
+            return None
+        if hold.state.loss(now) is not None:
+            raise hold.state.lost_error()
+        lease: L | None = hold.lease()
+        if lease is None:
+            return None
+        entry = Entry(who, lease, entered)
+        try:
+            self.entries.append(entry)
+            hold.depth += 1  # nothing can interrupt from here to the end
+        except BaseException:
+            self._remove(entry)
+            raise
+        return lease
+
+    def enter(self, who: Who, lease: L, entered: bool) -> None:
+        super().enter(who, lease, entered)
+        self._hold(who, lease)
+
+    def _hold(self, who: Who, lease: L) -> None:
+        holds = self.client_state.holds
+        if len(holds) > HOLDS_KEPT + 2 * len(self.client_state.leases):
+            for key, hold in list(holds.items()):
+                if hold.state.ended is not None:
+                    holds.pop(key, None)
+        holds[self.spec.name, who] = Hold(lease._state, weakref.ref(lease))
+
+    def find(self, who: Who, entered: bool) -> Entry[L]:
+        """Only the caller's own."""
+        caller = who()
+        for entry in self.entries[::-1]:  # a copy: others come and go
+            if entry.who() is not caller or entry.claims:
+                continue
+            if entry.entered if entered else entry.spent is None:
+                return entry
+        raise self.not_held()
+
+    def leave(self, entry: Entry[L]) -> bool:
+        if entry.spent is not None:
+            return super().leave(entry)
+        hold = self.client_state.holds.get((self.spec.name, entry.who))
+        if entry.last is None:
+            if hold is None or hold.state is not entry.lease._state:
+                entry.last = True
+            else:
+                hold.depth -= 1  # nothing can interrupt between this and the next line
+                entry.last = hold.depth == 0
+        if hold is not None and not hold.depth:
+            self.client_state.holds.pop((self.spec.name, entry.who), None)
+        self._remove(entry)
+        return entry.last
+
+    def restore(self, entry: Entry[L]) -> None:
+        super().restore(entry)
+        self._hold(entry.who, entry.lease)
+
+
+async def acquire(
+    core: LockCore[L],
+    who: Who,
+    owner: str,
+    timeout: float | None,
+    entered: bool = False,
+    begun: Begun | None = None,
+) -> L | None:
+    """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
+    if core.reentrant:
+        again = core.reenter(who, core.client_state.now(), entered)
+        if again is not None:
+            return again
+    if begun is None and core.may_deadlock:
+        core.refuse_deadlock(who, timeout)
+    state: LeaseState | records.NotGranted | None = None
+    try:
+        if begun is None:
+            core.client_state.check_kept()
+            state = await records.acquire(core.client_state, core.spec, owner, timeout)
+        else:
+            state = await begun.attempt.go_on(begun.sent, timeout, begun.outcome)
+        if isinstance(state, records.NotGranted):
+            if entered:
+                raise _timed_out(core, state)
+            return None
+        core.client_state.check_kept()
+        lease = core.wrap(state)
+        core.enter(who, lease, entered)
+        # From here to the caller's next instruction nothing is called any more: an interrupt could come in
+        # there, and nobody would have the lease.
+        return lease
+    except BaseException:
+        if isinstance(state, LeaseState):
+            await records.abandon(core.client_state, state, wait=True)
+        raise
+
+
+def enter(core: LockCore[L], who: Who, owner: str) -> ProtocolCoroutine[L]:
+    """``with``: granted, or LockTimeout; the body never runs without the lock."""
+    return acquire(core, who, owner, core.spec.timeout, entered=True)  # type: ignore[return-value]  # as said
+
+
+def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
+    timeout = core.spec.timeout
+    holders = describe_holders(lease.holders, lease.now)
+    told = (
+        ", ".join(f"{printable(h.owner)} (token {h.token})" for h in holders[:3])
+        or "nobody any more, or others before us"
+    )
+    error = LockTimeout(
+        f"the {core.spec.kind} {core.spec.name!r} was not granted in {timeout:g} s: held by {told}"
+    )
+    error.name, error.holders = core.spec.name, holders
+    return error
+
+
+async def interrupted(core: LockCore[L], owner: str, nonce: str) -> None:
+    """An acquire ended, with or without the lock, before a script was begun that would clean up after it."""
+    state = core.client_state.leases.get(nonce)
+    if state is not None:
+        await records.abandon(core.client_state, state, wait=True)
+    else:
+        await records.Attempt(core.client_state, core.spec, owner, nonce).interrupted()
+
+
+async def release(core: LockCore[L], who: Who, leaving: Leaving[L] | None = None) -> None:
+    """``release()``: the caller's own lease first, else the object's current one."""
+    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
+    try:
+        if leaving is not None:
+            entry = leaving.entry
+            await give_back(core.client_state, entry.lease._state, leaving.outcome)
+        else:
+            entry = core.claim(who, mine)
+            core.spend(entry, who)
+            if core.leave(entry):
+                await give_back(core.client_state, entry.lease._state)
+    except EngineUnavailable:
+        core.restore(entry)
+        raise
+    except HoldfastError:
+        raise
+    except BaseException:
+        await finish_leaving(core, mine)
+        raise
+    finally:
+        mine.clear()
+
+
+async def finish_leaving(core: LockCore[L], mine: list[Entry[L]]) -> None:
+    """Interrupted on the way out: what was claimed is given back behind the caller's back."""
+    for entry in list(mine):
+        if entry.claims and entry.claims[0] is mine and core.leave(entry):
+            state = _latest(entry.lease._state)
+            if state.ended is None:
+                await records.abandon(core.client_state, state, wait=True)
+
+
+def _latest(state: LeaseState) -> LeaseState:
+    """What a lease was downgraded to."""
+    while state.successor is not None:
+        state = state.successor
+    return state
+
+
+async def release_many(core: LockCore[L], who: Who, count: int) -> None:
+    """Several permits; more than were taken through the object is refused before any is given back."""
+    held = [e for e in core.entries if e.spent is None and e.lease._state.ended in (None, "forked")]
+    if count > len(held):
+        error = NotHeld(
+            f"the semaphore {core.spec.name!r}: release({count}) asks for more permits than the "
+            f"{len(held)} that are held through this object"
+        )
+        error.name = core.spec.name
+        raise error
+    for _ in range(count):
+        await release(core, who)
+
+
+async def give_back(
+    client_state: ClientState,
+    state: LeaseState,
+    outcome: Reply | Exception | None = None,
+    who: Who | None = None,
+) -> None:
+    """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time.
+
+    ``outcome``: what came of the first request, where the caller has made it itself.
+    ``who``: the caller, where it releases the lease itself.
+    """
+    if outcome is None:
+        if state.ended == "forked":
+            return
+        if state.ended is not None:
+            raise not_held(state)
+        state.ended_by = who
+        if state.loss(client_state.now()) is not None:
+            # The engine may keep it for a moment longer than we rely on it: who asks again must not meet it.
+            await records.abandon(client_state, state, wait=state.reason != "unreachable")
+            raise state.lost_error()
+    await records.release(client_state, state, client_state.io_timeout, outcome)
+    if state.reason is not None and state.ended is None:
+        state.end("released")
+        raise state.lost_error()
+
+
+def check(state: LeaseState, now: float) -> None:
+    """Raise unless the lease may still be relied on."""
+    if state.loss(now) is not None:
+        raise state.lost_error()
+    if state.ended is not None:
+        raise not_held(state)
+
+
+def check_extension(state: LeaseState, ttl: arguments.Duration | None) -> float:
+    if ttl is None:
+        return state.ttl
+    seconds = arguments.check_ttl(ttl)
+    arguments.check_grace(state.grace, seconds)
+    return seconds
+
+
+async def extend(client_state: ClientState, state: LeaseState, ttl: float) -> None:
+    check(state, client_state.now())
+    await records.extend(client_state, state, ttl)
+
+
+async def set_value(client_state: ClientState, state: LeaseState, data: bytes, retention: float) -> None:
+    check(state, client_state.now())
+    await records.set_value(client_state, state, data, retention)
+
+
+async def export(client_state: ClientState, state: LeaseState) -> str:
+    """The secret that the adopter has to present."""
+    check(state, client_state.now())
+    return await records.export(client_state, state)
+
+
+async def downgrade(client_state: ClientState, state: LeaseState, wrap: Callable[[LeaseState], T]) -> T:
+    """``wrap``: what the caller has of a read lease. Nothing is called between that and the caller."""
+    if state.mode != "write":
+        raise InvalidArgument(f"only a write lease can be downgraded; this is a lease to {state.mode}")
+    check(state, client_state.now())
+    try:
+        return wrap(await records.downgrade(client_state, state))
+    except BaseException:
+        if state.successor is not None:
+            await records.abandon(client_state, state.successor, wait=True)
+        raise
+
+
+def not_held(state: LeaseState) -> NotHeld:
+    told = {
+        "released": "it was released already",
+        "downgraded": "it was downgraded: use the lease that downgrade() returned",
+        "exported": "it was exported: the process that adopts it holds it",
+        "dropped": "nobody could reach it any more, so it was left to expire",
+    }.get(state.ended or "", "it ended")
+    error = NotHeld(
+        f"this lease of the {state.kind} {state.name!r} (token {state.token}) is not held: {told}"
+    )
+    error.name = state.name
+    return error
+
+
+async def leave(
+    core: LockCore[L], who: Who, error: BaseException | None, leaving: Leaving[L] | None = None
+) -> None:
+    """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
+    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
+    try:
+        if leaving is not None:
+            await _give_back_last(core, leaving.entry.lease._state, leaving.entry.who, error, leaving.outcome)
+        else:
+            await _leave(core, core.claim(who, mine, entered=True), error)
+    except NotHeld:
+        if error is None:
+            raise  # otherwise it was given back inside the body, whose own error is what the caller must see
+    except HoldfastError:
+        raise
+    except BaseException:
+        await finish_leaving(core, mine)
+        raise
+    finally:
+        mine.clear()
+
+
+async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:
+    state = entry.lease._state
+    if not core.leave(entry):
+        if entry.spent is not None and entry.spent() is not entry.who():
+            raise not_held(state)  # by another: the body went on without the lock
+        if state.ended is None and state.loss(core.client_state.now()) is not None:
+            _tell_loss(core.spec, state, error)
+        return
+    await _give_back_last(core, state, entry.who, error)
+
+
+async def _give_back_last(
+    core: LockCore[L],
+    state: LeaseState,
+    who: Who,
+    error: BaseException | None,
+    outcome: Reply | Exception | None = None,
+) -> None:
+    """The outermost entry was left: its lease ends."""
+    state = _latest(state)
+    if state.ended in ("forked", "exported"):
+        return
+    if state.ended is not None:
+        if state.ended_by is not None and state.ended_by() is not who():
+            raise not_held(state)  # by another: the body went on without the lock
+        return
+    if outcome is not None or state.loss(core.client_state.now()) is None:
+        try:
+            await records.release(core.client_state, state, 0.0, outcome)
+        except EngineUnavailable as trouble:
+            log.warning("%s; the release is tried again in the background", trouble)
+            await records.abandon(core.client_state, state)
+    if state.reason is not None:
+        if state.ended is None:
+            await records.abandon(core.client_state, state)
+        _tell_loss(core.spec, state, error)
+
+
+def _tell_loss(spec: Spec, state: LeaseState, error: BaseException | None) -> None:
+    lost = state.lost_error()
+    if spec.if_lost == "note":
+        log.warning("%s", lost)
+    elif error is not None:
+        error.add_note(f"holdfast: {lost}")
+    else:
+        raise lost

@@ -1,0 +1,549 @@
+"""Taking a lock, or several: one attempt from its first request to the grant, or to its last trace.
+
+Each attempt carries a fresh nonce, so the engine recognises its own: after an unknown outcome the same
+request is simply asked again, and what was granted is granted still. An attempt that is given up is
+withdrawn, by the keeper if need be, and a copy of it that arrives late is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...core.arguments import Spec
+from ...core.deadlines import DRIFT, connect_patience, pause_seconds, relied_until
+from ...core.effects import (
+    Apply,
+    ApplyInOrder,
+    Listen,
+    Nonce,
+    Notify,
+    Now,
+    OutcomeUnknown,
+    Pause,
+    TransientError,
+    Unlisten,
+    Wait,
+)
+from ...errors import EngineUnavailable
+from ...rules.record import Holder
+from ...rules.requests import (
+    Acquire,
+    Busy,
+    Done,
+    Granted,
+    Handoff,
+    Queued,
+    Renew,
+    Reply,
+    Withdraw,
+    Withdrawn,
+)
+from ..client_state import ClientState, LeaseState
+from .releases import abandon, clean_up
+from .retry import too_many_wait, unavailable, unexpected
+from .shutdown import CLOSING, closed
+
+__all__ = [
+    "LOOK_AGAIN_SECONDS",
+    "Attempt",
+    "NotGranted",
+    "Outcome",
+    "acquire",
+    "acquire_in_order",
+    "asking",
+    "asks_at_once",
+    "granted",
+    "is_in_time",
+    "lease_of",
+    "never_sent",
+]
+
+LOOK_AGAIN_SECONDS = 5.0
+"""A waiter looks at least this often, whatever it was told."""
+
+
+class NotGranted:
+    """It was not granted in time; these had it, as of ``now`` on the engine's clock."""
+
+    __slots__ = ("holders", "now")
+
+    def __init__(self, holders: tuple[Holder, ...] = (), now: float = 0.0) -> None:
+        self.holders = holders
+        self.now = now
+
+
+Outcome = Reply | TransientError | LeaseState
+"""What came of asking: an answer, none, or a lease that came too late."""
+
+
+async def acquire(
+    client_state: ClientState, spec: Spec, owner: str, timeout: float | None
+) -> LeaseState | NotGranted:
+    """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
+    nonce = client_state.new_nonce()
+    attempt: Attempt | None = None
+    outcome: Outcome | None = None
+    sent = client_state.now()
+    try:
+        if asks_at_once(client_state, spec, timeout):
+            # Mostly this is all there is to it, so nothing is made ready for more.
+            try:
+                request = asking(client_state, spec, owner, nonce)
+                outcome = await Apply(spec.name, request, connect_patience(timeout))
+            except TransientError as trouble:
+                outcome = trouble
+            if outcome.__class__ is Granted:
+                outcome = state = granted(client_state, spec, nonce, owner, outcome, sent)
+                if is_in_time(client_state, state):
+                    return state
+        attempt = Attempt(client_state, spec, owner, nonce)
+        return await attempt.go_on(sent, timeout, outcome)
+    except BaseException as error:
+        if (attempt is None or not attempt.is_under_way) and not never_sent(error):
+            await Attempt(client_state, spec, owner, nonce).interrupted()
+        raise
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether the request that failed so cannot be in the engine, so that there is nothing to withdraw."""
+    return isinstance(error, EngineUnavailable) and error.nothing_was_sent
+
+
+def asks_at_once(client_state: ClientState, spec: Spec, timeout: float | None) -> bool:
+    """Whether the first thing to do is to ask for it; else to make ready for waiting."""
+    return spec.name not in client_state.contended or timeout == 0
+
+
+def granted(
+    client_state: ClientState, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float
+) -> LeaseState:
+    """The first request was granted: from here on the lease is kept."""
+    state = lease_of(spec, nonce, owner, reply, sent)
+    client_state.add(state)
+    return state
+
+
+def is_in_time(client_state: ClientState, state: LeaseState) -> bool:
+    """Whether what was granted is of any use."""
+    return client_state.now() < state.deadline and not client_state.closed
+
+
+def asking(client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: bool = False) -> Acquire:
+    fields = (
+        nonce,
+        client_state.client,
+        owner,
+        spec.kind,
+        spec.mode,
+        spec.ttl,
+        wait,
+        spec.fair,
+        spec.renew,
+        spec.max_hold,
+        spec.limit,
+        spec.metadata,
+    )
+    return tuple.__new__(Acquire, fields)  # without the detour through its Python constructor
+
+
+class Attempt:
+    """An attempt that goes on: what was asked, until when, and what of it may be left in the engine."""
+
+    __slots__ = (
+        "asked",
+        "client_state",
+        "ends_at",
+        "expected",
+        "expected_from",
+        "failures",
+        "is_under_way",
+        "listening",
+        "nonce",
+        "owner",
+        "placed",
+        "queued",
+        "request",
+        "sent",
+        "spec",
+        "traces",
+        "trouble_since",
+        "uncertain",
+        "undated",
+    )
+
+    def __init__(self, client_state: ClientState, spec: Spec, owner: str, nonce: str) -> None:
+        self.client_state, self.spec, self.owner, self.nonce = client_state, spec, owner, nonce
+        self.is_under_way = False
+        """Whoever goes on with it cleans up after it."""
+        self.ends_at: float | None = None
+        self.sent: float | None = None
+        """Before the first request was sent that may have been granted."""
+        self.asked = 0.0
+        """Before the last one was sent: what the engine tells of the age of a grant counts from there."""
+        self.placed: float | None = None
+        """Before a place in the queue was first asked for: nothing can be handed over before that."""
+        self.traces = True
+        """Something of it may be in the engine."""
+        self.uncertain = False
+        """A copy of it may still be under way."""
+        self.undated = False
+        """Such a copy may have been granted since, before the request that we count from."""
+        self.queued = False
+        self.listening = False
+        self.trouble_since: float | None = None
+        self.failures = 0
+        self.request: Acquire | None = None
+        """Made when it is needed: mostly it is to ask for a place in the queue, too."""
+        self.expected: LeaseState | None = None
+        """The lease, but for its token: made while there is time, before waiting for it."""
+        self.expected_from = 0.0
+        """As if granted at this moment."""
+
+    async def go_on(
+        self, sent: float, timeout: float | None, outcome: Outcome | None
+    ) -> LeaseState | NotGranted:
+        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet.
+
+        Whatever ends it, nothing of it stays behind.
+        """
+        try:
+            self.is_under_way = True
+            self.ends_at = None if timeout is None else sent + timeout
+            try:
+                if outcome is None:
+                    self.traces = False
+                    await self.listen(sent)
+                    outcome = await self.ask()
+                else:
+                    self.sent = self.asked = sent
+                while True:
+                    if outcome.__class__ is Queued:
+                        if not self.queued and outcome.position >= self.client_state.max_waiters:
+                            raise too_many_wait(
+                                self.spec.name, outcome.position, self.client_state.max_waiters
+                            )
+                        until = self.in_line(outcome)
+                        if until is None:
+                            return await self._too_late()
+                        woken = await Wait(self.nonce, until, outcome.blockers)
+                        outcome = self.handed(woken) if woken.__class__ is Handoff else None
+                        if outcome is not None and is_in_time(self.client_state, outcome):
+                            return outcome
+                    if isinstance(outcome, TransientError):
+                        await self.outlast(outcome)
+                    else:
+                        done = await self.weigh(outcome)
+                        if done is not None:
+                            return done
+                    outcome = await self.ask()
+            finally:
+                if self.listening:
+                    await self.stop_listening()
+                elif self.client_state.closed:
+                    await Notify(CLOSING)
+        except BaseException:
+            # Also when it came after the grant, or while we stopped listening.
+            await self.interrupted()
+            raise
+
+    async def ask(self) -> Reply | TransientError:
+        self.asked = self.client_state.now()
+        if self.sent is None:
+            self.sent = self.asked
+        request = self.request
+        if request is None:
+            request = self.request = asking(self.client_state, self.spec, self.owner, self.nonce)
+        if self.placed is None and request.wait:
+            self.placed = self.asked
+        had_traces, self.traces = self.traces, True
+        left = None if self.ends_at is None else self.ends_at - self.asked
+        try:
+            return await Apply(self.spec.name, request, connect_patience(left))
+        except TransientError as trouble:
+            return trouble
+        except EngineUnavailable as error:
+            if never_sent(error):
+                self.traces = had_traces
+            raise
+
+    async def weigh(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
+        """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""
+        client_state = self.client_state
+        if isinstance(outcome, Granted):
+            reply = await self.dated(outcome) if self.undated else outcome
+            if reply is None:
+                return None
+            outcome = self.granted(reply)
+            if client_state.now() < outcome.deadline and not client_state.closed:
+                if self.listening and not self.queued:
+                    client_state.contended.pop(self.spec.name, None)
+                return outcome
+        done: NotGranted | None = None
+        if isinstance(outcome, LeaseState):
+            done = await self.granted_too_late(outcome)
+        elif outcome is not None:
+            done = await self.not_granted(outcome)
+        if done is None:
+            if client_state.closed:
+                await self.client_closed()
+            self.sent = None
+            self.undated = self.uncertain
+        return done
+
+    async def dated(self, reply: Granted) -> Granted | None:
+        """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
+        sent = await Now()
+        try:
+            renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
+        except TransientError as trouble:
+            await self.outlast(trouble)
+            return None
+        if not isinstance(renewed, Done):
+            self.sent = None
+            return None
+        passed = 0.0 if self.sent is None else sent - self.sent
+        self.sent = self.asked = sent
+        return reply._replace(age=renewed.age, lasts=None if reply.lasts is None else reply.lasts - passed)
+
+    def granted(self, reply: Granted) -> LeaseState:
+        sent = self.sent or 0.0
+        if reply.age:
+            # By which it is older than the first request that may have won it: mostly by nothing.
+            reply = reply._replace(age=max(reply.age - (self.asked - sent), 0.0))
+        state = lease_of(self.spec, self.nonce, self.owner, reply, sent)
+        state.uncertain = self.uncertain
+        self.client_state.add(state)
+        return state
+
+    def handed(self, handed: Handoff) -> LeaseState:
+        """The wake-up brought the lock along; with that, listening has ended."""
+        self.listening = False
+        self.client_state.waiting.pop(self.nonce, None)
+        # Its place was asked for before it was there, and is at least as old by our clock, but for the drift.
+        placed = self.placed or 0.0
+        since = placed + handed.age * (1.0 - DRIFT)
+        if not since <= self.client_state.now():
+            since = placed  # a clock was set
+        state = self.expected
+        assert state is not None  # noqa: S101 - made when it had its place
+        state.begin(handed.token, since - self.expected_from)
+        state.uncertain = self.uncertain
+        self.client_state.add(state)
+        return state
+
+    async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
+        """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
+        if self.client_state.closed:
+            return None
+        await abandon(self.client_state, state)
+        if self.listening:
+            await self.stop_listening()
+        self.nonce = await Nonce()
+        self.queued = self.uncertain = self.traces = False
+        self.placed = None
+        self.request = self.expected = None
+        return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
+
+    async def client_closed(self) -> None:
+        """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
+        with contextlib.suppress(TransientError, EngineUnavailable):
+            await Apply(self.spec.name, Withdraw(self.nonce, self.client_state.linger))
+            self.traces = False
+        raise closed()
+
+    def in_line(self, reply: Queued) -> float | None:
+        """It has a place in the queue: until when to wait for its turn. None: there is no time left."""
+        self.trouble_since, self.failures = None, 0
+        self.queued = True
+        self.client_state.keep_place(self.nonce, reply.refresh_in)
+        now = self.client_state.now()
+        if self.expected is None:
+            spec = self.spec
+            grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
+            self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
+            self.expected_from = now
+        until = now + min(reply.poll_after, LOOK_AGAIN_SECONDS)
+        ends_at = self.ends_at
+        if ends_at is None:
+            return until
+        return min(until, ends_at) if now < ends_at else None
+
+    async def not_granted(self, reply: Reply) -> NotGranted | None:
+        """Get ready for waiting, or end the attempt."""
+        self.traces = self.uncertain
+        if isinstance(reply, Busy):
+            now = self.client_state.now()
+            if self.ends_at is not None and now >= self.ends_at:
+                return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
+            self.client_state.mark_contended(self.spec.name)
+            await self.listen(now)
+            return None
+        raise unexpected(self.spec, reply)
+
+    async def listen(self, now: float) -> None:
+        """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
+        self.listening = True
+        try:
+            await Listen(self.nonce, self.spec.name)
+        except TransientError as trouble:
+            await self.outlast(trouble)
+            return
+        self.trouble_since, self.failures = None, 0
+        self.client_state.wait(self.nonce, self.spec.name, now)
+        self.request = asking(self.client_state, self.spec, self.owner, self.nonce, wait=True)
+
+    async def _too_late(self) -> NotGranted:
+        linger = self.client_state.linger if self.uncertain else 0.0
+        try:
+            reply = await Apply(self.spec.name, Withdraw(self.nonce, linger))
+        except TransientError:
+            await self.interrupted()
+            return NotGranted()
+        self.traces = False
+        return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
+
+    async def outlast(self, trouble: TransientError) -> None:
+        """The engine is in trouble: pause and go on, or give up when there is no more time for it."""
+        now = await Now()
+        if isinstance(trouble, OutcomeUnknown):
+            self.uncertain = True
+        elif not self.uncertain:
+            self.sent = None
+            self.traces = self.queued
+        if self.trouble_since is None:
+            self.trouble_since = now
+        gives_up_at = self._gives_up_at(now, self.trouble_since)
+        if now >= gives_up_at:
+            raise unavailable(repr(self.spec.name), trouble) from trouble
+        await Pause(min(pause_seconds(self.failures), gives_up_at - now))
+        self.failures += 1
+
+    def _gives_up_at(self, now: float, since: float) -> float:
+        """Once queued, the timeout decides; before that, io_timeout does, or an earlier timeout."""
+        if self.queued:
+            return self.ends_at if self.ends_at is not None else now + self.client_state.io_timeout
+        limit = since + self.client_state.io_timeout
+        return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
+
+    async def interrupted(self) -> None:
+        """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
+        self.client_state.leases.pop(self.nonce, None)
+        self.client_state.waiting.pop(self.nonce, None)
+        if self.traces:
+            self.traces = False
+            await clean_up(
+                self.client_state,
+                self.spec.name,
+                self.spec.ttl,
+                Withdraw(self.nonce, self.client_state.linger),
+                wait=True,
+            )
+
+    async def stop_listening(self) -> None:
+        self.listening = False
+        self.client_state.waiting.pop(self.nonce, None)
+        await Unlisten(self.nonce)
+        if self.client_state.closed:
+            await Notify(CLOSING)
+
+
+def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:
+    counts_from = sent - reply.age
+    return LeaseState(
+        spec.name,
+        spec.kind,
+        reply.mode,  # type: ignore[arg-type]  # an engine answers with a mode that it was asked for
+        nonce,
+        owner,
+        reply.token,
+        reply.peers,
+        reply.metadata,
+        counts_from,
+        reply.ttl,
+        relied_until(counts_from, reply.ttl),
+        None if reply.lasts is None else relied_until(sent, reply.lasts),
+        spec.renew,
+        spec.grace,
+    )
+
+
+async def acquire_in_order(
+    client_state: ClientState, specs: tuple[Spec, ...], owner: str, timeout: float | None
+) -> tuple[LeaseState, ...] | NotGranted:
+    """Several locks, all or none, in the given order: as many as are free in one step, then waiting for
+    the next while holding those before it. Callers who agree on an order cannot deadlock."""
+    ends_at = None if timeout is None else (await Now()) + timeout
+    held: list[LeaseState] = []
+    try:
+        while True:
+            taken = await _take_rest(client_state, specs, owner, ends_at, held)
+            now = await Now()
+            if taken is None and all(state.loss(now) is None for state in held):
+                return tuple(held)
+            # Not granted in time; or one was lost while we waited for another, and all are taken anew.
+            await _give_all_back(client_state, held)
+            held.clear()
+            if taken is not None or (ends_at is not None and now >= ends_at):
+                return taken or NotGranted()
+    except BaseException:
+        await _give_all_back(client_state, held)
+        raise
+
+
+async def _take_rest(
+    client_state: ClientState,
+    specs: tuple[Spec, ...],
+    owner: str,
+    ends_at: float | None,
+    held: list[LeaseState],
+) -> NotGranted | None:
+    """Add to ``held`` until all are there; what is returned says why that cannot be."""
+    while len(held) < len(specs):
+        rest = specs[len(held) :]
+        if len(rest) > 1:
+            held += await _take_free(client_state, rest, owner)
+        if len(held) < len(specs):
+            left = None if ends_at is None else max(ends_at - await Now(), 0.0)
+            taken = await acquire(client_state, specs[len(held)], owner, left)
+            if isinstance(taken, NotGranted):
+                return taken
+            held.append(taken)
+    return None
+
+
+async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
+    """Those that can be had now, up to the first that cannot."""
+    attempts = [Attempt(client_state, spec, owner, await Nonce()) for spec in specs]
+    sent = await Now()
+    taken: list[LeaseState] = []
+    try:
+        steps = tuple(
+            (each.spec.name, asking(client_state, each.spec, owner, each.nonce)) for each in attempts
+        )
+        replies = await ApplyInOrder(steps, stop_when_refused=True)
+        for attempt, reply in zip(attempts, replies, strict=False):
+            if isinstance(reply, Busy):
+                break
+            if not isinstance(reply, Granted):
+                raise unexpected(attempt.spec, reply)
+            attempt.sent = attempt.asked = sent
+            taken.append(attempt.granted(reply))
+    except BaseException as error:
+        for attempt in attempts:
+            client_state.leases.pop(attempt.nonce, None)
+            await clean_up(
+                client_state,
+                attempt.spec.name,
+                attempt.spec.ttl,
+                Withdraw(attempt.nonce, client_state.linger),
+                wait=False,
+            )
+        if isinstance(error, TransientError):
+            return []
+        raise
+    return taken
+
+
+async def _give_all_back(client_state: ClientState, held: list[LeaseState]) -> None:
+    for state in reversed(held):
+        await abandon(client_state, state)

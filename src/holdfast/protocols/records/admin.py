@@ -1,0 +1,62 @@
+"""What can be asked about a name, or done to it, without holding it."""
+
+from __future__ import annotations
+
+from ...core.arguments import Spec
+from ...core.effects import (
+    ListNames,
+    Now,
+    OutcomeUnknown,
+    TransientError,
+)
+from ...errors import EngineUnavailable
+from ...rules.requests import (
+    Break,
+    Broken,
+    Done,
+    Inspect,
+    Resize,
+    Snapshot,
+)
+from ..client_state import ClientState
+from .retry import pause_or_give_up, retry_until_deadline, unexpected, unexpected_reply
+
+__all__ = ["break_lock", "inspect", "list_names", "resize"]
+
+
+async def inspect(client_state: ClientState, name: str) -> Snapshot:
+    reply, _ = await retry_until_deadline(client_state, name, Inspect())
+    if not isinstance(reply, Snapshot):
+        raise unexpected_reply(name, reply)
+    return reply
+
+
+async def list_names(client_state: ClientState, prefix: str) -> list[tuple[str, Snapshot]]:
+    asked = f"the list of names that begin with {prefix!r}" if prefix else "the list of names"
+    ends_at = (await Now()) + client_state.io_timeout
+    failures = 0
+    while True:
+        try:
+            return await ListNames(prefix)
+        except TransientError as trouble:
+            failures = await pause_or_give_up(asked, trouble, ends_at, failures)
+
+
+async def break_lock(client_state: ClientState, name: str, token: int | None, reason: str) -> int | None:
+    try:
+        reply, _ = await retry_until_deadline(client_state, name, Break(token, reason), may_repeat=False)
+    except EngineUnavailable as error:
+        if isinstance(error.__cause__, OutcomeUnknown):
+            raise EngineUnavailable(
+                f"the engine did not answer: {name!r} may have been broken; look before breaking it again"
+            ) from error.__cause__
+        raise
+    if not isinstance(reply, Broken):
+        raise unexpected_reply(name, reply)
+    return reply.token
+
+
+async def resize(client_state: ClientState, spec: Spec, limit: int) -> None:
+    reply, _ = await retry_until_deadline(client_state, spec.name, Resize(spec.limit, limit))
+    if not isinstance(reply, Done):
+        raise unexpected(spec, reply)

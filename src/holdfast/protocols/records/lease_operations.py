@@ -1,0 +1,171 @@
+"""What a holder can do with its lease besides giving it back."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...core.arguments import Spec
+from ...core.deadlines import RENEW_AFTER, relied_until
+from ...core.effects import (
+    Nonce,
+    Now,
+)
+from ...core.handover import seal_of
+from ...errors import NotHeld
+from ...rules.requests import (
+    Adopt,
+    Done,
+    Downgrade,
+    Export,
+    Gone,
+    Granted,
+    Release,
+    Renew,
+    Reply,
+    SetValue,
+    Withdraw,
+)
+from ..client_state import CleanupTask, ClientState, LeaseState
+from .acquisition import lease_of
+from .releases import clean_up
+from .retry import loss_reason, retry_until_deadline, unexpected, unexpected_reply
+
+__all__ = ["adopt", "downgrade", "export", "extend", "set_value"]
+
+
+async def extend(client_state: ClientState, state: LeaseState, ttl: float) -> None:
+    """From now on renew with this ttl, and renew once at once. Never shortens what is granted."""
+    sent = await Now()
+    reply, _ = await retry_until_deadline(client_state, state.name, Renew(state.nonce, ttl))
+    now = await Now()
+    _must_be_held(client_state, state, reply, now)
+    state.ttl = ttl
+    state.extended(relied_until(sent - _age(reply), ttl), now)
+    state.renew_at = min(state.renew_at, sent + ttl * RENEW_AFTER) if state.renews else state.renew_at
+    client_state.retime(state)
+
+
+async def set_value(client_state: ClientState, state: LeaseState, data: bytes, retention: float) -> None:
+    reply, _ = await retry_until_deadline(client_state, state.name, SetValue(state.nonce, data, retention))
+    _must_be_held(client_state, state, reply, await Now())
+
+
+async def downgrade(client_state: ClientState, state: LeaseState) -> LeaseState:
+    """A read lease in place of the write lease, without a moment in between."""
+    nonce = await Nonce()
+    sent = await Now()
+    state.leaving = True
+    try:
+        reply, _ = await retry_until_deadline(client_state, state.name, Downgrade(state.nonce, nonce))
+        if isinstance(reply, Granted):
+            return _downgraded(client_state, state, nonce, reply, sent)
+    except BaseException:
+        # It may have happened all the same, and nobody will have the read lease.
+        if state.successor is None:
+            await clean_up(
+                client_state, state.name, state.ttl, Release(nonce, client_state.linger), wait=True
+            )
+        raise
+    finally:
+        state.leaving = False
+        client_state.ring("timer")
+        client_state.ring("keeper")  # one that planned its next duty meanwhile did not count this lease in
+    _must_be_held(client_state, state, reply, await Now())
+    raise unexpected_reply(state.name, reply)
+
+
+def _downgraded(
+    client_state: ClientState, state: LeaseState, nonce: str, grant: Granted, sent: float
+) -> LeaseState:
+    counts_from = sent - grant.age
+    reader = state.successor = LeaseState(
+        state.name,
+        state.kind,
+        "read",
+        nonce,
+        state.owner,
+        grant.token,
+        grant.peers,
+        state.metadata,
+        counts_from,
+        grant.ttl,
+        relied_until(counts_from, grant.ttl),
+        state.held_until,
+        state.renews,
+        state.grace,
+    )
+    state.end("downgraded")
+    client_state.drop(state)
+    if state.uncertain:
+        refuse = Withdraw(state.nonce, client_state.linger)
+        client_state.hand_over(
+            CleanupTask(state.name, refuse, f"{state.nonce}/job", give_up_at=sent + client_state.linger)
+        )
+    client_state.add(reader)
+    return reader
+
+
+async def export(client_state: ClientState, state: LeaseState) -> str:
+    """Let it live one ttl without us, for another process to adopt: the secret that it has to present.
+
+    The engine gets a hash of it. Exported once more, after a try that failed, it has another secret, and the
+    latest is the one that counts.
+    """
+    secret = await Nonce()
+    reply, _ = await retry_until_deadline(client_state, state.name, Export(state.nonce, seal_of(secret)))
+    _must_be_held(client_state, state, reply, await Now())
+    state.end("exported")
+    client_state.drop(state)
+    return secret
+
+
+async def adopt(client_state: ClientState, spec: Spec, nonce: str, owner: str, secret: str) -> LeaseState:
+    """Take over what another process exported, with its token."""
+    client_state.check_kept()
+    seal = seal_of(secret)
+    if nonce in client_state.leases:
+        # The engine would say yes to a repeated request; but two leases of one grant would not know of
+        # each other's release.
+        twice = NotHeld(f"the exported lease of {spec.name!r} was adopted by this client already")
+        twice.name = spec.name
+        raise twice
+    sent = await Now()
+    try:
+        reply, _ = await retry_until_deadline(
+            client_state, spec.name, Adopt(nonce, client_state.client, owner, seal, spec.renew)
+        )
+    except BaseException:
+        # It may have happened all the same, and nobody will have the lease: let it run out.
+        undo = Adopt(nonce, client_state.client, owner, seal, renews=False)
+        await clean_up(client_state, spec.name, spec.ttl, undo, wait=True)
+        raise
+    if isinstance(reply, Gone):
+        told = f": {reply.note}" if reply.note else " or was not adopted in time"
+        error = NotHeld(f"the exported lease of {spec.name!r} cannot be adopted: it is {reply.reason}{told}")
+        error.name = spec.name
+        raise error
+    if not isinstance(reply, Granted):
+        raise unexpected(spec, reply)
+    for job in list(client_state.jobs):
+        if isinstance(job.request, Adopt) and job.request.nonce == nonce:
+            with contextlib.suppress(ValueError):
+                client_state.jobs.remove(job)  # left by an earlier try that failed
+    state = lease_of(spec, nonce, owner, reply, sent)
+    state.uncertain = True  # of the one who asked for it first: who knows what it left under way
+    client_state.add(state)
+    return state
+
+
+def _age(reply: Reply) -> float:
+    return reply.age if isinstance(reply, Done | Granted) else 0.0
+
+
+def _must_be_held(client_state: ClientState, state: LeaseState, reply: Reply, now: float) -> None:
+    if isinstance(reply, Done) and state.loss(now) is None:
+        return
+    if isinstance(reply, Gone):
+        state.lose(loss_reason(reply), reply.note)
+        client_state.ring("timer")
+    if state.reason is None:
+        raise unexpected_reply(state.name, reply)
+    raise state.lost_error()

@@ -1,0 +1,143 @@
+"""Giving a lock back: at once, or behind the caller's back by the keeper."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ...core.effects import (
+    Apply,
+    Listen,
+    Now,
+    OutcomeUnknown,
+    Signal,
+    TransientError,
+    Unlisten,
+    Wait,
+)
+from ...errors import HoldfastError
+from ...rules.requests import (
+    Adopt,
+    Gone,
+    Release,
+    Reply,
+    Stop,
+    Withdraw,
+)
+from ..client_state import CleanupTask, ClientState, LeaseState
+from .retry import loss_reason, retry_until_deadline, unavailable
+
+__all__ = ["abandon", "clean_up", "dropped", "release", "released", "releasing", "tell_of_loss"]
+
+HAND_OVER_SECONDS = 1.0
+"""How long one who was interrupted waits for its attempt to be withdrawn."""
+
+JOB_SECONDS = 60.0
+"""How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
+
+
+async def release(
+    client_state: ClientState, state: LeaseState, patience: float, outcome: Reply | Exception | None = None
+) -> None:
+    """Give it back. Where it was gone already the state says so; after a failure it can be called again.
+
+    ``outcome``: what came of the first request, where the caller has made it itself.
+    """
+    request = releasing(client_state, state)
+    try:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            reply = await Apply(state.name, request) if outcome is None else outcome
+        except TransientError as trouble:
+            state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
+                trouble, OutcomeUnknown
+            )
+            if not patience:
+                raise unavailable(repr(state.name), trouble) from trouble
+            reply, uncertain = await retry_until_deadline(client_state, state.name, request, patience)
+            state.release_outcome_unknown = state.release_outcome_unknown or uncertain
+    except HoldfastError as error:
+        state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
+            error.__cause__, OutcomeUnknown
+        )
+        state.renews = state.leaving = False
+        client_state.ring("timer")
+        raise
+    except BaseException:
+        await abandon(client_state, state, wait=True)
+        raise
+    # Had a release of ours come first, there would have been nothing to break.
+    if isinstance(reply, Gone) and (reply.reason == "broken" or not state.release_outcome_unknown):
+        client_state.leases.pop(state.nonce, None)
+        state.lose(loss_reason(reply), reply.note)
+        await tell_of_loss(state)
+    else:
+        released(client_state, state)
+
+
+def releasing(client_state: ClientState, state: LeaseState) -> Release:
+    """The request that gives it back, and from now on it is on its way."""
+    state.leaving = True
+    # Without the detour through its Python constructor.
+    return tuple.__new__(Release, (state.nonce, client_state.linger if state.uncertain else 0.0))
+
+
+def released(client_state: ClientState, state: LeaseState) -> None:
+    """It was given back."""
+    client_state.leases.pop(state.nonce, None)
+    state.end("released")
+
+
+async def abandon(client_state: ClientState, state: LeaseState, wait: bool = False) -> None:
+    """Give it back behind our back: the keeper does it, and again if it fails."""
+    client_state.drop(state)
+    if state.reason is not None:
+        await tell_of_loss(state)  # from here on the timer does not know it
+    state.end("released")
+    request = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
+    await clean_up(client_state, state.name, state.ttl, request, wait)
+
+
+async def clean_up(
+    client_state: ClientState, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
+) -> None:
+    """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
+    job = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
+    try:
+        try:
+            now = await Now()
+            job.give_up_at = now + ttl + JOB_SECONDS
+            if wait:
+                await Listen(job.nonce, None)
+        finally:
+            client_state.hand_over(job)  # also if a second interrupt came just now
+        if wait:
+            await Wait(job.nonce, now + HAND_OVER_SECONDS)
+    finally:
+        if wait:
+            await Unlisten(job.nonce)
+
+
+async def tell_of_loss(state: LeaseState) -> None:
+    """Once, by whoever finds out first: the timer, the keeper, or a release."""
+    if not state.signalled:
+        state.signalled = True
+        try:
+            await Signal(state)
+        except BaseException:
+            state.signalled = False  # the timer tries again
+            raise
+
+
+def dropped(client_state: ClientState, state: LeaseState) -> None:
+    """Nobody can reach the lease any more: let it run out. Called by the garbage collector: no waiting.
+
+    Where one session carries everything that the client holds, it is given back when its time is over.
+    """
+    client_state.drop(state)
+    state.end("dropped")
+    job = f"{state.nonce}/job"
+    client_state.hand_over(CleanupTask(state.name, Stop(state.nonce), job, give_up_at=state.deadline))
+    release = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
+    over = state.deadline + state.ttl
+    client_state.hand_over(CleanupTask(state.name, release, job, give_up_at=over, due_at=state.deadline))

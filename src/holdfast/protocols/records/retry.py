@@ -1,0 +1,113 @@
+"""When the engine does not answer, or answers what nobody expected."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ...core.arguments import Spec
+from ...core.deadlines import pause_seconds
+from ...core.effects import (
+    Apply,
+    Now,
+    OutcomeUnknown,
+    Pause,
+    TransientError,
+)
+from ...errors import EngineUnavailable, HoldfastError, InvalidArgument, LossReason
+from ...rules.requests import (
+    Exhausted,
+    Gone,
+    Mismatch,
+    Reply,
+    Request,
+)
+from ..client_state import ClientState
+
+__all__ = [
+    "loss_reason",
+    "pause_or_give_up",
+    "retry_until_deadline",
+    "too_many_wait",
+    "unavailable",
+    "unexpected",
+    "unexpected_reply",
+]
+
+
+async def retry_until_deadline(
+    client_state: ClientState,
+    name: str,
+    request: Request,
+    patience: float | None = None,
+    may_repeat: bool = True,
+) -> tuple[Reply, bool]:
+    """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
+
+    What must not happen twice (``may_repeat`` is False) is not asked again once it may have happened.
+
+    Tells whether an earlier try may have happened; so does the cause of the error, if there was no answer.
+    """
+    worst: TransientError | None = None
+    failures = 0
+    since: float | None = None
+    while True:
+        try:
+            return await Apply(name, request), isinstance(worst, OutcomeUnknown)
+        except TransientError as trouble:
+            if not isinstance(worst, OutcomeUnknown):
+                worst = trouble
+            if isinstance(worst, OutcomeUnknown) and not may_repeat:
+                raise unavailable(repr(name), worst) from worst
+            if since is None:
+                since = await Now()
+            ends_at = since + (client_state.io_timeout if patience is None else patience)
+            failures = await pause_or_give_up(repr(name), worst, ends_at, failures)
+
+
+async def pause_or_give_up(name: str, trouble: TransientError, ends_at: float, failures: int) -> int:
+    left = ends_at - await Now()
+    if left <= 0:
+        raise unavailable(name, trouble) from trouble
+    await Pause(min(pause_seconds(failures), left))
+    return failures + 1
+
+
+def unavailable(name: str, trouble: TransientError) -> EngineUnavailable:
+    return EngineUnavailable(f"the engine cannot be reached for {name}: {trouble}")
+
+
+def loss_reason(reply: Gone) -> LossReason:
+    return cast(LossReason, reply.reason) if reply.reason in ("stolen", "broken") else "expired"
+
+
+def too_many_wait(name: str, waiting: int, limit: int) -> EngineUnavailable:
+    """The queue is full. What was left there of this attempt is withdrawn by the one who raises it."""
+    return EngineUnavailable(
+        f"{name!r} has {waiting} waiters already, and {limit} may wait for one name: try again later, or "
+        "raise the limit with the option max_waiters of connect() or of the URL"
+    )
+
+
+def unexpected(spec: Spec, reply: Reply) -> HoldfastError:
+    """Why a lock that was asked for cannot be granted, ever."""
+    if isinstance(reply, Mismatch):
+        if reply.kind == spec.kind:
+            return InvalidArgument(
+                f"the semaphore {spec.name!r} was declared with limit {reply.limit}, here with {spec.limit}: "
+                "declare the same, and change it with resize()"
+            )
+        return InvalidArgument(
+            f"{spec.name!r} is a {reply.kind}, here it is used as a {spec.kind}: "
+            "a name has one kind, use another name"
+        )
+    return unexpected_reply(spec.name, reply)
+
+
+def unexpected_reply(name: str, reply: Reply) -> HoldfastError:
+    if isinstance(reply, Exhausted):
+        return EngineUnavailable(f"no more tokens can be minted for {name!r}: the engine's clock is far off")
+    if isinstance(reply, Gone):
+        return EngineUnavailable(f"the attempt at {name!r} was ended from outside: it is {reply.reason}")
+    return EngineUnavailable(
+        f"the engine answered {type(reply).__name__} for {name!r}: is it another version?"
+    )

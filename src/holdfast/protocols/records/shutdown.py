@@ -1,0 +1,50 @@
+"""The end of a client: those who wait are sent away, what is held is given back."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...core.effects import (
+    Listen,
+    Notify,
+    Now,
+    Unlisten,
+    Wait,
+)
+from ...errors import EngineUnavailable, InvalidArgument
+from ..client_state import ClientState
+from .releases import release
+
+__all__ = ["CLOSING", "close", "closed"]
+
+CLOSE_SECONDS = 1.0
+"""How long a client that is being closed waits for its other threads or tasks to leave their queues."""
+
+
+CLOSING = "closing"
+
+
+async def close(client_state: ClientState) -> None:
+    """Send away those who wait, and give back everything that is held."""
+    client_state.closed = True
+    if client_state.waiting:
+        await _send_away(client_state)
+    for state in list(client_state.leases.values()):
+        with contextlib.suppress(EngineUnavailable):
+            await release(client_state, state, 0.0)
+
+
+async def _send_away(client_state: ClientState) -> None:
+    ends_at = (await Now()) + CLOSE_SECONDS
+    await Listen(CLOSING, None)
+    try:
+        for nonce in list(client_state.waiting):
+            await Notify(nonce)
+        while client_state.waiting and (await Now()) < ends_at:
+            await Wait(CLOSING, ends_at)
+    finally:
+        await Unlisten(CLOSING)
+
+
+def closed() -> InvalidArgument:
+    return InvalidArgument("this client is closed: connect again")

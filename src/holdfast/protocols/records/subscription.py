@@ -1,0 +1,106 @@
+"""Hearing of the changes of a name."""
+
+from __future__ import annotations
+
+from ...core.effects import (
+    Listen,
+    Nonce,
+    Notify,
+    Now,
+    TransientError,
+    Unlisten,
+    Wait,
+)
+from ...rules.queueing import next_event_at
+from ...rules.requests import (
+    Snapshot,
+    Unwatch,
+    Watch,
+)
+from ..client_state import ClientState
+from .acquisition import LOOK_AGAIN_SECONDS
+from .retry import pause_or_give_up, retry_until_deadline, unexpected_reply
+from .shutdown import CLOSING, closed
+
+__all__ = ["next_change", "subscribe", "unsubscribe"]
+
+
+async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot]:
+    """From now on every change of the name wakes ``next_change``."""
+    nonce = await Nonce()
+    try:
+        await _listen(client_state, name, nonce)
+        return nonce, await _look(client_state, name, nonce)
+    except BaseException:
+        await Unlisten(nonce)
+        raise
+
+
+async def next_change(
+    client_state: ClientState, name: str, nonce: str, timeout: float | None, seen: Snapshot | None = None
+) -> Snapshot | None:
+    """What stands there after the next change since ``seen``; None: nothing changed in time.
+
+    Nobody writes down that a lease expired or its holder died: we look by ourselves when it is due, or when
+    one of the holders is seen to die.
+    """
+    now = await Now()
+    ends_at = None if timeout is None else now + timeout
+    while True:
+        until = now + (LOOK_AGAIN_SECONDS if seen is None else _due_in(seen))
+        if ends_at is not None:
+            until = min(until, ends_at)
+        woken = await Wait(nonce, until, () if seen is None else _clients_of(seen))
+        if client_state.closed:
+            client_state.waiting.pop(nonce, None)
+            await Notify(CLOSING)
+            raise closed()
+        if woken or seen is not None:
+            stands = await _look(client_state, name, nonce)
+            if seen is None or _told(stands) != _told(seen):
+                return stands
+            seen = stands
+        now = await Now()
+        if ends_at is not None and now >= ends_at:
+            return None
+
+
+def _due_in(seen: Snapshot) -> float:
+    """Seconds until time alone changes what was seen."""
+    at = next_event_at(seen.record)
+    return LOOK_AGAIN_SECONDS if at is None else min(max(at - seen.now, 0.01), LOOK_AGAIN_SECONDS)
+
+
+def _clients_of(seen: Snapshot) -> tuple[str, ...]:
+    return tuple({holder.client: None for holder in seen.record.holders if holder.client})
+
+
+def _told(seen: Snapshot) -> tuple[object, ...]:
+    """What makes a difference to one who watches."""
+    record = seen.record
+    holders = [(holder.token, holder.owner) for holder in record.holders]
+    return record.token, holders, [waiter.nonce for waiter in record.queue], record.value, record.limit
+
+
+async def unsubscribe(client_state: ClientState, name: str, nonce: str) -> None:
+    client_state.waiting.pop(nonce, None)
+    await Unlisten(nonce)
+    await retry_until_deadline(client_state, name, Unwatch(nonce))
+
+
+async def _listen(client_state: ClientState, name: str, nonce: str) -> None:
+    ends_at = (await Now()) + client_state.io_timeout
+    failures = 0
+    while True:
+        try:
+            return await Listen(nonce, name)
+        except TransientError as trouble:
+            failures = await pause_or_give_up(repr(name), trouble, ends_at, failures)
+
+
+async def _look(client_state: ClientState, name: str, nonce: str) -> Snapshot:
+    reply, _ = await retry_until_deadline(client_state, name, Watch(nonce, client_state.client))
+    if not isinstance(reply, Snapshot):
+        raise unexpected_reply(name, reply)
+    client_state.wait(nonce, name, await Now())
+    return reply

@@ -1,0 +1,1 @@
+"""What drivers and engines share of the machine: clocks, forks, identity, wake-ups, pools, sockets."""

@@ -1,0 +1,37 @@
+"""A descriptor that another thread makes readable, to wake one that waits for descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+__all__ = ["SelfPipe"]
+
+
+class SelfPipe:
+    """Rung from any thread; never blocks."""
+
+    __slots__ = ("_fds",)
+
+    def __init__(self) -> None:
+        self._fds = os.pipe()
+        for fd in self._fds:
+            os.set_blocking(fd, False)
+
+    def fileno(self) -> int:
+        return self._fds[0]
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._fds[1], b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            os.read(self._fds[0], 4096)
+
+    def close(self) -> None:
+        """Rung later, it rings nobody else's: the numbers may be in use again."""
+        fds, self._fds = self._fds, (-1, -1)
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)

@@ -1,0 +1,98 @@
+"""What sockets to servers have in common, whatever is spoken over them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from time import monotonic
+from typing import Final, TypeVar
+
+from .pool import Pool
+
+__all__ = ["HARD_CLOSE", "SocketConnection", "SocketPool", "describe_error", "tune"]
+
+HARD_CLOSE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
+
+KEEPALIVE_SECONDS: Final = 15
+
+SURPLUS_SECONDS: Final = 10.0
+"""A connection that was not needed for longer, while another was, is closed."""
+
+
+class SocketConnection:
+    """One connection, used by one thread at a time, and its end."""
+
+    __slots__ = ("__weakref__", "_socket", "used_at")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.used_at = monotonic()
+
+    def hang_up(self) -> None:
+        """From any thread: whoever waits for an answer here gets none, and closes it."""
+        with contextlib.suppress(OSError):
+            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hard: what the kernel still has of ours is not sent any more."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+        self._socket.close()
+
+    def __del__(self) -> None:
+        """An interrupt can strike between any two steps, and nobody has the connection any more."""
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+
+S = TypeVar("S", bound=SocketConnection)
+
+
+class SocketPool(Pool[S]):
+    """Such connections to one server."""
+
+    def _close_surplus(self) -> None:
+        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
+        try:
+            while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
+                self._discard(self._idle.pop(0))
+        except IndexError:
+            return  # others took them meanwhile
+
+    def close(self) -> None:
+        """Close what is idle, and have those who wait for an answer close theirs."""
+        self._closed = True
+        for line in self._connections():
+            line.hang_up()
+        self._discard_idle()
+
+    def forget(self) -> None:
+        """This is the child of a fork."""
+        for line in self._connections():
+            line.forget()
+
+
+def tune(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), KEEPALIVE_SECONDS)
+
+
+def describe_error(error: Exception) -> str:
+    """What the system says of it."""
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
