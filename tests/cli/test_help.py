@@ -65,7 +65,18 @@ def test_without_rich_one_line_says_what_to_install(
     assert command_line.script(code, "run", "x", "echo", "ran").succeed() == "ran\n"
 
 
-SLOW = ("asyncio", "click", "email", "pydantic", "rich", "ssl", "typer", "unittest", "importlib.metadata")
+SLOW = (
+    "asyncio",
+    "click",
+    "email",
+    "holdfast.fencing.sql",
+    "importlib.metadata",
+    "pydantic",
+    "rich",
+    "ssl",
+    "typer",
+    "unittest",
+)
 
 
 def test_running_a_command_waits_for_no_slow_library(command_line: CommandLine) -> None:

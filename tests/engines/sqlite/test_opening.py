@@ -101,12 +101,12 @@ def test_who_comes_while_another_writes_opens_the_database_once(
     """Each opening and closing holds locks of SQLite's for a moment, which others who come find."""
     first = client()
     first.hold("x")
-    opened: list[object] = []
+    opened: list[Place] = []
     connect = database.connect
 
     def count(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        opened.append(connect(place))
-        return opened[-1]  # type: ignore[return-value]
+        opened.append(place)
+        return connect(place)
 
     monkeypatch.setattr(database, "connect", count)
     comer = client()
