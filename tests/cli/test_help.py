@@ -106,3 +106,9 @@ def test_a_word_of_other_programs_is_answered_with_ours(
 
 def test_a_mistyped_option_is_answered_with_the_right_one(command_line: CommandLine) -> None:
     assert "did you mean '--timeout'?" in command_line.finish("run", "x", "--timout", "5", "true").stderr
+
+
+def test_an_option_before_the_command_is_answered_with_its_place(command_line: CommandLine) -> None:
+    process = command_line.finish("--url", "memory://", "ls")
+    assert process.returncode == 64
+    assert "no option --url before the command: its options come after it" in process.stderr_lines[0]
