@@ -27,8 +27,12 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .grant import Grant, fence_text, parse_fence
-from .sql import advance, enforce, install, move, newest, transaction
+
+if TYPE_CHECKING:
+    from .sql import advance, enforce, install, move, newest, transaction
 
 __all__ = [
     "Grant",
@@ -41,3 +45,16 @@ __all__ = [
     "parse_fence",
     "transaction",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Guards are loaded when they are first used: ``holdfast run`` needs only the text of a grant."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import sql
+
+        return getattr(sql, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
