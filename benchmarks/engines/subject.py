@@ -21,7 +21,7 @@ class ThreadsHandle(Handle):
         self._leases: list[holdfast.Lease] = []
         self.acquire = self._lock.acquire
         self.release = self._lock.release
-        # A first attempt that may not wait gives a busy machine half a second to connect; this gives it io_timeout.
+        # A first attempt that may not wait gives a busy machine half a second to connect.
         self._client.inspect(name)
 
     def try_acquire(self) -> bool:
