@@ -21,6 +21,7 @@ from holdfast.lab.servers import (
     Redis,
     RedisCluster,
     RedisSentinel,
+    SeaweedFS,
     ZooKeeper,
     ZooKeeperEnsemble,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "shared_redis_cluster",
     "shared_redis_tls",
     "shared_redlock",
+    "shared_seaweedfs",
     "shared_sentinel",
     "shared_valkey",
     "shared_zookeeper",
@@ -130,6 +132,12 @@ def shared_zookeeper() -> ZooKeeper:
 def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
     """Three members."""
     return ZooKeeperEnsemble().start()
+
+
+@_shared
+def shared_seaweedfs() -> SeaweedFS:
+    """An object store with the S3 API."""
+    return SeaweedFS().start()
 
 
 @_shared

@@ -16,6 +16,7 @@ from .postgresql import PostgreSQL
 from .redis import Redis
 from .redis_cluster import RedisCluster
 from .redis_sentinel import RedisSentinel
+from .seaweedfs import SeaweedFS
 from .server import Server
 from .zookeeper import ZooKeeper, ZooKeeperEnsemble
 
@@ -29,6 +30,7 @@ __all__ = [
     "Redis",
     "RedisCluster",
     "RedisSentinel",
+    "SeaweedFS",
     "Server",
     "ServerFailed",
     "ZooKeeper",
