@@ -27,6 +27,8 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .grant import Grant, fence_text, parse_fence
 from .sql import advance, enforce, install, move, newest, transaction
 
@@ -41,3 +43,20 @@ __all__ = [
     "parse_fence",
     "transaction",
 ]
+
+# --- files, object stores and HTTP: imported when they are first used
+
+if TYPE_CHECKING:
+    from .file import FencedFile
+
+__all__ += ["FencedFile"]
+
+_MODULES = {"FencedFile": "file"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
