@@ -48,10 +48,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .file import FencedFile
+    from .object_store import AsyncFencedObject, FencedObject
 
-__all__ += ["FencedFile"]
+__all__ += ["AsyncFencedObject", "FencedFile", "FencedObject"]
 
-_MODULES = {"FencedFile": "file"}
+_MODULES = {"AsyncFencedObject": "object_store", "FencedFile": "file", "FencedObject": "object_store"}
 
 
 def __getattr__(name: str) -> Any:
