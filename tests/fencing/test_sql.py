@@ -362,7 +362,14 @@ def test_reading_first_on_a_wal_database_fails_closed_and_says_why(
 
 def test_public_names() -> None:
     verbs = ["advance", "enforce", "install", "move", "newest", "transaction"]
-    web = ["AsyncFencedObject", "FencedFile", "FencedObject"]
+    classes = [
+        "AsyncFencedObject",
+        "FencedFile",
+        "FencedObject",
+        "FencingMiddleware",
+        "WSGIFencingMiddleware",
+    ]
+    web = [*classes, "fencing_headers", "httpx_auth", "requests_auth"]
     assert sorted(fencing.__all__) == sorted([*verbs, *web, "Grant", "fence_text", "parse_fence"])
     assert all(hasattr(fencing, name) for name in fencing.__all__)
 

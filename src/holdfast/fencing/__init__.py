@@ -47,12 +47,34 @@ __all__ = [
 # --- files, object stores and HTTP: imported when they are first used
 
 if TYPE_CHECKING:
+    from .asgi import FencingMiddleware
     from .file import FencedFile
+    from .http import fencing_headers
+    from .http_clients import httpx_auth, requests_auth
     from .object_store import AsyncFencedObject, FencedObject
+    from .wsgi import WSGIFencingMiddleware
 
-__all__ += ["AsyncFencedObject", "FencedFile", "FencedObject"]
+__all__ += [
+    "AsyncFencedObject",
+    "FencedFile",
+    "FencedObject",
+    "FencingMiddleware",
+    "WSGIFencingMiddleware",
+    "fencing_headers",
+    "httpx_auth",
+    "requests_auth",
+]
 
-_MODULES = {"AsyncFencedObject": "object_store", "FencedFile": "file", "FencedObject": "object_store"}
+_MODULES = {
+    "AsyncFencedObject": "object_store",
+    "FencedFile": "file",
+    "FencedObject": "object_store",
+    "FencingMiddleware": "asgi",
+    "WSGIFencingMiddleware": "wsgi",
+    "fencing_headers": "http",
+    "httpx_auth": "http_clients",
+    "requests_auth": "http_clients",
+}
 
 
 def __getattr__(name: str) -> Any:
