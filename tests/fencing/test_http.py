@@ -218,7 +218,7 @@ def wsgi_client(path: Path, **options: Any) -> Ask:
         wsgiref.util.setup_testing_defaults(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         answered: list[Any] = []
-        chunks = wsgiref.validate.validator(application)(environ, lambda *each: answered.append(each))  # type: ignore[arg-type,return-value]  # no write()
+        chunks = wsgiref.validate.validator(application)(environ, lambda *each: answered.append(each))  # type: ignore[arg-type]  # no write()
         try:
             whole = b"".join(chunks)
         finally:
@@ -254,7 +254,7 @@ def asgi_middleware(path: Path, **options: Any) -> fencing.FencingMiddleware:
 
 
 def asgi_client(path: Path, **options: Any) -> Ask:
-    transport = httpx.ASGITransport(asgi_middleware(path, **options))  # type: ignore[arg-type]  # its own types
+    transport = httpx.ASGITransport(asgi_middleware(path, **options))
 
     def ask(method: str = "POST", body: bytes = b"x", headers: Mapping[str, str] | None = None) -> Answer:
         async def main() -> Answer:
@@ -344,7 +344,7 @@ def test_an_application_that_does_not_answer(path: Path) -> None:
         scope["holdfast.connection"].execute("INSERT INTO invoice VALUES ('x')")
 
     transport = httpx.ASGITransport(
-        fencing.FencingMiddleware(silent, lambda: closing(sqlite3.connect(path, check_same_thread=False)))  # type: ignore[arg-type]  # its own types
+        fencing.FencingMiddleware(silent, lambda: closing(sqlite3.connect(path, check_same_thread=False)))
     )
 
     async def main() -> None:
@@ -362,7 +362,7 @@ def test_many_requests_of_one_worker_at_once(path: Path) -> None:
     middleware = asgi_middleware(path)
 
     async def main() -> list[int]:
-        transport = httpx.ASGITransport(middleware)  # type: ignore[arg-type]  # its own types
+        transport = httpx.ASGITransport(middleware)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop", timeout=60) as asking:
             posts = [asking.post("/", content=b"x", headers=as_holder(41)) for _ in range(40)]
             return [found.status_code for found in await asyncio.gather(*posts)]
@@ -419,7 +419,7 @@ def test_what_is_not_http_passes_untouched() -> None:
     middleware = fencing.FencingMiddleware(application, lambda: closing(sqlite3.connect(":memory:")))
     for kind in ("lifespan", "websocket"):
         with pytest.raises(StopIteration):
-            middleware({"type": kind}, None, None).send(None)  # type: ignore[arg-type,attr-defined]  # a coroutine that waits for nothing
+            middleware({"type": kind}, None, None).send(None)  # type: ignore[arg-type]  # it waits for nothing
     assert seen == ["lifespan", "websocket"]
 
 

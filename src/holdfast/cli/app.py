@@ -47,6 +47,7 @@ ROOT = Group(
         "demo": "demo.command:COMMAND",
         "completion": "completion:COMMAND",
         "redlock": "redlock:GROUP",
+        "fence": "fence_probe:GROUP",
     },
     EPILOG,
 )

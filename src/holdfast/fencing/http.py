@@ -173,8 +173,8 @@ def stale_problem(error: StaleToken) -> Problem:
         "stale-token",
         "Stale fencing token",
         # No source or nonce of another holder: a client needs to know that it is out, and no more.
-        f"token {error.token} of {error.resource!r} is refused; its guard has seen {error.newest}. The lock was"
-        " granted to another holder, and nothing was changed. Drop what was computed, and acquire it again",
+        f"token {error.token} of {error.resource!r} is refused: its guard has seen {error.newest}. The lock"
+        " went to another holder, and nothing was changed. Drop what was computed, and acquire it again",
         {"resource": error.resource, "token": error.token, "newest": error.newest},
     )
 

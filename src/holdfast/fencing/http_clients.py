@@ -60,7 +60,7 @@ def requests_auth(
         def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
             headers = fencing_headers(lease_or_token, resource, method=request.method or "POST")
             request.headers.update(headers)
-            request.register_hook("response", _check_response)
+            request.hooks.setdefault("response", []).append(_check_response)
             return request if auth is None else auth(request)
 
     return FencingAuth()

@@ -172,18 +172,20 @@ class ObjectPlans:
     def get(self, into: BinaryIO | None = None) -> Plan[bytes | None]:
         """The content; None where there is none. With ``into`` it is copied there, and nothing is returned
         but that it is there."""
+        place = ""
         for _ in range(TRIES):
             version = yield from self._read()
             if version is None or version.header.place is None:
                 return None
-            if version.header.place == INLINE:
+            place = version.header.place
+            if place == INLINE:
                 return _copied(version.content, into)
-            found: Got | None = yield GetObject(version.header.place, into=into)
+            found: Got | None = yield GetObject(place, into=into)
             if found is not None:
                 return found.body
             # Replaced between the two requests, and then deleted: the manifest names another by now.
         raise HoldfastError(
-            f"{self.shown} names an object for its content that is not there: {version.header.place}."
+            f"{self.shown} names an object for its content that is not there: {place}."
             " It was deleted by hand or by a rule of the bucket's: bring it back, or put the content again"
         )
 

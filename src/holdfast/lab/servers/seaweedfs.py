@@ -61,6 +61,7 @@ class SeaweedFS(Server):
             "ip": self.host,
             "ip.bind": self.host,
             "bucket": self.bucket,
+            "s3.autoCreateBucket": "false",
             "webdav": "false",
             "admin.ui": "false",
             "s3.port.iceberg": 0,
