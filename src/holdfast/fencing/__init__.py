@@ -28,16 +28,35 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 from __future__ import annotations
 
 from .grant import Grant, fence_text, parse_fence
-from .sql import advance, enforce, install, move, newest, transaction
+from .sql import (
+    advance,
+    enforce,
+    fenced_update,
+    fenced_upsert,
+    install,
+    marks,
+    move,
+    newest,
+    protect_table,
+    prune,
+    transaction,
+    unprotect_table,
+)
 
 __all__ = [
     "Grant",
     "advance",
     "enforce",
     "fence_text",
+    "fenced_update",
+    "fenced_upsert",
     "install",
+    "marks",
     "move",
     "newest",
     "parse_fence",
+    "protect_table",
+    "prune",
     "transaction",
+    "unprotect_table",
 ]
