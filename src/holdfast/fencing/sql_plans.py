@@ -82,22 +82,26 @@ def _definition(table: TableState, plan: Plan[None]) -> Plan[None]:
 
 
 def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
-    at_once = table.commits_at_once()
-    if isinstance(at_once, Statement):
-        answer: Result = yield at_once
-        at_once = bool(answer.rows[0][0])
-    if at_once:
+    if (yield from _commits_at_once(table)):
         raise InvalidArgument(
             "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
         )
     yield from _presented(table, resource, mark, guards_writes=True)
-    _refuse_autocommit(table)
+    yield from _refuse_autocommit(table)
 
 
-def _refuse_autocommit(table: TableState) -> None:
+def _commits_at_once(table: TableState) -> Plan[bool]:
+    at_once = table.commits_at_once()
+    if isinstance(at_once, Statement):
+        answer: Result = yield at_once
+        return bool(answer.rows[0][0])
+    return at_once
+
+
+def _refuse_autocommit(table: TableState) -> Plan[None]:
     """Some connections tell only afterwards."""
-    if table.commits_at_once() is True:
+    if (yield from _commits_at_once(table)):
         raise InvalidArgument(
             "this connection has committed the check at once (it is in autocommit mode), so it guards nothing:"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
@@ -147,7 +151,7 @@ def begin_guarded(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
 def _begin(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
     yield Control.BEGIN
     presented: Result = yield from _presented(table, resource, mark, guards_writes=True)
-    _refuse_autocommit(table)
+    yield from _refuse_autocommit(table)
     seal = table.dialect.set_seal()
     if seal is not None:
         yield seal
@@ -183,10 +187,10 @@ def _is_sealed(table: TableState, presented: Result) -> Plan[bool]:
 
 
 def roll_back_guarded(table: TableState) -> Plan[None]:
-    yield from _roll_back(table)
     with suppress(Exception):  # as in _roll_back
         for statement in table.dialect.end_of_transaction():
             yield statement
+    yield from _roll_back(table)
 
 
 # --- what all of them are made of ---------------------------------------------------------------
