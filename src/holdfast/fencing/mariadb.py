@@ -108,6 +108,9 @@ BEGIN
     END IF;
 END"""
 
+MAX_BYTES = 2048
+"""Of a source or a nonce."""
+
 _EVENTS = ("insert", "update", "delete")
 _SEAL = "holdfast_fence_seal"
 
@@ -127,9 +130,9 @@ class MariadbDialect:
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
             "resource": resource.encode(),
-            "source": mark.source.encode(),
+            "source": _short(mark.source),
             "token": mark.token,
-            "nonce": mark.nonce.encode(),
+            "nonce": _short(mark.nonce),
             "peers": encode_peers(mark.peers).encode(),
             "presented_by": secrets.token_hex(16) if guards_writes else None,
         }
@@ -155,7 +158,7 @@ class MariadbDialect:
         return mark_of_row(row)
 
     def move(self, resource: str, source: str) -> Statement:
-        return Statement(_MOVE, {"resource": resource.encode(), "source": source.encode()})
+        return Statement(_MOVE, {"resource": resource.encode(), "source": _short(source)})
 
     def prune(self, older_than_seconds: float) -> Statement:
         return Statement(_PRUNE, {"seconds": older_than_seconds})
@@ -239,6 +242,14 @@ class MariadbDialect:
 
     def explain(self, error: BaseException) -> str | None:
         return _NOTES.get(error_number(error))
+
+
+def _short(text: str) -> bytes:
+    """Not in every mode does the database refuse what is too long for a column: it may cut it."""
+    written = text.encode()
+    if len(written) > MAX_BYTES:
+        raise InvalidArgument(f"{text[:40]!r}… is {len(written)} bytes of UTF-8, at most {MAX_BYTES} are allowed")
+    return written
 
 
 _LOST = (
