@@ -85,7 +85,12 @@ class Database:
         if self.kind == "postgresql":
             import psycopg
 
-            where = {"host": self.host, "port": self.port, "user": "postgres", "dbname": self.name}
+            where: dict[str, Any] = {
+                "host": self.host,
+                "port": self.port,
+                "user": "postgres",
+                "dbname": self.name,
+            }
             return psycopg.connect(**where, **options)
         import pymysql
 

@@ -32,7 +32,7 @@ async def psycopg_connection(database: Database) -> AsyncIterator[tuple[Any, Exe
     async with await psycopg.AsyncConnection.connect(user="postgres", **where) as connection:
 
         async def execute(statement: str) -> Any:
-            cursor = await connection.execute(statement)  # type: ignore[arg-type]  # psycopg wants a literal
+            cursor = await connection.execute(statement)
             return await cursor.fetchall() if cursor.description else []
 
         yield connection, execute
@@ -141,14 +141,22 @@ async def transactions(db: Any, execute: Execute) -> None:
             raise AssertionError("it was run")
     with pytest.raises(KeyError):
         async with aio.transaction(db, lease(43)):
-            await execute("INSERT INTO invoice (id, text) VALUES (3, 'undone')")
-            raise KeyError
+            await write_and_fail(execute)
     with pytest.raises(HoldfastError, match="within"):
         async with aio.transaction(db, lease(42)):
-            await db.commit()
-            await execute("INSERT INTO invoice (id, text) VALUES (4, 'not guarded')")
+            await commit_and_write(db, execute)
     assert [row[0] for row in await execute("SELECT id FROM invoice ORDER BY id")] == [1, 2]
     await db.rollback()
+
+
+async def write_and_fail(execute: Execute) -> None:
+    await execute("INSERT INTO invoice (id, text) VALUES (3, 'undone')")
+    raise KeyError
+
+
+async def commit_and_write(db: Any, execute: Execute) -> None:
+    await db.commit()
+    await execute("INSERT INTO invoice (id, text) VALUES (4, 'not guarded')")
 
 
 async def tables(db: Any, execute: Execute) -> None:

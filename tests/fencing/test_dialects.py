@@ -66,7 +66,8 @@ def clear(db: Any) -> None:
     "mode", ["", "STRICT_ALL_TABLES,SIMULTANEOUS_ASSIGNMENT", "ANSI,NO_BACKSLASH_ESCAPES"]
 )
 def test_each_single_step_of_the_sql_is_the_rules(db: Any, mode: str) -> None:
-    """Older, a peer, equal and newer, with every part known or not; in MariaDB under modes that change SQL."""
+    """Older, a peer, equal and newer, with every part known or not; in MariaDB under modes that change
+    SQL."""
     if table_of(db).dialect.name == "MariaDB":
         db.cursor().execute("SET SESSION sql_mode = %s", (mode,))
     elif mode:

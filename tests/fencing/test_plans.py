@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import fencing
 from holdfast.errors import Conflict, StaleToken
+from holdfast.fencing.connections import SqliteTable
 from holdfast.fencing.plans import (
     TRIES,
     Commit,
@@ -27,7 +28,6 @@ from holdfast.fencing.plans import (
     run_async,
 )
 from holdfast.fencing.rule import Mark, Refuse, after, decide
-from holdfast.fencing.connections import SqliteTable
 from holdfast.fencing.sqlite import SqliteDialect
 
 marks = st.builds(

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast.fencing.aio
 from holdfast import fencing
 from holdfast.drivers.clock import wall_us
 from holdfast.errors import HoldfastError, InvalidArgument, StaleToken
+from holdfast.fencing import aio
 from holdfast.fencing.arguments import Presentable, mark_of
-from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.plans import load, present, run
+from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.sql import table_of
 from holdfast.model import Fence, Mode
 
@@ -366,7 +366,7 @@ def test_public_names() -> None:
     verbs = ["advance", "enforce", "install", "marks", "move", "newest", "prune", "transaction"]
     tables = ["fenced_update", "fenced_upsert", "protect_table", "unprotect_table"]
     assert sorted(fencing.__all__) == sorted([*verbs, *tables, "Grant", "fence_text", "parse_fence"])
-    assert sorted(fencing.aio.__all__) == sorted([*verbs, *tables])
+    assert sorted(aio.__all__) == sorted([*verbs, *tables])
 
 
 def test_a_cursor_in_the_middle_of_a_result_goes_on(db: sqlite3.Connection) -> None:

@@ -1,8 +1,9 @@
 """Connections and cursors as users have them, told apart by their class: one small binding for each driver.
 
-No driver is imported: a class says by its module which one it comes from. A binding runs statements on a cursor of
-its own (the user's may be in the middle of a result, or make rows of its own kind), and knows how its driver
-begins and ends transactions. Bindings decide nothing. Those that await are in ``connections_asyncio``.
+No driver is imported: a class says by its module which one it comes from. A binding runs statements on a
+cursor of its own (the user's may be in the middle of a result, or make rows of its own kind), and knows how
+its driver begins and ends transactions. Bindings decide nothing. Those that await are in
+``connections_asyncio``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class FenceTable:
     """``holdfast_fence`` through one connection of the user's: carries out what plans ask for, blocking."""
 
     dialect: SqlDialect
-    is_always_in_a_transaction = False
+
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        return False
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -182,8 +186,11 @@ class PsycopgState:
     """What psycopg's connections say of their transactions, blocking and awaiting ones."""
 
     dialect: SqlDialect = POSTGRESQL
-    is_always_in_a_transaction = False
     connection: Any
+
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        return False
 
     def in_transaction(self) -> bool:
         return int(self.connection.info.transaction_status) != 0
@@ -246,7 +253,8 @@ class PymysqlTable(MariadbTable):
 
 
 class MysqlclientTable(MariadbTable):
-    """It does not tell whether a transaction is open, so the server is asked (MariaDB knows; MySQL does not)."""
+    """It does not tell whether a transaction is open, so the server is asked (MariaDB knows; MySQL does
+    not)."""
 
     def own_cursor(self) -> Any:
         return self.connection.cursor(sys.modules["MySQLdb.cursors"].Cursor)
@@ -439,7 +447,8 @@ def is_asynchronous(target: object) -> bool:
 def _connection_of(target: Any, family: str) -> Any:
     """The connection that a connection is, or a cursor has; None for anything else of that package."""
     if family == "django":
-        # A cursor has its connection in `db`; what django.db calls `connection` stands for that of this thread.
+        # A cursor has its connection in `db`; what django.db calls `connection` stands for that of this
+        # thread.
         found = getattr(target, "db", target)
         return found if hasattr(found, "vendor") else None
     if family == "sqlalchemy":

@@ -1,7 +1,7 @@
 """Connections that are awaited: psycopg's, aiosqlite's, and SQLAlchemy's.
 
-The plans are those of the blocking ones. SQLAlchemy runs blocking code over its asynchronous connections itself
-(``run_sync``), so the blocking binding serves there as it is.
+The plans are those of the blocking ones. SQLAlchemy runs blocking code over its asynchronous connections
+itself (``run_sync``), so the blocking binding serves there as it is.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def runner_of(target: Executes) -> Runner:
     if not is_asynchronous(target):
         table_of(target)  # what is no connection at all is refused by its own words
         raise InvalidArgument(
-            f"{type(target).__module__}.{type(target).__qualname__} blocks: use holdfast.fencing, which has the same"
+            f"{type(target).__module__}.{type(target).__qualname__} blocks: use holdfast.fencing, which"
+            f" has the same"
             " functions, not awaited"
         )
     family = family_of(target)

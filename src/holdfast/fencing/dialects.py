@@ -1,9 +1,9 @@
 """What every dialect of SQL says about ``holdfast_fence``, and what the dialects have in common. No I/O.
 
 A dialect is a file of texts: ``sqlite``, ``postgresql``, ``mariadb``. Texts name their values ``:like_this``;
-what a driver wants instead is the business of ``connections``. Every value is bound. The one exception are the
-statements that define triggers, where databases bind nothing: names are quoted there by ``TableName``, and
-a resource is written as hexadecimal digits.
+what a driver wants instead is the business of ``connections``. Every value is bound. The one exception are
+the statements that define triggers, where databases bind nothing: names are quoted there by ``TableName``,
+and a resource is written as hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SqlDialect(Dialect, Protocol):
         """Fails, or returns a false value, in another transaction than that of ``set_seal``."""
         ...
 
-    def end_of_transaction(self) -> Sequence[Statement]: ...
+    def end_of_transaction(self) -> Plan[None]: ...
     def protect(self, table: TableName, resource: str) -> Plan[None]: ...
     def unprotect(self, table: TableName) -> Plan[None]: ...
     def quote(self, identifier: str) -> str: ...

@@ -2,7 +2,7 @@
 
 ``_UPSERT`` is the table of ``rule`` written as SQL; a differential test holds the two together.
 
-- Assignments are made from left to right, and later ones see what earlier ones made. Their order is such that each
+- Assignments are made from left to right, and later ones see what earlier ones made. In their order each
   condition reads only what is still as it was, so they mean the same where ``sql_mode`` has
   SIMULTANEOUS_ASSIGNMENT.
 - The primary key is bytes, compared as bytes: text would be compared by its collation, which takes ``a`` and
@@ -10,7 +10,7 @@
 - ``presentations`` makes every accepted statement change its row: then MariaDB counts 2. It counts 1 for
   a new row, and 1 or 0 (as the client wants it) for a row left as it was.
 - A statement that writes reads what is newest, not the transaction's snapshot; so does a locking read.
-- MariaDB tells a trigger nothing about its transaction. What it can tell is who presented last: each connection
+- MariaDB tells a trigger nothing about its transaction. What it can tell is who presented last: a connection
   draws a secret into a variable of its own, and leaves it in the fence. See ``protect``.
 """
 
@@ -170,9 +170,9 @@ class MariadbDialect:
     def check_seal(self, presented: Result) -> Statement:
         return Statement(f"RELEASE SAVEPOINT {_SEAL}")
 
-    def end_of_transaction(self) -> Sequence[Statement]:
+    def end_of_transaction(self) -> Plan[None]:
         # The next transaction of this connection has to present its own token.
-        return (Statement("SET @holdfast_fence = NULL"),)
+        yield Statement("SET @holdfast_fence = NULL")
 
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         names = {"schema": table.schema, "table": table.table}
@@ -184,14 +184,16 @@ class MariadbDialect:
             raise InvalidArgument(f"{str(table)!r} is {kind}, not a table: protect the tables behind it")
         if engine != "InnoDB":
             raise Unsupported(
-                f"{str(table)!r} is a table of {engine}, which has no transactions: a write that was let through"
+                f"{str(table)!r} is a table of {engine}, which has no transactions: a write that was let"
+                f" through"
                 " could not be undone. ALTER TABLE … ENGINE = InnoDB, then protect it"
             )
         cascades: Result = yield Statement(_CASCADES, names)
         if cascades.rows:
             named = ", ".join(as_text(name) for (name,) in cascades.rows)
             raise Unsupported(
-                f"{str(table)!r} is changed by foreign keys of its own that cascade ({named}), and such changes"
+                f"{str(table)!r} is changed by foreign keys of its own that cascade ({named}), and such"
+                f" changes"
                 " fire no trigger. Make them RESTRICT, or guard its writers by fencing.enforce"
             )
         fence = TableName("holdfast_fence", database).quoted(self.quote)
@@ -248,12 +250,15 @@ def _short(text: str) -> bytes:
     """Not in every mode does the database refuse what is too long for a column: it may cut it."""
     written = text.encode()
     if len(written) > MAX_BYTES:
-        raise InvalidArgument(f"{text[:40]!r}… is {len(written)} bytes of UTF-8, at most {MAX_BYTES} are allowed")
+        raise InvalidArgument(
+            f"{text[:40]!r}… is {len(written)} bytes of UTF-8, at most {MAX_BYTES} are allowed"
+        )
     return written
 
 
 _LOST = (
-    "holdfast: another transaction changed what this one relies on, and the database refused this one. Roll back"
+    "holdfast: another transaction changed what this one relies on, and the database refused this one."
+    " Roll back"
     " and run the whole transaction again: if a newer holder has presented its token meanwhile, that is"
     " answered by StaleToken."
 )
@@ -264,7 +269,8 @@ _RIGHTS = (
 _NOTES = {
     1020: _LOST,
     1213: (
-        "holdfast: a deadlock, and the database has rolled this transaction back as a whole: what follows would"
+        "holdfast: a deadlock, and the database has rolled this transaction back as a whole: what follows"
+        " would"
         " be another one, without a guard. Run all of it again."
     ),
     1205: (

@@ -127,7 +127,8 @@ WHERE stored.source <> excluded.source"""
 
 _SELECT = "SELECT token, source, nonce, peers FROM holdfast_fencing.fence WHERE resource = :resource"
 _MARKS = """\
-SELECT token, source, nonce, peers, resource, to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+SELECT token, source, nonce, peers, resource,
+    to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS changed
 FROM holdfast_fencing.fence ORDER BY resource"""
 _PRUNE = """\
 DELETE FROM holdfast_fencing.fence
@@ -192,8 +193,9 @@ class PostgresqlDialect:
     def check_seal(self, presented: Result) -> Statement:
         return Statement(_SAME_TRANSACTION, {"transaction": presented.rows[0][0]})
 
-    def end_of_transaction(self) -> Sequence[Statement]:
-        return ()
+    def end_of_transaction(self) -> Plan[None]:
+        return
+        yield
 
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         result: Result = yield Statement(_PROTECT, {"target": table.quoted(self.quote), "resource": resource})
@@ -251,7 +253,8 @@ def _check_outcome(table: TableName, result: Result) -> None:
         )
     if outcome == "family":
         raise Unsupported(
-            f"{str(table)!r} inherits, is inherited from, or is a partition: a statement on one table of such a"
+            f"{str(table)!r} inherits, is inherited from, or is a partition: a statement on one table of"
+            f" such a"
             " family does not fire the triggers of another. Guard its writers by fencing.enforce"
         )
     raise HoldfastError(f"holdfast_fencing.protect answered {outcome!r}")
@@ -265,11 +268,13 @@ _NOTES = {
     ),
     "40P01": "holdfast: a deadlock, and this transaction was chosen. Roll back and run it again as a whole.",
     "55P03": (
-        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout; the token"
+        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout;"
+        " the token"
         " was not checked. Roll back and run the whole transaction again."
     ),
     "42501": (
-        "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA holdfast_fencing"
+        "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA"
+        " holdfast_fencing"
         " and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever installs it needs"
         " CREATE on the database.)"
     ),

@@ -1,8 +1,9 @@
 """Fencing by a column of the row itself, as plans: the form that articles describe. No I/O.
 
-The row has a column for the newest token that wrote it; a write goes through if the row's token is not newer, or
-there is none. The same grant may write again. It is weaker than a guard of its own: it knows each row's own past
-alone, it cannot shut out older holders before the first read, and a token is compared as a number only.
+The row has a column for the newest token that wrote it; a write goes through if the row's token is not newer,
+or there is none. The same grant may write again. It is weaker than a guard of its own: it knows each row's
+own past alone, it cannot shut out older holders before the first read, and a token is compared as a number
+only.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RowChange:
         for column in (*key, *changes):
             check_identifier("column", column)
         if twice := (key.keys() & changes.keys()) | ({token_column} & (key.keys() | changes.keys())):
-            raise InvalidArgument(f"column {sorted(twice)[0]!r} is given twice: it may be in one place only")
+            raise InvalidArgument(f"column {min(twice)!r} is given twice: it may be in one place only")
         return cls(TableName.of(table), dict(key), dict(changes), token, token_column)
 
     def __str__(self) -> str:

@@ -39,9 +39,9 @@ __all__ = [
 def install(connection: Executes) -> None:
     """Create the guard's table in this database, unless it is there.
 
-    Any number of processes may call it, at once and again. Inside an open transaction the table is part
-    of it: commit. (With ``sqlite3.connect(..., autocommit=False)`` a transaction is always open.) MariaDB commits
-    whatever is open when a table is created, so there an open transaction is refused.
+    Any number of processes may call it, at once and again. Inside an open transaction the table is part of
+    it: commit. (With ``sqlite3.connect(..., autocommit=False)`` a transaction is always open.) MariaDB
+    commits whatever is open when a table is created, so there an open transaction is refused.
     """
     table = table_of(connection)
     _run(table, sql_plans.install(table))
@@ -50,15 +50,15 @@ def install(connection: Executes) -> None:
 def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> None:
     """Refuse a stale holder. The first statement of the transaction that writes.
 
-    ``resource`` names what the lock protects, usually by the lock's own name: one guard per lock, not one
-    per row. From here to the end of the transaction nobody else can pass the guard of this resource (with SQLite: of
-    this database), so what is checked here still holds when the transaction commits.
+    ``resource`` names what the lock protects, usually by the lock's own name: one guard per lock, not one per
+    row. From here to the end of the transaction nobody else can pass the guard of this resource (with SQLite:
+    of this database), so what is checked here still holds when the transaction commits.
 
     Raises ``StaleToken`` (with ``resource``, ``token``, ``newest``) if a newer holder has been here: roll
     back. Raises ``InvalidArgument`` where there is no transaction (the check would commit on its own and
-    guard nothing), for a read lease, where another file is attached to a SQLite connection (the guard is of ``main``
-    alone), and before ``install``; ``LockLost`` for a lease that knows it is lost. A database that is busy, and a
-    race that it gave to another transaction, is the driver's error, with a note.
+    guard nothing), for a read lease, where another file is attached to a SQLite connection (the guard is of
+    ``main`` alone), and before ``install``; ``LockLost`` for a lease that knows it is lost. A database that
+    is busy, and a race that it gave to another transaction, is the driver's error, with a note.
 
     What this call cannot see, and ``transaction`` can: a commit between this call and the write (with
     sqlite3, ``executescript`` commits before it runs), and a savepoint around this call that is rolled back.
@@ -81,10 +81,10 @@ def transaction(
             (total,) = cursor.fetchone()
             cursor.execute("UPDATE invoices SET total = ?", (total + 10,))
 
-    It gives a cursor of the connection (of SQLAlchemy the connection or session itself). ``resource`` is the lock's
-    own name where it is not given. An exception within rolls back, and so does ``StaleToken``, raised before
-    anything within is run. A commit or rollback within is refused at the end (``HoldfastError``), for what was
-    written after it was not guarded: that is rolled back.
+    It gives a cursor of the connection (of SQLAlchemy the connection or session itself). ``resource`` is the
+    lock's own name where it is not given. An exception within rolls back, and so does ``StaleToken``, raised
+    before anything within is run. A commit or rollback within is refused at the end (``HoldfastError``), for
+    what was written after it was not guarded: that is rolled back.
     """
     resource = checked_resource(name_of(lease_or_token) if resource is None else resource)
     refuse_read_lease(lease_or_token)
@@ -152,10 +152,10 @@ def move(cursor: Executes, resource: str, source: str) -> None:
 def prune(cursor: Executes, older_than: float) -> int:
     """Remove the fences that nothing was presented to for ``older_than`` seconds; return how many.
 
-    Nothing removes fences by itself. Once a fence is gone, the guard of that resource knows nothing: the first token
-    presented is accepted, and an old one too. So it is safe exactly if no holder can still be alive whose lease
-    was granted before the fence was presented to last. Choose a time that is longer than any process of yours
-    can have been stopped or suspended and still go on; less than a day is refused.
+    Nothing removes fences by itself. Once a fence is gone, the guard of that resource knows nothing: the
+    first token presented is accepted, and an old one too. So it is safe exactly if no holder can still be
+    alive whose lease was granted before the fence was presented to last. Choose a time that is longer than
+    any process of yours can have been stopped or suspended and still go on; less than a day is refused.
     """
     table = table_of(cursor)
     return _run(table, sql_plans.prune(table, older_than))
@@ -164,9 +164,9 @@ def prune(cursor: Executes, older_than: float) -> int:
 def protect_table(connection: Executes, table: str | Sequence[str], resource: str) -> None:
     """Have the database itself refuse writers that have not presented a token of ``resource``.
 
-    Triggers refuse every INSERT, UPDATE and DELETE (on PostgreSQL also TRUNCATE) outside a transaction in which
-    ``enforce`` let a token pass, whatever program sends it. On MariaDB, which does not tell triggers of transactions,
-    it is the connection that must have been the last to present one. ``table`` is ``"table"``,
+    Triggers refuse every INSERT, UPDATE and DELETE (on PostgreSQL also TRUNCATE) outside a transaction in
+    which ``enforce`` let a token pass, whatever program sends it. On MariaDB, which does not tell triggers of
+    transactions, it is the connection that must have been the last to present one. ``table`` is ``"table"``,
     ``"schema.table"`` or a pair, spelt as in the database's catalogue. ``docs/fencing.md`` says what triggers
     cannot see. Calling it again changes the resource.
     """
@@ -193,9 +193,9 @@ def fenced_update(
 ) -> bool:
     """Update one row unless it was written under a newer token; return whether there is such a row.
 
-    The row carries its own token, in an integer column that may be NULL. ``StaleToken`` if that is newer; the same
-    grant may write again. Weaker than ``enforce``: it guards row by row, shuts nobody out before the first
-    read, and compares the token as a number only. Without a transaction the row is all that is guarded.
+    The row carries its own token, in an integer column that may be NULL. ``StaleToken`` if that is newer; the
+    same grant may write again. Weaker than ``enforce``: it guards row by row, shuts nobody out before the
+    first read, and compares the token as a number only. Without a transaction the row is all that is guarded.
     """
     refuse_read_lease(lease_or_token)
     row = RowChange.of(table, key, changes, mark_of(lease_or_token).token, token_column)
@@ -212,7 +212,8 @@ def fenced_upsert(
     *,
     token_column: str = TOKEN_COLUMN,
 ) -> None:
-    """``fenced_update`` that inserts the row where there is none. ``key`` has to be a unique key of the table."""
+    """``fenced_update`` that inserts the row where there is none. ``key`` has to be a unique key of the
+    table."""
     refuse_read_lease(lease_or_token)
     row = RowChange.of(table, key, changes, mark_of(lease_or_token).token, token_column)
     binding = table_of(cursor)

@@ -1,13 +1,14 @@
 """The calls of ``fencing.sql`` as plans: what they ask of a connection, in which order. No I/O.
 
-Each is written once; ``sql`` carries it out blocking, ``aio`` awaiting. Beside ``Statement`` they yield ``Control``.
+Each is written once; ``sql`` carries it out blocking, ``aio`` awaiting. Beside ``Statement`` they yield
+``Control``.
 
 **A serialization failure** says that another transaction came first, not who. The truth is told where it can
 be looked up without taking anything from the user: if our statement itself opened the transaction, or the
-transaction is ``fencing.transaction``'s own, it is rolled back, the fence is read afresh on the same connection,
-and ``StaleToken`` is raised if the rule refuses the mark now. In a transaction that the user had opened, the failed
-transaction can read nothing, and is not ours to roll back: the driver's error stays, with a note, and
-running the transaction again gives the answer.
+transaction is ``fencing.transaction``'s own, it is rolled back, the fence is read afresh on the same
+connection, and ``StaleToken`` is raised if the rule refuses the mark now. In a transaction that the user had
+opened, the failed transaction can read nothing, and is not ours to roll back: the driver's error stays, with
+a note, and running the transaction again gives the answer.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def _refuse_autocommit(table: TableState) -> Plan[None]:
     """Some connections tell only afterwards."""
     if (yield from _commits_at_once(table)):
         raise InvalidArgument(
-            "this connection has committed the check at once (it is in autocommit mode), so it guards nothing:"
+            "this connection has committed the check at once (it is in autocommit mode), so it guards"
+            " nothing:"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
         )
 
@@ -129,7 +131,8 @@ def move(table: TableState, resource: str, source: str) -> Plan[None]:
 def prune(table: TableState, older_than_seconds: float) -> Plan[int]:
     if not older_than_seconds >= MIN_RETENTION_SECONDS:
         raise InvalidArgument(
-            f"older_than is {older_than_seconds} seconds, at least a day ({MIN_RETENTION_SECONDS:.0f}) is needed:"
+            f"older_than is {older_than_seconds} seconds, at least a day ({MIN_RETENTION_SECONDS:.0f}) is"
+            f" needed:"
             " a holder that is older than a fence removed finds nothing that refuses it"
         )
     result: Result = yield from _explained(table, _one(table.dialect.prune(older_than_seconds)))
@@ -170,8 +173,7 @@ def _commit(table: TableState, resource: str, presented: Result) -> Plan[None]:
             " written after that was not guarded, and is rolled back now. Leave the commit to"
             " fencing.transaction"
         )
-    for statement in table.dialect.end_of_transaction():
-        yield statement
+    yield from table.dialect.end_of_transaction()
     yield Control.COMMIT
 
 
@@ -188,8 +190,7 @@ def _is_sealed(table: TableState, presented: Result) -> Plan[bool]:
 
 def roll_back_guarded(table: TableState) -> Plan[None]:
     with suppress(Exception):  # as in _roll_back
-        for statement in table.dialect.end_of_transaction():
-            yield statement
+        yield from table.dialect.end_of_transaction()
     yield from _roll_back(table)
 
 
@@ -225,7 +226,8 @@ def _or_roll_back(table: TableState, plan: Plan[Done]) -> Plan[Done]:
 
 
 def _roll_back(table: TableState) -> Plan[None]:
-    """A connection that cannot is broken, and the server rolls back: what came first is what the user is told."""
+    """A connection that cannot is broken, and the server rolls back: what came first is what the user is
+    told."""
     with suppress(Exception):
         if table.in_transaction():
             yield Control.ROLL_BACK

@@ -1,7 +1,7 @@
 """The guard in SQLite: a table in ``main``. Texts only.
 
-``_UPSERT`` is the table of ``rule`` written as SQL, and a differential test holds the two together. Values are
-bound; triggers, in which nothing can be, have quoted names and hexadecimal digits.
+``_UPSERT`` is the table of ``rule`` written as SQL, and a differential test holds the two together. Values
+are bound; triggers, in which nothing can be, have quoted names and hexadecimal digits.
 
 How a trigger of a protected table knows the transaction that presented its token: SQLite switches the flag
 ``defer_foreign_keys`` off at every COMMIT and ROLLBACK, so where it is on, it was switched on in this very
@@ -63,12 +63,14 @@ WHERE (excluded.source = '' OR stored.source = '' OR excluded.source = stored.so
   AND CASE WHEN excluded.token > stored.token THEN 1
            WHEN excluded.token < stored.token THEN instr(stored.peers, ',' || excluded.token || ',') > 0
            ELSE excluded.nonce = '' OR stored.nonce = '' OR excluded.nonce = stored.nonce END"""
-_UPSERT_FOR_WRITES = f"""{_UPSERT}
+_RETURNING = """
 RETURNING
     presented,
     (SELECT CAST(group_concat(name, ', ') AS BLOB) FROM pragma_database_list
      WHERE name NOT IN ('main', 'temp') AND file <> '') AS attached,
-    EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name GLOB 'holdfast_fence_*') AS protects"""
+    EXISTS (SELECT 1 FROM main.sqlite_master
+            WHERE type = 'trigger' AND name GLOB 'holdfast_fence_*') AS protects"""
+_UPSERT_FOR_WRITES = _UPSERT + _RETURNING
 
 _MOVE = """\
 INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
@@ -82,8 +84,10 @@ WHERE stored.source <> excluded.source"""
 _COLUMNS_OF_A_MARK = """\
 CAST(token AS INTEGER) AS token, CAST(source AS BLOB) AS source, CAST(nonce AS BLOB) AS nonce,
 CAST(peers AS BLOB) AS peers"""
-_SELECT = f"SELECT {_COLUMNS_OF_A_MARK} FROM main.holdfast_fence WHERE resource = :resource"  # noqa: S608 - ours
-_MARKS = f"""SELECT {_COLUMNS_OF_A_MARK}, CAST(resource AS BLOB) AS resource, CAST(updated_at AS BLOB) AS changed
+_SELECT = f"""SELECT {_COLUMNS_OF_A_MARK}
+FROM main.holdfast_fence WHERE resource = :resource"""  # noqa: S608 - ours
+_MARKS = f"""SELECT {_COLUMNS_OF_A_MARK},
+    CAST(resource AS BLOB) AS resource, CAST(updated_at AS BLOB) AS changed
 FROM main.holdfast_fence ORDER BY resource"""  # noqa: S608 - ours
 _PRUNE = """\
 DELETE FROM main.holdfast_fence
@@ -144,7 +148,8 @@ class SqliteDialect:
         if attached:
             raise InvalidArgument(
                 f"other databases are attached to this connection ({attached.decode()}): the guard in main"
-                " protects the data in main alone. Roll back, and write through a connection of its own to the"
+                " protects the data in main alone. Roll back, and write through a connection of its own"
+                " to the"
                 " database that has the data, with the guard installed there"
             )
         if protects:
@@ -185,8 +190,9 @@ class SqliteDialect:
     def check_seal(self, presented: Result) -> Statement:
         return Statement(f"RELEASE {_SEAL}")
 
-    def end_of_transaction(self) -> Sequence[Statement]:
-        return ()
+    def end_of_transaction(self) -> Plan[None]:
+        return
+        yield
 
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         yield from self._check_table(table)
@@ -214,7 +220,8 @@ class SqliteDialect:
     def _check_table(self, table: TableName) -> Plan[None]:
         if (table.schema or "main").lower() != "main":
             raise Unsupported(
-                f"{str(table)!r} is in the attached database {table.schema!r}; the guard in main protects the data"
+                f"{str(table)!r} is in the attached database {table.schema!r}; the guard in main protects"
+                f" the data"
                 " in main alone. Open that database by a connection of its own"
             )
         found: Result = yield Statement(_KIND_OF_TABLE, {"table": table.table})
@@ -223,7 +230,8 @@ class SqliteDialect:
         kind, is_virtual = found.rows[0]
         if kind != b"table" or is_virtual:
             raise InvalidArgument(
-                f"{str(table)!r} is a view or a virtual table, whose writes fire no trigger of this kind: protect"
+                f"{str(table)!r} is a view or a virtual table, whose writes fire no trigger of this kind:"
+                f" protect"
                 " the tables behind it"
             )
 

@@ -118,7 +118,8 @@ class Ledger(Database):
     def write(self, lease: Lease, balance: int) -> None:
         """Raises StaleToken, and writes nothing, if a newer holder has been here.
 
-        The lease itself would be refused as lost before the guard is asked; its fence shows the guard at work.
+        The lease itself would be refused as lost before the guard is asked; its fence shows the guard at
+        work.
         """
         with self._open() as db:
             fencing.enforce(db, LEDGER, lease.fence)
