@@ -16,6 +16,7 @@ from typing import TypeVar
 from holdfast.lab.servers import (
     Etcd,
     EtcdCluster,
+    MariaDB,
     PgBouncer,
     PostgreSQL,
     Redis,
@@ -30,6 +31,7 @@ from holdfast.lab.servers.group import Group
 __all__ = [
     "shared_etcd",
     "shared_etcd_cluster",
+    "shared_mariadb",
     "shared_pgbouncer",
     "shared_postgresql",
     "shared_redis",
@@ -138,6 +140,12 @@ def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
 def shared_seaweedfs() -> SeaweedFS:
     """An object store with the S3 API."""
     return SeaweedFS().start()
+
+
+@_shared
+def shared_mariadb() -> MariaDB:
+    """No engine: the guards for SQL are tested on it."""
+    return MariaDB().start()
 
 
 @_shared

@@ -30,18 +30,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .grant import Grant, fence_text, parse_fence
-from .sql import advance, enforce, install, move, newest, transaction
+from .sql import (
+    advance,
+    enforce,
+    fenced_update,
+    fenced_upsert,
+    install,
+    marks,
+    move,
+    newest,
+    protect_table,
+    prune,
+    transaction,
+    unprotect_table,
+)
 
 __all__ = [
     "Grant",
     "advance",
     "enforce",
     "fence_text",
+    "fenced_update",
+    "fenced_upsert",
     "install",
+    "marks",
     "move",
     "newest",
     "parse_fence",
+    "protect_table",
+    "prune",
     "transaction",
+    "unprotect_table",
 ]
 
 # --- files, object stores and HTTP: imported when they are first used

@@ -26,11 +26,10 @@ from typing import Final
 
 from ..errors import HoldfastError, InvalidArgument, LockTimeout
 from ..model import Fence
-from .arguments import Presentable, checked_source
+from .arguments import Presentable, checked_source, mark_of, refuse_read_lease
 from .mark_json import decode_mark, encode_mark
 from .refusal import stale_token
 from .rule import Mark, Refuse, after, decide, moved
-from .writers import mark_of_holder, mark_of_writer
 
 __all__ = ["FencedFile"]
 
@@ -93,7 +92,8 @@ class FencedFile:
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgument(f"data is {type(data).__name__}, not bytes: encode it first")
-        mark = mark_of_writer(lease_or_token)
+        refuse_read_lease(lease_or_token)
+        mark = mark_of(lease_or_token)
         with memoryview(data) as view, view.cast("B") as octets, self._locked() as folder:
             _exhaust(self._write_steps(folder, octets, mark))
 
@@ -102,7 +102,7 @@ class FencedFile:
 
         The same rule and the same ``StaleToken`` as ``write``; the content stays as it is.
         """
-        mark = mark_of_holder(lease_or_token)
+        mark = mark_of(lease_or_token)
         with self._locked() as folder:
             _exhaust(self._advance_steps(folder, mark))
 

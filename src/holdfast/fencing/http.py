@@ -24,9 +24,8 @@ from urllib.parse import quote, unquote
 
 from ..errors import InvalidArgument, StaleToken
 from ..model import Fence
-from .arguments import Presentable, checked_resource, mark_of
+from .arguments import Presentable, checked_resource, mark_of, name_of, refuse_read_lease
 from .grant import Grant
-from .writers import mark_of_holder, mark_of_writer
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -71,13 +70,11 @@ def fencing_headers(
     ``resource`` is the lock's own name where it is not given. ``LockLost`` if the lease is lost already; a
     read lease is refused for methods that write.
     """
-    if resource is None:
-        resource = getattr(lease_or_token, "name", None)
-        if not isinstance(resource, str):
-            kind = type(lease_or_token).__name__
-            raise InvalidArgument(f"{kind} does not say what the lock protects: pass resource=")
-    mark = (mark_of_holder if method.upper() in SAFE_METHODS else mark_of_writer)(lease_or_token)
-    headers = {TOKEN: str(mark.token), RESOURCE: _quoted(checked_resource(resource))}
+    resource = checked_resource(name_of(lease_or_token) if resource is None else resource)
+    if method.upper() not in SAFE_METHODS:
+        refuse_read_lease(lease_or_token)
+    mark = mark_of(lease_or_token)
+    headers = {TOKEN: str(mark.token), RESOURCE: _quoted(resource)}
     if mark.source and mark.nonce:
         headers |= {SOURCE: _quoted(mark.source), NONCE: _quoted(mark.nonce)}
     if mark.peers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from .errors import ProgramMissing, ServerFailed
 from .etcd import Etcd, EtcdCluster
 from .group import Group
+from .mariadb import MariaDB
 from .pgbouncer import PgBouncer
 from .postgresql import PostgreSQL
 from .redis import Redis
@@ -24,6 +25,7 @@ __all__ = [
     "Etcd",
     "EtcdCluster",
     "Group",
+    "MariaDB",
     "PgBouncer",
     "PostgreSQL",
     "ProgramMissing",
