@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 import holdfast
 from fencing.against_rule import compare_with_rule, holder, sequences
+from fencing.test_interleavings import READ_MODIFY_WRITE, loses_an_update, schedules
 from holdfast.errors import HoldfastError, InvalidArgument, LockLost, LockTimeout, StaleToken
 from holdfast.fencing.arguments import Presentable
 from holdfast.fencing.file import CHUNK_BYTES, FencedFile
@@ -112,6 +113,29 @@ def test_file_and_rule_give_the_same_decisions(
     tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Presentable]]
 ) -> None:
     compare_with_rule(FileGuard(tmp_path_factory.mktemp("guard") / "data"), sequence)
+
+
+@pytest.mark.parametrize(
+    ("script", "lost", "total"),
+    [(READ_MODIFY_WRITE * 2, 22, 70), (("advance", *READ_MODIFY_WRITE * 2), 0, 252)],
+)
+def test_lost_updates(tmp_path: Path, script: tuple[str, ...], lost: int, total: int) -> None:
+    """As ``test_interleavings`` counts them: a guard that checks writes alone is not enough."""
+    outcomes = []
+    for number, schedule in enumerate(schedules(len(script))):
+        outcomes.append(loses_an_update(schedule, script, passes(FencedFile(tmp_path / f"{number}"))))
+    assert (sum(outcomes), len(outcomes)) == (lost, total)
+
+
+def passes(file: FencedFile) -> Callable[[int], bool]:
+    def guard(token: int) -> bool:
+        try:
+            file.write(b"", holder(token))
+        except StaleToken:
+            return False
+        return True
+
+    return guard
 
 
 # What is refused before anything is touched

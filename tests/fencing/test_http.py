@@ -207,26 +207,26 @@ def wsgi_client(path: Path, **options: Any) -> Ask:
     application = fencing.WSGIFencingMiddleware(wsgi_application, connect, **options)
 
     def ask(method: str = "POST", body: bytes = b"x", headers: Mapping[str, str] | None = None) -> Answer:
-        environ: dict[str, Any] = {
-            "REQUEST_METHOD": method,
-            "CONTENT_LENGTH": str(len(body)),
-            "QUERY_STRING": "",
-        }
-        environ |= {
-            f"HTTP_{name.upper().replace('-', '_')}": value for name, value in (headers or {}).items()
-        }
-        wsgiref.util.setup_testing_defaults(environ)
-        environ["wsgi.input"] = io.BytesIO(body)
-        answered: list[Any] = []
-        chunks = wsgiref.validate.validator(application)(environ, lambda *each: answered.append(each))  # type: ignore[arg-type]  # no write()
-        try:
-            whole = b"".join(chunks)
-        finally:
-            chunks.close()  # type: ignore[attr-defined]  # the validator insists on it
-        ((status, found),) = answered
-        return Answer(int(status.split()[0]), dict(found), whole)
+        return ask_wsgi(application, method, body, headers or {})
 
     return ask
+
+
+def ask_wsgi(application: Any, method: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    """One request, and whether it keeps to WSGI."""
+    environ: dict[str, Any] = {"REQUEST_METHOD": method, "CONTENT_LENGTH": str(len(body)), "QUERY_STRING": ""}
+    environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
+    wsgiref.util.setup_testing_defaults(environ)
+    environ["wsgi.input"] = io.BytesIO(body)
+    answered: list[Any] = []
+    asked: Any = wsgiref.validate.validator(application)
+    chunks = asked(environ, lambda *each: answered.append(each))
+    try:
+        whole = b"".join(chunks)
+    finally:
+        chunks.close()
+    ((status, found),) = answered
+    return Answer(int(status.split()[0]), dict(found), whole)
 
 
 async def asgi_application(scope: Any, receive: Any, send: Any) -> None:
@@ -254,19 +254,22 @@ def asgi_middleware(path: Path, **options: Any) -> fencing.FencingMiddleware:
 
 
 def asgi_client(path: Path, **options: Any) -> Ask:
-    transport = httpx.ASGITransport(asgi_middleware(path, **options))
+    middleware = asgi_middleware(path, **options)
 
     def ask(method: str = "POST", body: bytes = b"x", headers: Mapping[str, str] | None = None) -> Answer:
-        async def main() -> Answer:
-            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-                found = await client.request(method, "/", content=body, headers=headers)
-                return Answer(
-                    found.status_code, {k.title(): v for k, v in found.headers.items()}, found.content
-                )
-
-        return asyncio.run(main())
+        return ask_asgi(middleware, method, body, headers or {})
 
     return ask
+
+
+def ask_asgi(application: Any, method: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def main() -> Answer:
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            found = await client.request(method, "/", content=body, headers=headers)
+            return Answer(found.status_code, {k.title(): v for k, v in found.headers.items()}, found.content)
+
+    return asyncio.run(main())
 
 
 @pytest.fixture(params=[wsgi_client, asgi_client], ids=["wsgi", "asgi"])

@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 
 from fencing.against_rule import compare_with_rule, holder, sequences
 from fencing.fake_s3 import AwaitedS3, MemoryS3, RefusedByStore
+from fencing.test_interleavings import READ_MODIFY_WRITE, loses_an_update
+from fencing.test_interleavings import schedules as interleavings
 from holdfast.errors import Conflict, HoldfastError, InvalidArgument, StaleToken, Unsupported
 from holdfast.fencing import AsyncFencedObject, FencedObject
 from holdfast.fencing.arguments import Presentable
@@ -364,9 +367,24 @@ def test_content_that_is_missing_for_good(s3: MemoryS3) -> None:
         manifest.get()
 
 
-def test_too_many_peers_for_a_header(guarded: FencedObject) -> None:
-    from dataclasses import replace
+def test_what_cannot_be_deleted_stays_and_the_write_counts(
+    s3: MemoryS3, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(**_: str) -> None:
+        raise RefusedByStore(403, "AccessDenied")
 
+    manifest = FencedObject(s3, "shop", "prices", layout="manifest")
+    manifest.put(b"old", 41)
+    monkeypatch.setattr(s3, "delete_object", refuse)
+    manifest.put(b"new", 42)
+    assert manifest.get() == b"new"
+    assert "is left behind" in caplog.text
+    once(s3, lambda: FencedObject(s3, "shop", "prices").put(b"newer", 44))
+    with pytest.raises(StaleToken):
+        manifest.put(b"late", 43)
+
+
+def test_too_many_peers_for_a_header(guarded: FencedObject) -> None:
     crowd = replace(holder(10_000), peers=tuple(range(20_000)))
     with pytest.raises(InvalidArgument, match="peers"):
         guarded.put(b"x", crowd)
@@ -450,6 +468,30 @@ class Steps:
     def finish(self) -> None:
         while not self._is_over:
             self.step()
+
+
+@pytest.mark.parametrize(
+    ("script", "lost", "total"),
+    [(READ_MODIFY_WRITE * 2, 22, 70), (("advance", *READ_MODIFY_WRITE * 2), 0, 252)],
+)
+def test_lost_updates(layout: Layout, script: tuple[str, ...], lost: int, total: int) -> None:
+    """As ``test_interleavings`` counts them: a guard that checks writes alone is not enough."""
+    outcomes = []
+    for schedule in interleavings(len(script)):
+        guarded = FencedObject(MemoryS3(), "shop", "prices", layout=layout)
+        outcomes.append(loses_an_update(schedule, script, passes(guarded)))
+    assert (sum(outcomes), len(outcomes)) == (lost, total)
+
+
+def passes(guarded: FencedObject) -> Callable[[int], bool]:
+    def guard(token: int) -> bool:
+        try:
+            guarded.put(b"", holder(token))
+        except StaleToken:
+            return False
+        return True
+
+    return guard
 
 
 # A real store

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import json
+import logging
 import random
 import secrets
 from collections.abc import Callable
@@ -43,6 +44,8 @@ __all__ = [
     "decode_object",
     "encode_header",
 ]
+
+_logger = logging.getLogger(__name__)
 
 MAX_ENVELOPE_BYTES: Final = 64 << 20
 """``advance`` reads and writes the content again, and a call holds it in memory."""
@@ -262,10 +265,19 @@ class ObjectPlans:
         except (Conflict, StaleToken):
             # No version names what was uploaded, so nobody reads it. After any other error one may.
             if upload is not None and is_uploaded:
-                yield DeleteObject(upload.key)
+                yield from self._discard(upload.key)
             raise
         if version is not None and version.header.place not in (None, INLINE):
-            yield DeleteObject(version.header.place)
+            yield from self._discard(version.header.place)
+
+    def _discard(self, key: str) -> Plan[None]:
+        """Delete what nobody reads any more. That it stays is no reason to say that a write failed."""
+        try:
+            yield DeleteObject(key)
+        except Exception:
+            _logger.warning(
+                "%s: %s is left behind, and may be deleted by hand", self.shown, key, exc_info=True
+            )
 
     def _upload(self, upload: PutObject) -> Plan[None]:
         # CHANGED: the client library sent it twice. The key is ours alone.

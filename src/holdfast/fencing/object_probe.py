@@ -24,6 +24,7 @@ __all__ = ["ProbeResult", "probe_store"]
 
 BARRIER_SECONDS: Final = 10.0
 CONTENT_BYTES: Final = 2048
+_BEFORE_SEND: Final = "before-send.s3.PutObject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class _Races:
         self._pool = ThreadPoolExecutor(writers, "fencing-probe")
         self._start = threading.Barrier(writers)
         self._runner = threading.local()
+        self._events: list[Any] = []
         self._hold_back()
 
     def run(self, key: str, etag: str | None) -> list[bool | None]:
@@ -152,6 +154,8 @@ class _Races:
 
     def close(self) -> None:
         self._pool.shutdown()
+        for events in self._events:
+            events.unregister(_BEFORE_SEND, self._wait)
         for key in self._keys:
             with suppress(Exception):  # The first error is what the caller has to see.
                 self._ask(DeleteObject(key))
@@ -170,7 +174,8 @@ class _Races:
         for guard in self._guards:
             events = getattr(getattr(guard._s3, "meta", None), "events", None)
             if events is not None:
-                events.register("before-send.s3.PutObject", self._wait)
+                events.register(_BEFORE_SEND, self._wait)
+                self._events.append(events)
             else:
                 guard._s3 = _HeldBack(guard._s3, self._wait)
 
