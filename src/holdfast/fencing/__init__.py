@@ -27,10 +27,18 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .grant import Grant, fence_text, parse_fence
 from .sql import advance, enforce, install, move, newest, transaction
 
+if TYPE_CHECKING:
+    from .redis import AsyncFencedRedis, FencedRedis
+
 __all__ = [
+    "AsyncFencedRedis",
+    "FencedRedis",
     "Grant",
     "advance",
     "enforce",
@@ -41,3 +49,15 @@ __all__ = [
     "parse_fence",
     "transaction",
 ]
+
+_IMPORTED_WHEN_USED = {
+    "AsyncFencedRedis": ".redis",
+    "FencedRedis": ".redis",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Guards of stores whose client libraries are extras, imported when they are first used."""
+    if name in _IMPORTED_WHEN_USED:
+        return getattr(import_module(_IMPORTED_WHEN_USED[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
