@@ -34,25 +34,41 @@ from .grant import Grant, fence_text, parse_fence
 from .sql import advance, enforce, install, move, newest, transaction
 
 if TYPE_CHECKING:
+    from .etcd import AsyncFencedEtcd, EtcdCompare, FencedEtcd, etcd_compares
     from .redis import AsyncFencedRedis, FencedRedis
+    from .zookeeper import FencedZooKeeper, ZooKeeperCheck, zookeeper_check
 
 __all__ = [
+    "AsyncFencedEtcd",
     "AsyncFencedRedis",
+    "EtcdCompare",
+    "FencedEtcd",
     "FencedRedis",
+    "FencedZooKeeper",
     "Grant",
+    "ZooKeeperCheck",
     "advance",
     "enforce",
+    "etcd_compares",
     "fence_text",
     "install",
     "move",
     "newest",
     "parse_fence",
     "transaction",
+    "zookeeper_check",
 ]
 
 _IMPORTED_WHEN_USED = {
+    "AsyncFencedEtcd": ".etcd",
     "AsyncFencedRedis": ".redis",
+    "EtcdCompare": ".etcd",
+    "FencedEtcd": ".etcd",
     "FencedRedis": ".redis",
+    "FencedZooKeeper": ".zookeeper",
+    "ZooKeeperCheck": ".zookeeper",
+    "etcd_compares": ".etcd",
+    "zookeeper_check": ".zookeeper",
 }
 
 

@@ -40,7 +40,7 @@ DAYS_KEPT: Final = 7
 class RunsScripts(Protocol):
     """A client of redis-py, as far as its type can be told without importing it."""
 
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any: ...
+    def eval(self, script: Any, numkeys: int, *keys_and_args: Any) -> Any: ...
 
     def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any: ...
 
@@ -57,9 +57,10 @@ class FencedRedis:
     ``client`` is the caller's own: ``redis.Redis`` or ``redis.RedisCluster``, with any settings.
     ``resource`` is what the lock protects, usually the lock's own name.
 
-    Each call is one request, and one script: the check and the write happen together or not at all. If
-    the reply is lost, redis-py sends the request again by itself. The same grant passes again, so that is
-    safe for ``set``, ``hset``, ``delete``, ``advance`` and ``move``; see ``eval`` for scripts.
+    Each call is one request, and one script: the check and the write happen together or not at all. Where
+    the reply is lost, a client of redis-py may send the request again by itself, as its ``retry`` says. The
+    same grant passes again, so that is safe for ``set``, ``hset``, ``delete``, ``advance`` and ``move``; see
+    ``eval`` for scripts.
 
     A fence that nobody presents a grant to is kept for nine days if its tokens are those of a clock, and
     for ever if they are counted (etcd, ZooKeeper). A clock token that is older than seven days is refused
@@ -134,8 +135,8 @@ class FencedRedis:
             return self._client.evalsha(request.script.sha1, *words)
         except guard.no_script:
             return self._client.eval(request.script.text, *words)
-        except guard.response_error as error:
-            raise guard.explained(error) from error
+        except guard.other_slot as error:
+            raise guard.in_other_slot() from error
 
 
 class AsyncFencedRedis:
@@ -203,8 +204,8 @@ class AsyncFencedRedis:
             return await self._client.evalsha(request.script.sha1, *words)
         except guard.no_script:
             return await self._client.eval(request.script.text, *words)
-        except guard.response_error as error:
-            raise guard.explained(error) from error
+        except guard.other_slot as error:
+            raise guard.in_other_slot() from error
 
 
 # --- what both do -------------------------------------------------------------------------------
@@ -221,16 +222,16 @@ class Run:
 class _Guard:
     """The plans of one resource. Yields ``Run``, is sent the reply. No I/O."""
 
-    __slots__ = ("_presented", "_slot_of", "key", "no_script", "resource", "response_error")
+    __slots__ = ("_presented", "_slot_of", "key", "no_script", "other_slot", "resource")
 
     def __init__(self, client: RunsScripts, resource: str, *, awaits: bool) -> None:
         self.resource = checked_resource(resource)
         self.key = fence_key(resource)
         _check_client(client, awaits)
         from redis.crc import key_slot
-        from redis.exceptions import NoScriptError, ResponseError
+        from redis.exceptions import ClusterCrossSlotError, NoScriptError
 
-        self.no_script, self.response_error = NoScriptError, ResponseError
+        self.no_script, self.other_slot = NoScriptError, ClusterCrossSlotError
         # One server has no slots: there keys are named as the caller likes.
         self._slot_of: Callable[[bytes], int] | None = key_slot if hasattr(client, "nodes_manager") else None
         self._presented: tuple[weakref.ref[Any], Mark, str] | None = None
@@ -310,7 +311,7 @@ class _Guard:
         """A lease presents the same mark every time: it is remembered for the one seen last."""
         known = self._presented
         if known is not None and known[0]() is lease:
-            lease.check()  # type: ignore[union-attr]  # only a lease that has it is remembered
+            lease.check()
             return known[1], known[2]
         mark = writing_mark(lease)
         text = mark_text(mark)
@@ -326,16 +327,11 @@ class _Guard:
                     f"{key!r} is where the fence of {self.resource!r} is: only the guard writes it"
                 )
             if self._slot_of is not None and self._slot_of(name) != self._slot_of(self.key):
-                raise InvalidArgument(self._other_slot(repr(key)))
+                raise self.in_other_slot(repr(key))
 
-    def explained(self, error: Exception) -> Exception:
-        if str(error).startswith("CROSSSLOT"):
-            return InvalidArgument(self._other_slot("one of the keys"))
-        return error
-
-    def _other_slot(self, key: str) -> str:
+    def in_other_slot(self, key: str = "one of the keys") -> InvalidArgument:
         tag = _tag(self.key).decode(errors="replace")
-        return (
+        return InvalidArgument(
             f"{key} is in another slot of the Cluster than the fence of {self.resource!r}, and a script"
             f" reaches one slot alone: give the key the hash tag {{{tag}}}, for example 'total:{{{tag}}}', or"
             " name the resource by the tag that the keys have, for example 'orders/{42}'. Nothing was written"

@@ -17,7 +17,8 @@ _BODY: Final = "--@body\n"
 class Script:
     """One script, and the name by which ``EVALSHA`` knows it."""
 
-    text: str
+    text: bytes
+    """Bytes, for what a client makes of text is a matter of its settings, and the name is the text's hash."""
     sha1: str
 
 
@@ -49,4 +50,5 @@ def _file(name: str) -> str:
 
 
 def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    source = text.encode()
+    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
