@@ -557,12 +557,13 @@ def test_an_evicted_fence_lets_the_next_one_in(guard: FencedRedis, client: Any, 
 @pytest.mark.parametrize("call", ["set", "newest", "move"])
 def test_what_is_no_fence_is_left_alone(guard: FencedRedis, client: Any, key: str, call: str) -> None:
     client.set(guard.key, "hello")
+    calls: dict[str, Callable[[], object]] = {
+        "set": lambda: guard.set(key, 1, NEW),
+        "newest": guard.newest,
+        "move": lambda: guard.move("t"),
+    }
     with pytest.raises(HoldfastError, match="holds 'hello', which is no mark"):
-        {
-            "set": lambda: guard.set(key, 1, NEW),
-            "newest": guard.newest,
-            "move": lambda: guard.move("t"),
-        }[call]()
+        calls[call]()
     assert client.get(guard.key) == b"hello"
     assert not client.exists(key)
 
