@@ -27,6 +27,7 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .grant import Grant, fence_text, parse_fence
@@ -45,13 +46,39 @@ from .sql import (
     unprotect_table,
 )
 
+if TYPE_CHECKING:
+    from .asgi import FencingMiddleware
+    from .etcd import AsyncFencedEtcd, EtcdCompare, FencedEtcd, etcd_compares
+    from .file import FencedFile
+    from .http import fencing_headers
+    from .http_clients import httpx_auth, requests_auth
+    from .object_store import AsyncFencedObject, FencedObject
+    from .redis import AsyncFencedRedis, FencedRedis
+    from .wsgi import WSGIFencingMiddleware
+    from .zookeeper import FencedZooKeeper, ZooKeeperCheck, zookeeper_check
+
 __all__ = [
+    "AsyncFencedEtcd",
+    "AsyncFencedObject",
+    "AsyncFencedRedis",
+    "EtcdCompare",
+    "FencedEtcd",
+    "FencedFile",
+    "FencedObject",
+    "FencedRedis",
+    "FencedZooKeeper",
+    "FencingMiddleware",
     "Grant",
+    "WSGIFencingMiddleware",
+    "ZooKeeperCheck",
     "advance",
     "enforce",
+    "etcd_compares",
     "fence_text",
     "fenced_update",
     "fenced_upsert",
+    "fencing_headers",
+    "httpx_auth",
     "install",
     "marks",
     "move",
@@ -59,46 +86,35 @@ __all__ = [
     "parse_fence",
     "protect_table",
     "prune",
+    "requests_auth",
     "transaction",
     "unprotect_table",
+    "zookeeper_check",
 ]
 
-# --- files, object stores and HTTP: imported when they are first used
-
-if TYPE_CHECKING:
-    from .asgi import FencingMiddleware
-    from .file import FencedFile
-    from .http import fencing_headers
-    from .http_clients import httpx_auth, requests_auth
-    from .object_store import AsyncFencedObject, FencedObject
-    from .wsgi import WSGIFencingMiddleware
-
-__all__ += [
-    "AsyncFencedObject",
-    "FencedFile",
-    "FencedObject",
-    "FencingMiddleware",
-    "WSGIFencingMiddleware",
-    "fencing_headers",
-    "httpx_auth",
-    "requests_auth",
-]
-
-_MODULES = {
-    "AsyncFencedObject": "object_store",
-    "FencedFile": "file",
-    "FencedObject": "object_store",
-    "FencingMiddleware": "asgi",
-    "WSGIFencingMiddleware": "wsgi",
-    "fencing_headers": "http",
-    "httpx_auth": "http_clients",
-    "requests_auth": "http_clients",
+_IMPORTED_WHEN_USED = {
+    "AsyncFencedEtcd": ".etcd",
+    "AsyncFencedObject": ".object_store",
+    "AsyncFencedRedis": ".redis",
+    "EtcdCompare": ".etcd",
+    "FencedEtcd": ".etcd",
+    "FencedFile": ".file",
+    "FencedObject": ".object_store",
+    "FencedRedis": ".redis",
+    "FencedZooKeeper": ".zookeeper",
+    "FencingMiddleware": ".asgi",
+    "WSGIFencingMiddleware": ".wsgi",
+    "ZooKeeperCheck": ".zookeeper",
+    "etcd_compares": ".etcd",
+    "fencing_headers": ".http",
+    "httpx_auth": ".http_clients",
+    "requests_auth": ".http_clients",
+    "zookeeper_check": ".zookeeper",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    """Guards that need more than SQL does, imported when they are first used."""
+    if name in _IMPORTED_WHEN_USED:
+        return getattr(import_module(_IMPORTED_WHEN_USED[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 For a file ``data`` there are, in the same folder:
 
     .data.lock       the flock; empty, never replaced, so that all writers lock the same file
-    .data.fence      the newest mark, one line of JSON
+    .data.fence      the newest mark, as one line of text
     .data.new        the data that is being written, and
     .data.fence.new  the mark that is being written; the next writer removes what a killed one left
 
@@ -24,10 +24,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import HoldfastError, InvalidArgument, LockTimeout
+from ..errors import InvalidArgument, LockTimeout
 from ..model import Fence
 from .arguments import Presentable, checked_source, mark_of, refuse_read_lease
-from .mark_json import decode_mark, encode_mark
+from .mark_text import mark_from_text, mark_text
 from .refusal import stale_token
 from .rule import Mark, Refuse, after, decide, moved
 
@@ -141,7 +141,7 @@ class FencedFile:
 
     def _store_fence(self, folder: int, mark: Mark) -> Steps:
         if mark != self._load(folder):
-            yield from self._store(folder, self._names.new_fence, memoryview(encode_mark(mark) + b"\n"))
+            yield from self._store(folder, self._names.new_fence, memoryview(f"{mark_text(mark)}\n".encode()))
             os.replace(self._names.new_fence, self._names.fence, src_dir_fd=folder, dst_dir_fd=folder)
             yield "fence replaced"
         # Also where it was there already: the writer that put it there may have been killed before this step.
@@ -177,15 +177,8 @@ class FencedFile:
     def _load(self, folder: int) -> Mark | None:
         _check_file(folder, self._names.fence, self._beside(self._names.fence))
         text = _read(folder, self._names.fence, MAX_FENCE_BYTES)
-        if text is None:
-            return None
-        try:
-            return decode_mark(text)
-        except ValueError as error:
-            raise HoldfastError(
-                f"{self._beside(self._names.fence)} is no fence of Holdfast's ({error}), so nobody may write"
-                f" {self._path}. Put the right one back from a copy; or stop all writers and remove it"
-            ) from None
+        # What is no mark is an error, and nobody may write: a guard does not guess.
+        return None if text is None else mark_from_text(text.strip(), self._beside(self._names.fence))
 
     # --- the lock around them
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Final, Literal
 
 from ..errors import Conflict, HoldfastError, InvalidArgument, StaleToken
-from .mark_json import decode_mark, mark_parts
+from .mark_text import mark_from_text, mark_text
 from .plans import TRIES, Commit, Found, Plan, conditional
 from .rule import Mark, moved
 
@@ -51,6 +51,7 @@ MAX_ENVELOPE_BYTES: Final = 64 << 20
 """``advance`` reads and writes the content again, and a call holds it in memory."""
 MAX_HEADER_BYTES: Final = 64 << 10
 """What is read to learn the mark alone. Room for some 3000 peers."""
+MARK: Final = "holdfast_fence"
 MAGIC: Final = b'{"holdfast_fence":'
 FIRST_PAUSE_SECONDS: Final = 0.05
 
@@ -132,8 +133,8 @@ class Version:
 
 
 def encode_header(header: Header) -> bytes:
-    parts = {**mark_parts(header.mark), "write": header.write, "place": header.place}
-    text = MAGIC + b"1," + json.dumps(parts, separators=(",", ":")).encode()[1:] + b"\n"
+    parts = {MARK: mark_text(header.mark), "write": header.write, "place": header.place}
+    text = json.dumps(parts, separators=(",", ":")).encode() + b"\n"
     if len(text) > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"the grant has {len(header.mark.peers)} peers, more than fit into a header: present lease.fence"
@@ -146,17 +147,16 @@ def decode_object(shown: str, got: Got) -> Version:
     try:
         if not end or not line.startswith(MAGIC):
             raise ValueError("it does not begin with a header")
-        mark = decode_mark(line)
         parts = json.loads(line)
-        write, place = parts.get("write"), parts.get("place")
-        if not isinstance(write, str) or not (place is None or isinstance(place, str)):
+        mark, write, place = parts.get(MARK), parts.get("write"), parts.get("place")
+        if not (isinstance(mark, str) and isinstance(write, str) and isinstance(place, str | None)):
             raise ValueError("a part of the header is missing or of the wrong type")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HoldfastError(
             f"{shown} was not written by a guard of Holdfast's ({error}), so the guard does not touch it:"
             " keep what it has under another key, delete it, and put the content through the guard"
         ) from None
-    return Version(Header(mark, write, place), got.etag, content)
+    return Version(Header(mark_from_text(mark, shown), write, place), got.etag, content)
 
 
 # --- plans --------------------------------------------------------------------------------------
