@@ -165,7 +165,7 @@ GROUP = Group(
     {
         "pairs": "A pair is a whole transaction here, begun, run and committed, with no lock around it. One "
         "PostgreSQL on loopback, which does not wait for its disk: where it does, a guard costs a smaller "
-        "part. All ratios in this table are to the unfenced transaction; what a protected row costs beside an "
+        "part. All ratios here are to the unfenced transaction; what a protected row costs beside an "
         "unprotected one is among the figures to reach.",
     },
     serve,
