@@ -46,8 +46,8 @@ ROOT = Group(
         "init": "init:COMMAND",
         "demo": "demo.command:COMMAND",
         "completion": "completion:COMMAND",
+        "fence": "fence:GROUP",
         "redlock": "redlock:GROUP",
-        "fence": "fence_probe:GROUP",
     },
     EPILOG,
 )

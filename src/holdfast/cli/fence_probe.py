@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from holdfast import errors
 
 from .exits import Status
-from .options import JSON, Argument, Command, Group, Option, number
+from .options import JSON, Argument, Command, Option, number
 from .output import print_json, print_lines
 
-__all__ = ["GROUP", "PROBE", "probe"]
+__all__ = ["PROBE", "probe"]
 
 EPILOG = """
 Examples:
@@ -133,4 +133,3 @@ def in_words(found: Any) -> list[str]:
 
 
 PROBE = Command(probe, (PLACE, ENDPOINT_URL, ROUNDS, WRITERS, JSON), EPILOG)
-GROUP = Group("Guards where the data lives: look after them, probe a store.", {"probe": "fence_probe:PROBE"})

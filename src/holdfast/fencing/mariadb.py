@@ -127,6 +127,9 @@ class MariadbDialect:
     def install(self) -> Plan[None]:
         yield Statement(_CREATE)
 
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        return None
+
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
             "resource": resource.encode(),

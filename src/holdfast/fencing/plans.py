@@ -67,11 +67,15 @@ class Result:
 class Dialect(Protocol):
     """``holdfast_fence`` in one kind of SQL: texts, no connection."""
 
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        """What to try first where that is quicker: it passes the same marks, if there is a row."""
+        ...
+
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         """Stores the mark if the rule lets it pass; locks the guard either way.
 
-        With ``guards_writes`` the writes that follow in this transaction are let through by the triggers of
-        ``protect_table``."""
+        With ``guards_writes`` the triggers of ``protect_table`` let through what follows in this
+        transaction."""
         ...
 
     def has_passed(self, result: Result) -> bool | None:
@@ -92,6 +96,11 @@ def present(dialect: Dialect, resource: str, mark: Mark, guards_writes: bool = F
 
     One statement where the mark passes. Ends with what that statement returned.
     """
+    update = dialect.update(resource, mark, guards_writes)
+    if update is not None:
+        updated: Result = yield update
+        if dialect.has_passed(updated):
+            return updated
     result: Result = yield dialect.upsert(resource, mark, guards_writes)
     has_passed = dialect.has_passed(result)
     if has_passed:

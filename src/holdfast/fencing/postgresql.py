@@ -5,10 +5,14 @@
 In a schema of its own, and always named with it, so that neither ``search_path`` nor a temporary table can
 put another table in its place: two clients that see two guards would be guarded by none.
 
-A transaction that has presented its token leaves its own number in the fence (``presented_in``), in a row
-that it keeps locked. That is how a trigger of a protected table knows it again; the number of a transaction
-that has ended is never that of another one. The time beside it is for databases that were restored in
-another cluster, where numbers start again.
+Presenting updates the row that is there by a plain UPDATE, which takes half the time of an upsert; only where
+that finds no row that lets the mark pass, the upsert follows: for the first mark of a resource, and for a
+refusal.
+
+A transaction that has presented its token for writing notes the resource in a setting that lasts as long as
+the transaction (and no longer than a savepoint that is rolled back), behind the transaction's own number. The
+triggers of protected tables look for it in their WHEN clause, so that who has presented does not even call a
+function.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import HoldfastError, InvalidArgument, Unsupported
-from .dialects import TableName, encode_peers, mark_of_row, sqlstate
+from .dialects import TableName, encode_peers, hexadecimal, mark_of_row, sqlstate
 from .plans import Plan, Result, Statement
 from .rule import Mark
 
@@ -37,21 +41,14 @@ BEGIN
         token        bigint      NOT NULL CHECK (token >= 0),
         nonce        text        NOT NULL DEFAULT '',
         peers        text        NOT NULL DEFAULT '',
-        updated_at   timestamptz NOT NULL,
-        presented_in xid8
+        updated_at   timestamptz NOT NULL
     ) WITH (fillfactor = 50);
     CREATE FUNCTION holdfast_fencing.require_token() RETURNS trigger LANGUAGE plpgsql AS $require$
     BEGIN
-        PERFORM FROM holdfast_fencing.fence
-        WHERE resource = TG_ARGV[0]
-          AND presented_in = pg_current_xact_id_if_assigned() AND updated_at = transaction_timestamp();
-        IF NOT FOUND THEN
-            RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = format(
-                'table %I.%I is protected by fencing tokens of "%s", and this transaction has presented none:'
-                ' call fencing.enforce first in the same transaction',
-                TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0]);
-        END IF;
-        RETURN NULL;
+        RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = format(
+            'table %I.%I is protected by fencing tokens of "%s", and this transaction has presented none:'
+            ' call fencing.enforce first in the same transaction',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0]);
     END
     $require$;
     CREATE FUNCTION holdfast_fencing.unprotect(target text) RETURNS text LANGUAGE plpgsql AS $unprotect$
@@ -85,7 +82,12 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS holdfast_fence ON %s', found);
         EXECUTE format(
             'CREATE TRIGGER holdfast_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-            ' FOR EACH STATEMENT EXECUTE FUNCTION holdfast_fencing.require_token(%L)', found, guarded);
+            ' FOR EACH STATEMENT WHEN (NOT coalesce('
+            ' starts_with(current_setting(''holdfast_fencing.presented'', true),'
+            ' pg_current_xact_id_if_assigned()::text || '','')'
+            ' AND strpos(current_setting(''holdfast_fencing.presented'', true), %L) > 0, false))'
+            ' EXECUTE FUNCTION holdfast_fencing.require_token(%L)',
+            found, ',' || encode(convert_to(guarded, 'UTF8'), 'hex') || ',', guarded);
         EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER holdfast_fence', found);
         RETURN 'done';
     END
@@ -93,36 +95,59 @@ BEGIN
 END
 $install$"""
 
+_PASSES = """\
+(CAST(:source AS text) = '' OR stored.source = '' OR :source = stored.source)
+  AND CASE WHEN CAST(:token AS bigint) > stored.token THEN true
+           WHEN :token < stored.token
+           THEN strpos(stored.peers, ',' || CAST(:token AS text) || ',') > 0
+           ELSE CAST(:nonce AS text) = '' OR stored.nonce = '' OR :nonce = stored.nonce END"""
+
+_SET = """\
+    source = CASE WHEN CAST(:source AS text) <> '' THEN :source ELSE stored.source END,
+    token  = greatest(CAST(:token AS bigint), stored.token),
+    nonce  = CASE WHEN :token > stored.token OR (:token = stored.token AND stored.nonce = '')
+                  THEN CAST(:nonce AS text) ELSE stored.nonce END,
+    peers  = CASE WHEN :token > stored.token
+                    OR (:token = stored.token AND stored.nonce = '' AND CAST(:nonce AS text) <> '')
+                  THEN CAST(:peers AS text) ELSE stored.peers END,
+    updated_at = transaction_timestamp()"""
+
+_RETURNING = "RETURNING CAST(pg_current_xact_id() AS text) AS transaction"
+_NOTED = """,
+    set_config('holdfast_fencing.presented',
+        CASE WHEN NOT starts_with(
+                    coalesce(current_setting('holdfast_fencing.presented', true), ''),
+                    CAST(pg_current_xact_id() AS text) || ',')
+             THEN CAST(pg_current_xact_id() AS text) || ',' || CAST(:noted AS text) || ','
+             WHEN strpos(current_setting('holdfast_fencing.presented'),
+                         ',' || CAST(:noted AS text) || ',') > 0
+             THEN current_setting('holdfast_fencing.presented')
+             ELSE current_setting('holdfast_fencing.presented') || CAST(:noted AS text) || ',' END,
+        true) AS noted"""
+
+_UPDATE = f"""\
+UPDATE holdfast_fencing.fence AS stored SET
+{_SET}
+WHERE stored.resource = :resource AND {_PASSES}
+{_RETURNING}"""  # noqa: S608 - our own texts
+
 # ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
 # REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
 # holder whose snapshot is older than the hand-over is refused by the database itself.
-_UPSERT = """\
-INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, nonce, peers, updated_at, presented_in)
-VALUES (:resource, :source, :token, :nonce, :peers, transaction_timestamp(),
-        CASE WHEN CAST(:guards_writes AS boolean) THEN pg_current_xact_id() END)
+_UPSERT = f"""\
+INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, nonce, peers, updated_at)
+VALUES (:resource, :source, :token, :nonce, :peers, transaction_timestamp())
 ON CONFLICT (resource) DO UPDATE SET
-    source = CASE WHEN excluded.source <> '' THEN excluded.source ELSE stored.source END,
-    token  = greatest(excluded.token, stored.token),
-    nonce  = CASE WHEN excluded.token > stored.token
-                    OR (excluded.token = stored.token AND stored.nonce = '')
-                  THEN excluded.nonce ELSE stored.nonce END,
-    peers  = CASE WHEN excluded.token > stored.token
-                    OR (excluded.token = stored.token AND stored.nonce = '' AND excluded.nonce <> '')
-                  THEN excluded.peers ELSE stored.peers END,
-    updated_at = excluded.updated_at,
-    presented_in = coalesce(excluded.presented_in, stored.presented_in)
-WHERE (excluded.source = '' OR stored.source = '' OR excluded.source = stored.source)
-  AND CASE WHEN excluded.token > stored.token THEN true
-           WHEN excluded.token < stored.token THEN strpos(stored.peers, ',' || excluded.token || ',') > 0
-           ELSE excluded.nonce = '' OR stored.nonce = '' OR excluded.nonce = stored.nonce END
-RETURNING CAST(pg_current_xact_id() AS text) AS transaction"""
+{_SET}
+WHERE {_PASSES}
+{_RETURNING}"""  # noqa: S608 - our own texts
 
 _MOVE = """\
 INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, updated_at)
 VALUES (:resource, :source, 0, transaction_timestamp())
 ON CONFLICT (resource) DO UPDATE SET
     source = excluded.source, token = 0, nonce = '', peers = '',
-    updated_at = excluded.updated_at, presented_in = NULL
+    updated_at = excluded.updated_at
 WHERE stored.source <> excluded.source"""
 
 _SELECT = "SELECT token, source, nonce, peers FROM holdfast_fencing.fence WHERE resource = :resource"
@@ -151,16 +176,11 @@ class PostgresqlDialect:
     def install(self) -> Plan[None]:
         yield Statement(_INSTALL)
 
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        return _presenting(_UPDATE, resource, mark, guards_writes)
+
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
-        values = {
-            "resource": resource,
-            "source": mark.source,
-            "token": mark.token,
-            "nonce": mark.nonce,
-            "peers": encode_peers(mark.peers),
-            "guards_writes": guards_writes,
-        }
-        return Statement(_UPSERT, values)
+        return _presenting(_UPSERT, resource, mark, guards_writes)
 
     def has_passed(self, result: Result) -> bool | None:
         return bool(result.rows)
@@ -226,6 +246,19 @@ class PostgresqlDialect:
 
     def explain(self, error: BaseException) -> str | None:
         return _NOTES.get(sqlstate(error))
+
+
+def _presenting(text: str, resource: str, mark: Mark, guards_writes: bool) -> Statement:
+    values = {
+        "resource": resource,
+        "source": mark.source,
+        "token": mark.token,
+        "nonce": mark.nonce,
+        "peers": encode_peers(mark.peers),
+    }
+    if not guards_writes:
+        return Statement(text, values)
+    return Statement(text + _NOTED, {**values, "noted": hexadecimal(resource)})
 
 
 def on_conflict(table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str:

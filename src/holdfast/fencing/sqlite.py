@@ -129,6 +129,9 @@ class SqliteDialect:
         if not columns.rows[0][0]:
             yield Statement(_ADD_COLUMN)  # made by an earlier version
 
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        return None
+
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
             "resource": resource,
