@@ -112,19 +112,29 @@ class FileGuard:
 def test_file_and_rule_give_the_same_decisions(
     tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Presentable]]
 ) -> None:
-    compare_with_rule(FileGuard(tmp_path_factory.mktemp("guard") / "data"), sequence)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        do_not_wait_for_the_disk(monkeypatch)
+        compare_with_rule(FileGuard(tmp_path_factory.mktemp("guard") / "data"), sequence)
 
 
 @pytest.mark.parametrize(
     ("script", "lost", "total"),
     [(READ_MODIFY_WRITE * 2, 22, 70), (("advance", *READ_MODIFY_WRITE * 2), 0, 252)],
 )
-def test_lost_updates(tmp_path: Path, script: tuple[str, ...], lost: int, total: int) -> None:
+def test_lost_updates(
+    tmp_path: Path, script: tuple[str, ...], lost: int, total: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As ``test_interleavings`` counts them: a guard that checks writes alone is not enough."""
+    do_not_wait_for_the_disk(monkeypatch)
     outcomes = []
     for number, schedule in enumerate(schedules(len(script))):
         outcomes.append(loses_an_update(schedule, script, passes(FencedFile(tmp_path / f"{number}"))))
     assert (sum(outcomes), len(outcomes)) == (lost, total)
+
+
+def do_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of times in one test: nobody cuts the power here."""
+    monkeypatch.setattr("holdfast.fencing.file.os.fsync", lambda descriptor: None)
 
 
 def passes(file: FencedFile) -> Callable[[int], bool]:

@@ -12,7 +12,7 @@ import wsgiref.util
 import wsgiref.validate
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,10 @@ def test_other_responses_are_no_stale_token(status: int, content_type: str, body
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    file = tmp_path / "shop.db"
+    return make_database(tmp_path / "shop.db")
+
+
+def make_database(file: Path) -> Path:
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("PRAGMA journal_mode = WAL")
         fencing.install(db)
@@ -488,23 +491,41 @@ def wsgi_client_application(path: str) -> Any:
     return fencing.WSGIFencingMiddleware(wsgi_application, lambda: closing(sqlite3.connect(path)))
 
 
-@pytest.fixture(params=[(WSGI_WORKER, "requests"), (ASGI_WORKER, "httpx")], ids=["wsgi", "asgi"])
-def workers(path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[list[int], str]]:
-    """The ports of two workers, and the client's library."""
+@dataclass(frozen=True)
+class Workers:
+    """Two worker processes on one database, and the client's library for the tests of them."""
+
+    path: Path
+    ports: list[int]
+    library: str
+
+
+@pytest.fixture(
+    scope="module", params=[(WSGI_WORKER, "requests"), (ASGI_WORKER, "httpx")], ids=["wsgi", "asgi"]
+)
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     code, library = request.param
+    path = make_database(tmp_path_factory.mktemp("workers") / "shop.db")
     with ExitStack() as stack:
         processes: list[Process] = [stack.enter_context(run_python(code, str(path))) for _ in range(2)]
-        yield [int(each.expect("port")) for each in processes], library
+        yield Workers(path, [int(each.expect("port")) for each in processes], library)
+
+
+@pytest.fixture
+def workers(started: Workers) -> Workers:
+    """With an empty database."""
+    with closing(sqlite3.connect(started.path)) as db, db:
+        db.execute("DELETE FROM invoice")
+        db.execute("DELETE FROM holdfast_fence")
+    return started
 
 
 @pytest.mark.realtime
-def test_a_client_that_was_stopped_is_refused_by_every_worker(
-    path: Path, tmp_path: Path, workers: tuple[list[int], str]
-) -> None:
+def test_a_client_that_was_stopped_is_refused_by_every_worker(tmp_path: Path, workers: Workers) -> None:
     """Its lock expires while it is stopped; another takes it and writes; then it goes on."""
-    (first, second), library = workers
+    first, second = workers.ports
     locks_url = {"HOLDFAST_URL": f"sqlite:///{tmp_path}/locks.db"}
-    with run_python(CLIENT, f"http://127.0.0.1:{first}", library, env=locks_url) as zombie:
+    with run_python(CLIENT, f"http://127.0.0.1:{first}", workers.library, env=locks_url) as zombie:
         old = int(zombie.expect("token"))
         zombie.send("lease in-time")
         assert zombie.expect("status") == "201"
@@ -522,14 +543,12 @@ def test_a_client_that_was_stopped_is_refused_by_every_worker(
             zombie.cont()
             assert zombie.expect("refused").split() == [str(old), str(lease.token), "invoices"]
             zombie.expect("lost")
-    assert invoices(path) == ["in-time", "new"]
+    assert invoices(workers.path) == ["in-time", "new"]
 
 
 @pytest.mark.realtime
-def test_a_client_that_stops_within_its_request_locks_nobody_out(
-    path: Path, workers: tuple[list[int], str]
-) -> None:
-    (first, second), _ = workers
+def test_a_client_that_stops_within_its_request_locks_nobody_out(workers: Workers) -> None:
+    first, second = workers.ports
     with closing(http.client.HTTPConnection("127.0.0.1", first, timeout=60)) as stopped:
         stopped.putrequest("POST", "/")
         for name, value in (as_holder(41) | {"Content-Length": "4"}).items():
@@ -539,12 +558,20 @@ def test_a_client_that_stops_within_its_request_locks_nobody_out(
         assert requests.post(f"http://127.0.0.1:{second}", data="new", headers=headers, timeout=60).ok
         stopped.send(b"te")
         assert stopped.getresponse().status == 409
-    assert invoices(path) == ["new"]
+    assert invoices(workers.path) == ["new"]
 
 
 @pytest.mark.realtime
-def test_the_newest_of_many_writers_wins_in_every_worker(path: Path, workers: tuple[list[int], str]) -> None:
-    ports, _ = workers
+def test_the_newest_of_many_writers_wins_in_every_worker(workers: Workers) -> None:
+    refused = write_from_many(workers.ports, 10)
+    log = [int(text.removeprefix("by-")) for text in invoices(workers.path)]
+    assert log == sorted(log), "an older holder wrote after a newer one"
+    assert log.count(4) == 10
+    assert len(log) + len(refused) == 40
+
+
+def write_from_many(ports: list[int], times: int) -> list[int]:
+    """Four holders who all believe to have the lock write through all workers. A token for each refusal."""
     together = threading.Barrier(4)
     refused: list[int] = []
 
@@ -553,9 +580,9 @@ def test_the_newest_of_many_writers_wins_in_every_worker(path: Path, workers: tu
             session.trust_env = False
             session.auth = fencing.requests_auth(holder(token))
             together.wait(20)
-            for number in range(10):
+            for number in range(times):
                 try:
-                    url = f"http://127.0.0.1:{ports[number % 2]}"
+                    url = f"http://127.0.0.1:{ports[number % len(ports)]}"
                     assert session.post(url, data=f"by-{token}", timeout=60).status_code == 201
                 except StaleToken:
                     refused.append(token)
@@ -565,10 +592,7 @@ def test_the_newest_of_many_writers_wins_in_every_worker(path: Path, workers: tu
         thread.start()
     for thread in threads:
         thread.join()
-    log = [int(text.removeprefix("by-")) for text in invoices(path)]
-    assert log == sorted(log), "an older holder wrote after a newer one"
-    assert log.count(4) == 10
-    assert len(log) + len(refused) == 40
+    return refused
 
 
 # Clients

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -11,13 +10,11 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-import requests
 
 from fencing.against_rule import holder
 from fencing.sql_clients import new_database
-from fencing.test_http import Answer, as_holder, ask_asgi, ask_wsgi
+from fencing.test_http import Answer, as_holder, ask_asgi, ask_wsgi, write_from_many
 from holdfast import fencing
-from holdfast.errors import StaleToken
 from holdfast.model import Fence
 from support import run_python, wait_until
 
@@ -179,26 +176,7 @@ def ports(url: str) -> Iterator[list[int]]:
 
 
 def test_the_newest_of_many_writers_wins_in_every_worker(url: str, ports: list[int]) -> None:
-    together = threading.Barrier(4)
-    refused: list[int] = []
-
-    def write(token: int) -> None:
-        with requests.Session() as session:
-            session.trust_env = False
-            session.auth = fencing.requests_auth(holder(token))
-            together.wait(20)
-            for number in range(8):
-                try:
-                    where = f"http://127.0.0.1:{ports[number % 2]}"
-                    assert session.post(where, data=f"by-{token}", timeout=60).status_code == 201
-                except StaleToken:
-                    refused.append(token)
-
-    threads = [threading.Thread(target=write, args=(token,)) for token in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    refused = write_from_many(ports, 8)
     log = [int(text.removeprefix("by-")) for text in invoices(url)]
     assert log == sorted(log), "an older holder wrote after a newer one"
     assert log.count(4) == 8

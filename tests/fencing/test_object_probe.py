@@ -159,7 +159,6 @@ def test_the_command_on_a_real_store() -> None:
     client.close()
     wrong = finish("s3://missing", env=env)
     assert (wrong.returncode, "NoSuchBucket" in wrong.stderr) == (Status.UNAVAILABLE, True), wrong.stderr
-    assert finish("missing", env=env).returncode == Status.USAGE
 
 
 MOTO = """

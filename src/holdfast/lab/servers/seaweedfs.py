@@ -62,6 +62,7 @@ class SeaweedFS(Server):
             "ip.bind": self.host,
             "bucket": self.bucket,
             "s3.autoCreateBucket": "false",
+            "volume.preStopSeconds": 0,
             "webdav": "false",
             "admin.ui": "false",
             "s3.port.iceberg": 0,
