@@ -16,7 +16,9 @@ So every grant carries a token larger than all before, and the storage remembers
             fencing.enforce(db, "invoices", lease)          # StaleToken if a newer holder has been here
             db.execute("UPDATE invoices SET total = ?", (total + 10,))
 
-Where reading and writing are one short transaction, ``with fencing.transaction(db, lease):`` does all of it.
+Where reading and writing are one short transaction, ``with fencing.transaction(db, lease) as cursor:`` does
+all of it. ``protect_table`` has the database refuse those who present nothing. ``holdfast.fencing.aio`` has
+the same functions, awaited.
 
 The one who woke up late gets ``StaleToken`` instead of overwriting, and its transaction leaves nothing.
 
