@@ -316,6 +316,16 @@ ADVISORY_FIGURES: Final = (
     *fair_within_two(ADVISORY),
 )
 
+FENCING_REDIS_FIGURES: Final = (
+    Target(
+        "A fenced write, as a part of the rate of a plain EVALSHA that sets",
+        "redis_writes",
+        ratio("rate", "fenced-redis", "evalsha-set"),
+        0.8,
+        "at least",
+    ),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -326,4 +336,5 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "zookeeper": ZOOKEEPER_FIGURES,
     "postgresql": LEASE_TABLE_FIGURES,
     "postgresql+advisory": ADVISORY_FIGURES,
+    "fencing-redis": FENCING_REDIS_FIGURES,
 }
