@@ -22,7 +22,7 @@ import holdfast
 from fencing.test_redis_arguments import Untouched
 from holdfast import HoldfastError, InvalidArgument, LockLost, NotHeld, StaleToken
 from holdfast.fencing import AsyncFencedRedis, FencedRedis, Grant
-from holdfast.fencing.mark_codec import mark_text
+from holdfast.fencing.mark_text import mark_text
 from holdfast.fencing.redis import fence_key
 from holdfast.fencing.redis_scripts import fenced, plain
 from holdfast.fencing.rule import Mark, Refuse, after, decide, moved

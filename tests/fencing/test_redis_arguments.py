@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import HoldfastError, InvalidArgument
 from holdfast.fencing import AsyncFencedRedis, FencedRedis
-from holdfast.fencing.mark_codec import mark_from_text, mark_text
+from holdfast.fencing.mark_text import mark_from_text, mark_text
 from holdfast.fencing.redis import fence_key
 from holdfast.fencing.redis_scripts import fenced_script
 from holdfast.fencing.rule import Mark

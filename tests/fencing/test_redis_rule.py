@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast.fencing.mark_codec import mark_text
+from holdfast.fencing.mark_text import mark_text
 from holdfast.fencing.redis import DAYS_KEPT, fence_key
 from holdfast.fencing.redis_scripts import fenced
 from holdfast.fencing.rule import Mark, Refuse, after, decide

@@ -362,7 +362,10 @@ def test_reading_first_on_a_wal_database_fails_closed_and_says_why(
 
 def test_public_names() -> None:
     verbs = ["advance", "enforce", "install", "move", "newest", "transaction"]
-    assert sorted(fencing.__all__) == sorted([*verbs, "Grant", "fence_text", "parse_fence"])
+    stores = ["AsyncFencedEtcd", "AsyncFencedRedis", "FencedEtcd", "FencedRedis", "FencedZooKeeper"]
+    tickets = ["EtcdCompare", "ZooKeeperCheck", "etcd_compares", "zookeeper_check"]
+    others = [*stores, *tickets, "Grant", "fence_text", "parse_fence"]
+    assert sorted(fencing.__all__) == sorted([*verbs, *others])
 
 
 def test_a_cursor_in_the_middle_of_a_result_goes_on(db: sqlite3.Connection) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from ..errors import InvalidArgument
 from ..model import Fence
 from .arguments import Presentable, checked_resource, checked_source, refuse_read_lease
-from .mark_codec import mark_from_text, mark_text
+from .mark_text import mark_from_text, mark_text
 from .plans import Commit, Found, Plan, Read, conditional, run, run_async
 from .writers import advancing_mark, moving, ticket_of, writing_mark
 

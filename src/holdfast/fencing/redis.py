@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from ..errors import HoldfastError, InvalidArgument, StaleToken
 from ..model import Fence
 from .arguments import Presentable, checked_resource, checked_source
-from .mark_codec import mark_from_text, mark_text
+from .mark_text import mark_from_text, mark_text
 from .redis_scripts import Script, fenced, fenced_script, plain
 from .refusal import stale_token
 from .rule import Mark, Refuse, decide, moved

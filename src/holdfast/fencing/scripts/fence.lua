@@ -1,7 +1,7 @@
 -- The rule of fencing/rule.py, as it runs in front of a write. Past the end of this file the mark has passed.
 --
 -- KEYS[1]  the fence of the resource: the newest mark, as text
--- ARGV[1]  the mark presented, as text (fencing/mark_codec.py)
+-- ARGV[1]  the mark presented, as text (fencing/mark_text.py)
 --
 -- Refused: {0, what is stored}, or {0, ''} for a grant so old that its fence may have been forgotten since.
 -- Tokens stay text except where they are compared: a number of 16 digits would be printed as 1.79e+15.

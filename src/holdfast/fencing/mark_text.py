@@ -1,4 +1,4 @@
-"""A mark as one line of text, for storages that keep it as one value: Redis, etcd, ZooKeeper. Pure.
+"""A mark as one line of text, for storages that keep it as one value: Redis, etcd, files, objects. Pure.
 
     1:TOKEN:NONCE:SOURCE:PEERS
 
