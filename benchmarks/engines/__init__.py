@@ -7,16 +7,16 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import etcd, fencing_redis, memory, postgresql, redis, redlock, sqlite, zookeeper
+from . import etcd, fencing, fencing_redis, memory, postgresql, redis, redlock, sqlite, zookeeper
 from .group import Group
 
-__all__ = ["BY_SCHEME", "GROUPS", "IN_MEMORY", "Group"]
+__all__ = ["BY_SCHEME", "GROUPS", "GUARDS", "IN_MEMORY", "Group"]
 
 IN_MEMORY: Final = "-in-memory"
 """An engine once more, with servers that keep nothing."""
 
 GUARDS: Final = "fencing"
-"""What is no engine: guards for data. Their groups begin so."""
+"""No engine: guarded writes. Groups of guards begin so."""
 
 BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
@@ -28,6 +28,7 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "zookeeper": zookeeper.GROUP,
     "postgresql": postgresql.LEASES,
     "postgresql+advisory": postgresql.ADVISORY,
+    GUARDS: fencing.GROUP,
     "fencing-redis": fencing_redis.GROUP,
 }
 """All of them, in the order of the report."""
@@ -35,6 +36,6 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
 GROUPS: Final[Mapping[str, Group]] = {
     scheme: group
     for scheme, group in BY_SCHEME.items()
-    if scheme.removesuffix(IN_MEMORY) in SCHEMES or scheme.startswith(GUARDS)
+    if scheme.startswith(GUARDS) or scheme.removesuffix(IN_MEMORY) in SCHEMES
 }
-"""What ``ENGINES=`` can name: the engines that this Holdfast has, by the scheme of their URLs."""
+"""What ``ENGINES=`` can name: the engines that this Holdfast has, by the scheme of their URLs; and guards."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import fencing
 from holdfast.errors import Conflict, StaleToken
+from holdfast.fencing.connections import SqliteTable
 from holdfast.fencing.plans import (
     TRIES,
     Commit,
@@ -21,12 +22,13 @@ from holdfast.fencing.plans import (
     Result,
     Statement,
     conditional,
+    load,
     present,
     run,
     run_async,
 )
 from holdfast.fencing.rule import Mark, Refuse, after, decide
-from holdfast.fencing.sqlite import SqliteDialect, SqliteTable
+from holdfast.fencing.sqlite import SqliteDialect
 
 marks = st.builds(
     Mark,
@@ -121,7 +123,7 @@ def test_an_awaiting_driver_carries_out_the_same_plans() -> None:
             await run_async(present(SqliteDialect(), "r", Mark(42, "s", "a")), execute)
             with pytest.raises(StaleToken, match="too old"):
                 await run_async(present(SqliteDialect(), "r", Mark(41, "s", "b")), execute)
-            assert table.load("r") == Mark(42, "s", "a")
+            assert run(load(SqliteDialect(), "r"), table.carry_out) == Mark(42, "s", "a")
 
     asyncio.run(main())
 

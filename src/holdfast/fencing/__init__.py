@@ -31,49 +31,90 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .grant import Grant, fence_text, parse_fence
-from .sql import advance, enforce, install, move, newest, transaction
+from .sql import (
+    advance,
+    enforce,
+    fenced_update,
+    fenced_upsert,
+    install,
+    marks,
+    move,
+    newest,
+    protect_table,
+    prune,
+    transaction,
+    unprotect_table,
+)
 
 if TYPE_CHECKING:
+    from .asgi import FencingMiddleware
     from .etcd import AsyncFencedEtcd, EtcdCompare, FencedEtcd, etcd_compares
+    from .file import FencedFile
+    from .http import fencing_headers
+    from .http_clients import httpx_auth, requests_auth
+    from .object_store import AsyncFencedObject, FencedObject
     from .redis import AsyncFencedRedis, FencedRedis
+    from .wsgi import WSGIFencingMiddleware
     from .zookeeper import FencedZooKeeper, ZooKeeperCheck, zookeeper_check
 
 __all__ = [
     "AsyncFencedEtcd",
+    "AsyncFencedObject",
     "AsyncFencedRedis",
     "EtcdCompare",
     "FencedEtcd",
+    "FencedFile",
+    "FencedObject",
     "FencedRedis",
     "FencedZooKeeper",
+    "FencingMiddleware",
     "Grant",
+    "WSGIFencingMiddleware",
     "ZooKeeperCheck",
     "advance",
     "enforce",
     "etcd_compares",
     "fence_text",
+    "fenced_update",
+    "fenced_upsert",
+    "fencing_headers",
+    "httpx_auth",
     "install",
+    "marks",
     "move",
     "newest",
     "parse_fence",
+    "protect_table",
+    "prune",
+    "requests_auth",
     "transaction",
+    "unprotect_table",
     "zookeeper_check",
 ]
 
 _IMPORTED_WHEN_USED = {
     "AsyncFencedEtcd": ".etcd",
+    "AsyncFencedObject": ".object_store",
     "AsyncFencedRedis": ".redis",
     "EtcdCompare": ".etcd",
     "FencedEtcd": ".etcd",
+    "FencedFile": ".file",
+    "FencedObject": ".object_store",
     "FencedRedis": ".redis",
     "FencedZooKeeper": ".zookeeper",
+    "FencingMiddleware": ".asgi",
+    "WSGIFencingMiddleware": ".wsgi",
     "ZooKeeperCheck": ".zookeeper",
     "etcd_compares": ".etcd",
+    "fencing_headers": ".http",
+    "httpx_auth": ".http_clients",
+    "requests_auth": ".http_clients",
     "zookeeper_check": ".zookeeper",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Guards of stores whose client libraries are extras, imported when they are first used."""
+    """Guards that need more than SQL does, imported when they are first used."""
     if name in _IMPORTED_WHEN_USED:
         return getattr(import_module(_IMPORTED_WHEN_USED[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
