@@ -333,6 +333,16 @@ GUARD_FIGURES: Final = (
     ),
 )
 
+FENCING_REDIS_FIGURES: Final = (
+    Target(
+        "A fenced write, as a part of the rate of a plain EVALSHA that sets",
+        "redis_writes",
+        ratio("rate", "fenced-redis", "evalsha-set"),
+        0.8,
+        "at least",
+    ),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -344,4 +354,5 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "postgresql": LEASE_TABLE_FIGURES,
     "postgresql+advisory": ADVISORY_FIGURES,
     "fencing": GUARD_FIGURES,
+    "fencing-redis": FENCING_REDIS_FIGURES,
 }

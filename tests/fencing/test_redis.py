@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 import holdfast
 from fencing.test_redis_arguments import Untouched
@@ -566,6 +566,24 @@ def test_what_is_no_fence_is_left_alone(guard: FencedRedis, client: Any, key: st
         calls[call]()
     assert client.get(guard.key) == b"hello"
     assert not client.exists(key)
+
+
+RIGHTS = "~holdfast:fence:* ~total* -@all +evalsha +eval +get +set +expire +pttl +time +del +hset"
+"""As ``docs/fencing-key-value.md`` has them."""
+
+
+def test_the_rights_that_are_needed(redises: Redises) -> None:
+    with Redis() as server:
+        server.command("ACL", "SETUSER", "app", "on", ">secret", *RIGHTS.split())
+        client = redises.connect(f"redis://app:secret@{server.address}")
+        guard = redises.guard(client, "invoices")
+        for write in WRITES.values():
+            write(guard, "total", NEW)
+        server.command("EXPIRE", guard.key, "1000")
+        assert guard.set("total", "1", NEW), "it lengthens the life of its fence"
+        assert server.command("TTL", guard.key) > 8 * DAY
+        with pytest.raises(NoPermissionError):
+            guard.set("elsewhere", "1", NEW)
 
 
 def test_between_processes(tmp_path: Path, resource: str, key: str) -> None:

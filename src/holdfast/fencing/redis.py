@@ -13,14 +13,12 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..errors import HoldfastError, InvalidArgument, StaleToken
 from ..model import Fence
 from .arguments import Presentable, checked_resource, checked_source
 from .mark_text import mark_from_text, mark_text
-from .plans import Plan, run, run_async
 from .redis_scripts import Script, fenced, fenced_script, plain
 from .refusal import stale_token
 from .rule import Mark, Refuse, decide, moved
@@ -32,6 +30,9 @@ Key = str | bytes
 Value = str | bytes | int | float
 Fields = Mapping[str, Value] | Mapping[bytes, Value]
 
+Done = TypeVar("Done")
+
+EXPIRIES: Final = {"EX", "PX", "EXAT", "PXAT", "KEEPTTL"}
 PREFIX: Final = b"holdfast:fence:"
 DAYS_KEPT: Final = 7
 """``RETENTION`` of ``scripts/fence.lua``."""
@@ -97,16 +98,16 @@ class FencedRedis:
         xx: bool = False,
     ) -> bool:
         """``SET``, with its options. False: ``nx`` or ``xx`` kept it from being set."""
-        expiry = {"EX": ex, "PX": px, "EXAT": exat, "PXAT": pxat}
-        return run(self._guard.set(key, value, lease, expiry, keepttl, nx, xx), self._carry_out)
+        options = {"EX": ex, "PX": px, "EXAT": exat, "PXAT": pxat, "KEEPTTL": keepttl, "NX": nx, "XX": xx}
+        return self._run(self._guard.set(key, value, lease, options))
 
     def delete(self, *keys: Key, lease: Presentable) -> int:
         """``DEL``. How many of the keys there were."""
-        return run(self._guard.delete(keys, lease), self._carry_out)
+        return self._run(self._guard.delete(keys, lease))
 
     def hset(self, key: Key, mapping: Fields, lease: Presentable) -> int:
         """``HSET``. How many of the fields are new."""
-        return run(self._guard.hset(key, mapping, lease), self._carry_out)
+        return self._run(self._guard.hset(key, mapping, lease))
 
     def eval(self, script: str, keys: Sequence[Key], args: Sequence[Value], lease: Presentable) -> Any:
         """Run a script of the caller's own, if the grant is current; it sees its ``KEYS`` and ``ARGV`` alone.
@@ -115,28 +116,29 @@ class FencedRedis:
         ``args``. Like every script it may run twice where a reply is lost: see that this does no harm, or
         give the client ``retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0)``.
         """
-        return run(self._guard.eval(script, keys, args, lease), self._carry_out)
+        return self._run(self._guard.eval(script, keys, args, lease))
 
     def advance(self, lease: Presentable) -> None:
         """Shut older holders out, **before the first read**: else one of them could still write after it."""
-        run(self._guard.advance(lease), self._carry_out)
+        self._run(self._guard.advance(lease))
 
     def newest(self) -> Fence | None:
         """The newest grant that the guard has seen, None if none. For people and tests: it guards nothing."""
-        return run(self._guard.newest(), self._carry_out)
+        return self._run(self._guard.newest())
 
     def move(self, source: str) -> None:
         """Hand the resource to another source of tokens, deliberately: give it ``lease.fence.source``."""
-        run(self._guard.move(source), self._carry_out)
+        self._run(self._guard.move(source))
 
-    def _carry_out(self, request: Run) -> Any:
+    def _run(self, request: Run[Done]) -> Done:
         guard, words = self._guard, request.words
         try:
-            return self._client.evalsha(request.script.sha1, *words)
+            reply = self._client.evalsha(request.script.sha1, *words)
         except guard.no_script:
-            return self._client.eval(request.script.text, *words)
+            reply = self._client.eval(request.script.text, *words)
         except guard.other_slot as error:
             raise guard.in_other_slot() from error
+        return request.finish(guard.result(reply, request.mark))
 
 
 class AsyncFencedRedis:
@@ -171,56 +173,61 @@ class AsyncFencedRedis:
         xx: bool = False,
     ) -> bool:
         """``SET``, with its options. False: ``nx`` or ``xx`` kept it from being set."""
-        expiry = {"EX": ex, "PX": px, "EXAT": exat, "PXAT": pxat}
-        return await run_async(self._guard.set(key, value, lease, expiry, keepttl, nx, xx), self._carry_out)
+        options = {"EX": ex, "PX": px, "EXAT": exat, "PXAT": pxat, "KEEPTTL": keepttl, "NX": nx, "XX": xx}
+        return await self._run(self._guard.set(key, value, lease, options))
 
     async def delete(self, *keys: Key, lease: Presentable) -> int:
         """``DEL``. How many of the keys there were."""
-        return await run_async(self._guard.delete(keys, lease), self._carry_out)
+        return await self._run(self._guard.delete(keys, lease))
 
     async def hset(self, key: Key, mapping: Fields, lease: Presentable) -> int:
         """``HSET``. How many of the fields are new."""
-        return await run_async(self._guard.hset(key, mapping, lease), self._carry_out)
+        return await self._run(self._guard.hset(key, mapping, lease))
 
     async def eval(self, script: str, keys: Sequence[Key], args: Sequence[Value], lease: Presentable) -> Any:
         """Run a script of the caller's own, if the grant is current. See ``FencedRedis.eval``."""
-        return await run_async(self._guard.eval(script, keys, args, lease), self._carry_out)
+        return await self._run(self._guard.eval(script, keys, args, lease))
 
     async def advance(self, lease: Presentable) -> None:
         """Shut older holders out, **before the first read**."""
-        await run_async(self._guard.advance(lease), self._carry_out)
+        await self._run(self._guard.advance(lease))
 
     async def newest(self) -> Fence | None:
         """The newest grant that the guard has seen, None if none."""
-        return await run_async(self._guard.newest(), self._carry_out)
+        return await self._run(self._guard.newest())
 
     async def move(self, source: str) -> None:
         """Hand the resource to another source of tokens, deliberately."""
-        await run_async(self._guard.move(source), self._carry_out)
+        await self._run(self._guard.move(source))
 
-    async def _carry_out(self, request: Run) -> Any:
+    async def _run(self, request: Run[Done]) -> Done:
         guard, words = self._guard, request.words
         try:
-            return await self._client.evalsha(request.script.sha1, *words)
+            reply = await self._client.evalsha(request.script.sha1, *words)
         except guard.no_script:
-            return await self._client.eval(request.script.text, *words)
+            reply = await self._client.eval(request.script.text, *words)
         except guard.other_slot as error:
             raise guard.in_other_slot() from error
+        return request.finish(guard.result(reply, request.mark))
 
 
 # --- what both do -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Run a script. ``words`` are the number of keys, the keys, and the arguments."""
+class Run(NamedTuple, Generic[Done]):
+    """Run a script: one request, whatever is asked for."""
 
     script: Script
     words: tuple[Any, ...]
+    """The number of keys, the keys, and the arguments."""
+    finish: Callable[[Any], Done]
+    """What the caller gets of what the script returned."""
+    mark: Mark | None = None
+    """What is presented."""
 
 
 class _Guard:
-    """The plans of one resource. Yields ``Run``, is sent the reply. No I/O."""
+    """The requests of one resource, and what their replies mean. No I/O."""
 
     __slots__ = ("_presented", "_slot_of", "key", "no_script", "other_slot", "resource")
 
@@ -236,36 +243,29 @@ class _Guard:
         self._slot_of: Callable[[bytes], int] | None = key_slot if hasattr(client, "nodes_manager") else None
         self._presented: tuple[weakref.ref[Any], Mark, str] | None = None
 
-    def set(
-        self,
-        key: Key,
-        value: Value,
-        lease: Presentable,
-        expiry: Mapping[str, int | None],
-        keepttl: bool,
-        nx: bool,
-        xx: bool,
-    ) -> Plan[bool]:
-        given = [(word, number) for word, number in expiry.items() if number is not None]
-        if len(given) + keepttl > 1 or (nx and xx):
-            raise InvalidArgument("give one of ex, px, exat, pxat and keepttl, and one of nx and xx")
-        words: list[Any] = [value, *(each for option in given for each in option)]
-        words += [word for word, wanted in (("KEEPTTL", keepttl), ("NX", nx), ("XX", xx)) if wanted]
-        reply = yield from self._fenced(fenced("set"), (key,), words, lease)
-        return reply is not None
+    def set(self, key: Key, value: Value, lease: Presentable, options: Mapping[str, int | None]) -> Run[bool]:
+        given = [each for each in options.items() if each[1] is not None and each[1] is not False]
+        words: list[Any] = [value]
+        if given:
+            names = {word for word, _ in given}
+            if len(names & EXPIRIES) > 1 or {"NX", "XX"} <= names:
+                raise InvalidArgument("give one of ex, px, exat, pxat and keepttl, and one of nx and xx")
+            for word, option in given:
+                words += (word,) if option is True else (word, option)
+        return self._fenced(fenced("set"), (key,), words, lease, _is_set)
 
-    def delete(self, keys: Sequence[Key], lease: Presentable) -> Plan[int]:
+    def delete(self, keys: Sequence[Key], lease: Presentable) -> Run[int]:
         if not keys:
             raise InvalidArgument("no keys are given: delete('total:{invoices}', lease=lease)")
-        return int((yield from self._fenced(fenced("delete"), keys, (), lease)))
+        return self._fenced(fenced("delete"), keys, (), lease, int)
 
-    def hset(self, key: Key, mapping: Fields, lease: Presentable) -> Plan[int]:
+    def hset(self, key: Key, mapping: Fields, lease: Presentable) -> Run[int]:
         if not mapping:
             raise InvalidArgument("the mapping is empty: HSET needs a field at least")
         words = [each for field in mapping.items() for each in field]
-        return int((yield from self._fenced(fenced("hset"), (key,), words, lease)))
+        return self._fenced(fenced("hset"), (key,), words, lease, int)
 
-    def eval(self, script: str, keys: Sequence[Key], args: Sequence[Value], lease: Presentable) -> Plan[Any]:
+    def eval(self, script: str, keys: Sequence[Key], args: Sequence[Value], lease: Presentable) -> Run[Any]:
         if script.startswith("#!"):
             raise InvalidArgument(
                 "the script begins with a line '#!lua', which holds for a whole script: leave it out,"
@@ -275,37 +275,42 @@ class _Guard:
             raise InvalidArgument(
                 "keys and args are sequences: eval(script, ['total:{invoices}'], [10], lease)"
             )
-        return (yield from self._fenced(fenced_script(script), keys, args, lease))
+        return self._fenced(fenced_script(script), keys, args, lease, _as_it_is)
 
-    def advance(self, lease: Presentable) -> Plan[None]:
+    def advance(self, lease: Presentable) -> Run[None]:
         mark = advancing_mark(lease)
-        yield from self._run(fenced("advance"), (), (mark_text(mark),), mark)
+        return Run(fenced("advance"), (1, self.key, mark_text(mark)), _nothing, mark)
 
-    def newest(self) -> Plan[Fence | None]:
-        stored = yield from self._run(plain("newest"), (), ())
-        return None if stored is None else mark_from_text(stored, self._place).fence
+    def newest(self) -> Run[Fence | None]:
+        return Run(plain("newest"), (1, self.key), self._fence_in)
 
-    def move(self, source: str) -> Plan[None]:
+    def move(self, source: str) -> Run[None]:
         beginning = moved(None, checked_source(source))
-        yield from self._run(plain("move"), (), (mark_text(beginning),))
+        return Run(plain("move"), (1, self.key, mark_text(beginning)), _nothing)
 
     def _fenced(
-        self, script: Script, keys: Sequence[Key], args: Sequence[Any], lease: Presentable
-    ) -> Plan[Any]:
+        self,
+        script: Script,
+        keys: Sequence[Key],
+        args: Sequence[Any],
+        lease: Presentable,
+        finish: Callable[[Any], Done],
+    ) -> Run[Done]:
         mark, text = self._presenting(lease)
         self._check_keys(keys)
-        return (yield from self._run(script, keys, (text, *args), mark))
+        return Run(script, (len(keys) + 1, self.key, *keys, text, *args), finish, mark)
 
-    def _run(
-        self, script: Script, keys: Sequence[Key], args: Sequence[Any], mark: Mark | None = None
-    ) -> Plan[Any]:
-        reply = yield Run(script, (len(keys) + 1, self.key, *keys, *args))
+    def result(self, reply: Sequence[Any], mark: Mark | None) -> Any:
+        """What the script returned behind the rule."""
         if reply[0] == 0:
             raise self._refusal(reply[1], mark)
         result = reply[1] if len(reply) > 1 else None
         if isinstance(result, Exception):  # an error within the answer of a script
             raise result
         return result
+
+    def _fence_in(self, stored: str | bytes | None) -> Fence | None:
+        return None if stored is None else mark_from_text(stored, self._place).fence
 
     def _presenting(self, lease: Presentable) -> tuple[Mark, str]:
         """A lease presents the same mark every time: it is remembered for the one seen last."""
@@ -358,6 +363,18 @@ class _Guard:
         )
         error.resource, error.token = self.resource, mark.token
         return error
+
+
+def _is_set(reply: object) -> bool:
+    return reply is not None
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+def _nothing(reply: object) -> None:
+    """Nothing is told but that it is done."""
 
 
 def fence_key(resource: str) -> bytes:
