@@ -26,10 +26,11 @@ from typing import Final
 
 from ..errors import InvalidArgument, LockTimeout
 from ..model import Fence
-from .arguments import Presentable, checked_source, mark_of, refuse_read_lease
+from .arguments import Presentable, checked_source
 from .mark_text import mark_from_text, mark_text
 from .refusal import stale_token
 from .rule import Mark, Refuse, after, decide, moved
+from .writers import advancing_mark, writing_mark
 
 __all__ = ["FencedFile"]
 
@@ -92,8 +93,7 @@ class FencedFile:
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidArgument(f"data is {type(data).__name__}, not bytes: encode it first")
-        refuse_read_lease(lease_or_token)
-        mark = mark_of(lease_or_token)
+        mark = writing_mark(lease_or_token)
         with memoryview(data) as view, view.cast("B") as octets, self._locked() as folder:
             _exhaust(self._write_steps(folder, octets, mark))
 
@@ -102,7 +102,7 @@ class FencedFile:
 
         The same rule and the same ``StaleToken`` as ``write``; the content stays as it is.
         """
-        mark = mark_of(lease_or_token)
+        mark = advancing_mark(lease_or_token)
         with self._locked() as folder:
             _exhaust(self._advance_steps(folder, mark))
 

@@ -24,8 +24,9 @@ from urllib.parse import quote, unquote
 
 from ..errors import InvalidArgument, StaleToken
 from ..model import Fence
-from .arguments import Presentable, checked_resource, mark_of, name_of, refuse_read_lease
+from .arguments import Presentable, checked_resource, mark_of, name_of
 from .grant import Grant
+from .writers import advancing_mark, writing_mark
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -71,9 +72,7 @@ def fencing_headers(
     read lease is refused for methods that write.
     """
     resource = checked_resource(name_of(lease_or_token) if resource is None else resource)
-    if method.upper() not in SAFE_METHODS:
-        refuse_read_lease(lease_or_token)
-    mark = mark_of(lease_or_token)
+    mark = (advancing_mark if method.upper() in SAFE_METHODS else writing_mark)(lease_or_token)
     headers = {TOKEN: str(mark.token), RESOURCE: _quoted(resource)}
     if mark.source and mark.nonce:
         headers |= {SOURCE: _quoted(mark.source), NONCE: _quoted(mark.nonce)}

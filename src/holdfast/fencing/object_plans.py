@@ -28,7 +28,8 @@ from typing import BinaryIO, Final, Literal
 from ..errors import Conflict, HoldfastError, InvalidArgument, StaleToken
 from .mark_text import mark_from_text, mark_text
 from .plans import TRIES, Commit, Found, Plan, conditional
-from .rule import Mark, moved
+from .rule import Mark
+from .writers import moving
 
 __all__ = [
     "MAX_ENVELOPE_BYTES",
@@ -214,7 +215,14 @@ class ObjectPlans:
 
     def advance(self, mark: Mark) -> Plan[None]:
         """Store the mark, and the content as it is."""
-        inner = conditional(self.shown, mark)
+        return self._store_mark(conditional(self.shown, mark))
+
+    def move(self, source: str) -> Plan[None]:
+        return self._store_mark(moving(self.shown, source))
+
+    # --- the parts of a write
+
+    def _store_mark(self, inner: Plan[None]) -> Plan[None]:
         request = next(inner)
         version: Version | None = None
         try:
@@ -225,21 +233,10 @@ class ObjectPlans:
                     continue
                 if version is not None and request.mark == version.header.mark:
                     return
-                new = _with_mark(version, request.mark)
-                request = inner.send((yield from self._store(*new, version)))
+                header, content = _with_mark(version, request.mark)
+                request = inner.send((yield from self._store(header, content, version)))
         except StopIteration:
             return
-
-    def move(self, source: str) -> Plan[None]:
-        for _ in range(TRIES):
-            version = yield from self._read()
-            stored = None if version is None else version.header.mark
-            mark = moved(stored, source)
-            if mark == stored or (yield from self._store(*_with_mark(version, mark), version)):
-                return
-        raise Conflict(f"{self.shown} was changed by others {TRIES} times in a row and not moved: try again")
-
-    # --- the parts of a write
 
     def _write(self, header: Header, content: bytes, upload: PutObject | None = None) -> Plan[None]:
         inner = conditional(self.shown, header.mark)

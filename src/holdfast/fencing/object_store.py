@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from ..errors import InvalidArgument, Unsupported
 from ..model import Fence
-from .arguments import Presentable, checked_source, mark_of, refuse_read_lease
+from .arguments import Presentable, checked_source
 from .object_plans import (
     MAX_ENVELOPE_BYTES,
     Content,
@@ -29,7 +29,7 @@ from .object_plans import (
     PutObject,
 )
 from .plans import run, run_async
-from .rule import Mark
+from .writers import advancing_mark, writing_mark
 
 __all__ = ["AsyncFencedObject", "FencedObject"]
 
@@ -109,15 +109,15 @@ class FencedObject(_Guarded):
         ``Conflict``: others changed the object again and again, and nothing was written. Any other error
         leaves open whether it was; putting again with the same lease is always allowed.
         """
-        run(self._plans.put(self._checked(data), _mark_of_writer(lease_or_token)), self._carry_out)
+        run(self._plans.put(self._checked(data), writing_mark(lease_or_token)), self._carry_out)
 
     def delete(self, lease_or_token: Presentable) -> None:
         """Delete the content and keep the fence, so that no older holder brings the content back."""
-        run(self._plans.put(None, _mark_of_writer(lease_or_token)), self._carry_out)
+        run(self._plans.put(None, writing_mark(lease_or_token)), self._carry_out)
 
     def advance(self, lease_or_token: Presentable) -> None:
         """Tell the guard of a new grant before the first ``get``: older holders are out from here on."""
-        run(self._plans.advance(mark_of(lease_or_token)), self._carry_out)
+        run(self._plans.advance(advancing_mark(lease_or_token)), self._carry_out)
 
     def newest(self) -> Fence | None:
         """The newest grant the guard has seen, None if none. For people and tests: reading guards nothing."""
@@ -165,17 +165,15 @@ class AsyncFencedObject(_Guarded):
 
     async def put(self, data: bytes | bytearray | memoryview | BinaryIO, lease_or_token: Presentable) -> None:
         """Replace the content, or raise ``StaleToken``; see ``FencedObject.put``."""
-        await run_async(
-            self._plans.put(self._checked(data), _mark_of_writer(lease_or_token)), self._carry_out
-        )
+        await run_async(self._plans.put(self._checked(data), writing_mark(lease_or_token)), self._carry_out)
 
     async def delete(self, lease_or_token: Presentable) -> None:
         """Delete the content and keep the fence."""
-        await run_async(self._plans.put(None, _mark_of_writer(lease_or_token)), self._carry_out)
+        await run_async(self._plans.put(None, writing_mark(lease_or_token)), self._carry_out)
 
     async def advance(self, lease_or_token: Presentable) -> None:
         """Tell the guard of a new grant before the first ``get``: older holders are out from here on."""
-        await run_async(self._plans.advance(mark_of(lease_or_token)), self._carry_out)
+        await run_async(self._plans.advance(advancing_mark(lease_or_token)), self._carry_out)
 
     async def newest(self) -> Fence | None:
         """The newest grant the guard has seen, None if none."""
@@ -214,11 +212,6 @@ class AsyncFencedObject(_Guarded):
             return Got(b"", _etag(response))
         finally:
             body.close()
-
-
-def _mark_of_writer(lease_or_token: Presentable) -> Mark:
-    refuse_read_lease(lease_or_token)
-    return mark_of(lease_or_token)
 
 
 _NOT_AWAITED: Final = "the calls of this client are not awaited: use FencedObject"
