@@ -178,16 +178,14 @@ class MariadbDialect(CommonDialect):
         if engine != "InnoDB":
             raise Unsupported(
                 f"{str(table)!r} is a table of {engine}, which has no transactions: a write that was let"
-                f" through"
-                " could not be undone. ALTER TABLE … ENGINE = InnoDB, then protect it"
+                " through could not be undone. ALTER TABLE … ENGINE = InnoDB, then protect it"
             )
         cascades: Result = yield Statement(_CASCADES, names)
         if cascades.rows:
             named = ", ".join(as_text(name) for (name,) in cascades.rows)
             raise Unsupported(
                 f"{str(table)!r} is changed by foreign keys of its own that cascade ({named}), and such"
-                f" changes"
-                " fire no trigger. Make them RESTRICT, or guard its writers by fencing.enforce"
+                " changes fire no trigger. Make them RESTRICT, or guard its writers by fencing.enforce"
             )
         fence = TableName("holdfast_fence", database).quoted(self.quote)
         exists: Result = yield Statement(f"SELECT 1 FROM {fence} LIMIT 1")  # noqa: S608 - quoted
@@ -247,10 +245,9 @@ def _short(text: str) -> bytes:
 
 
 _LOST = (
-    "holdfast: another transaction changed what this one relies on, and the database refused this one."
-    " Roll back"
-    " and run the whole transaction again: if a newer holder has presented its token meanwhile, that is"
-    " answered by StaleToken."
+    "holdfast: another transaction changed what this one relies on, and the database refused this one. Roll"
+    " back and run the whole transaction again: if a newer holder has presented its token meanwhile, that"
+    " is answered by StaleToken."
 )
 _RIGHTS = (
     "holdfast: this user may not use the guard. Its owner grants it: GRANT SELECT, INSERT, UPDATE ON"
@@ -260,8 +257,7 @@ _NOTES = {
     1020: _LOST,
     1213: (
         "holdfast: a deadlock, and the database has rolled this transaction back as a whole: what follows"
-        " would"
-        " be another one, without a guard. Run all of it again."
+        " would be another one, without a guard. Run all of it again."
     ),
     1205: (
         "holdfast: another transaction holds the guard of this resource, for longer than"

@@ -255,8 +255,7 @@ def _check_outcome(table: TableName, result: Result) -> None:
     if outcome == "family":
         raise Unsupported(
             f"{str(table)!r} inherits, is inherited from, or is a partition: a statement on one table of"
-            f" such a"
-            " family does not fire the triggers of another. Guard its writers by fencing.enforce"
+            " such a family does not fire the triggers of another. Guard its writers by fencing.enforce"
         )
     raise HoldfastError(f"holdfast_fencing.protect answered {outcome!r}")
 
@@ -269,15 +268,13 @@ _NOTES = {
     ),
     "40P01": "holdfast: a deadlock, and this transaction was chosen. Roll back and run it again as a whole.",
     "55P03": (
-        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout;"
-        " the token"
-        " was not checked. Roll back and run the whole transaction again."
+        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout; the"
+        " token was not checked. Roll back and run the whole transaction again."
     ),
     "42501": (
         "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA"
-        " holdfast_fencing"
-        " and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever installs it needs"
-        " CREATE on the database.)"
+        " holdfast_fencing and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever"
+        " installs it needs CREATE on the database.)"
     ),
     "25006": "holdfast: this transaction is read-only; the guard has to write its row.",
 }

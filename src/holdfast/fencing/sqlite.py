@@ -146,9 +146,8 @@ class SqliteDialect(CommonDialect):
         if attached:
             raise InvalidArgument(
                 f"other databases are attached to this connection ({attached.decode()}): the guard in main"
-                " protects the data in main alone. Roll back, and write through a connection of its own"
-                " to the"
-                " database that has the data, with the guard installed there"
+                " protects the data in main alone. Roll back, and write through a connection of its own to"
+                " the database that has the data, with the guard installed there"
             )
         if protects:
             yield from self._remember(
@@ -214,8 +213,7 @@ class SqliteDialect(CommonDialect):
         if (table.schema or "main").lower() != "main":
             raise Unsupported(
                 f"{str(table)!r} is in the attached database {table.schema!r}; the guard in main protects"
-                f" the data"
-                " in main alone. Open that database by a connection of its own"
+                " the data in main alone. Open that database by a connection of its own"
             )
         found: Result = yield Statement(_KIND_OF_TABLE, {"table": table.table})
         if not found.rows:
@@ -224,8 +222,7 @@ class SqliteDialect(CommonDialect):
         if kind != b"table" or is_virtual:
             raise InvalidArgument(
                 f"{str(table)!r} is a view or a virtual table, whose writes fire no trigger of this kind:"
-                f" protect"
-                " the tables behind it"
+                " protect the tables behind it"
             )
 
     def _trigger(self, table: TableName, event: str) -> str:
