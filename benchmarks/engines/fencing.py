@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast import Fence, fencing
 
-from ..contestant import Contestant, Handle, Place
+from ..contestant import Ability, Contestant, Handle, Place
 from .group import Group
 from .postgresql import number_of, serve
 
@@ -127,7 +127,7 @@ class Protected(Fenced):
         self._connection.commit()
 
 
-TRANSACTIONS = frozenset({"transactions"})
+TRANSACTIONS: frozenset[Ability] = frozenset({"transactions"})
 
 GROUP = Group(
     "Guards for PostgreSQL",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fencing.sql_clients import Database, lease, new_database
+from fencing.sql_clients import DATABASES, Database, lease, new_database
 from holdfast import fencing
 from holdfast.errors import StaleToken
 from support import wait_until
@@ -255,6 +255,22 @@ def test_many_that_are_first_on_one_resource(database: Database, kind: str, leve
         found = fencing.newest(db, "fresh")
         assert found is not None
         assert found.token == max(committed)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_many_that_install_at_once(kind: str) -> None:
+    empty = new_database(kind)
+
+    def install(number: int) -> None:
+        with closing(empty.connect(timeout=30) if kind == "sqlite" else empty.connect()) as db:
+            fencing.install(db)
+            fencing.advance(db, f"r{number}", 1)
+            db.commit()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(install, range(6)))
+    with closing(empty.connect()) as db:
+        assert len(fencing.marks(db)) == 6
 
 
 @pytest.mark.parametrize(("kind", "level"), LEVELS)

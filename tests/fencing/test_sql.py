@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast import fencing
 from holdfast.drivers.clock import wall_us
-from holdfast.errors import HoldfastError, InvalidArgument, StaleToken
+from holdfast.errors import HoldfastError, InvalidArgument, NotHeld, StaleToken
 from holdfast.fencing import aio
 from holdfast.fencing.arguments import Presentable, mark_of
 from holdfast.fencing.plans import load, present, run
@@ -203,6 +204,24 @@ PRESENTING: list[Callable[..., None]] = [fencing.enforce, fencing.advance]
 def test_what_is_no_token(call: Callable[..., None], token: Any) -> None:
     with closing(sqlite3.connect(":memory:", factory=Untouchable)) as db, pytest.raises(InvalidArgument):
         call(db, "invoices", token)
+
+
+@pytest.mark.realtime
+def test_a_lease_that_is_over_is_refused_before_any_statement(db: sqlite3.Connection) -> None:
+    """It knows by itself. Its fence does not, and meets the guard."""
+    with holdfast.connect("memory://") as locks:
+        over = locks.lock("invoices").acquire()
+        assert over is not None
+        over.release()
+        with closing(sqlite3.connect(":memory:", factory=Untouchable)) as untouched:
+            for call in PRESENTING:
+                with pytest.raises(NotHeld):
+                    call(untouched, "invoices", over)
+            with pytest.raises(NotHeld), fencing.transaction(untouched, over):
+                pass
+            with pytest.raises(NotHeld):
+                fencing.fenced_update(untouched, "invoice", {"id": 1}, over, {})
+    write(db, over.fence, "by its fence")
 
 
 @pytest.mark.parametrize("resource", BAD_RESOURCES, ids=ascii)

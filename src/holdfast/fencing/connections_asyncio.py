@@ -140,9 +140,8 @@ def runner_of(target: Executes) -> Runner:
     if not is_asynchronous(target):
         table_of(target)  # what is no connection at all is refused by its own words
         raise InvalidArgument(
-            f"{type(target).__module__}.{type(target).__qualname__} blocks: use holdfast.fencing, which"
-            f" has the same"
-            " functions, not awaited"
+            f"{type(target).__module__}.{type(target).__qualname__} blocks: use holdfast.fencing, which has"
+            " the same functions, not awaited"
         )
     family = family_of(target)
     if family == "sqlalchemy":

@@ -18,6 +18,7 @@ from .plans import Dialect, Plan, Result, Statement
 from .rule import Mark
 
 __all__ = [
+    "CommonDialect",
     "Control",
     "CreateFunction",
     "SqlDialect",
@@ -113,6 +114,42 @@ class SqlDialect(Dialect, Protocol):
         ...
 
 
+class CommonDialect:
+    """What a dialect does unless it says otherwise."""
+
+    quotation_mark = '"'
+
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        return None
+
+    def after_enforce(self, resource: str, result: Result) -> Plan[None]:
+        return
+        yield
+
+    def end_of_transaction(self) -> Plan[None]:
+        return
+        yield
+
+    def mark_in(self, row: Sequence[Any]) -> Mark:
+        token, source, nonce, peers = row[:4]
+        return Mark(int(token), as_text(source), as_text(nonce), decode_peers(as_text(peers)))
+
+    def quote(self, identifier: str) -> str:
+        mark = self.quotation_mark
+        return mark + identifier.replace(mark, mark * 2) + mark
+
+    def upsert_row(self, table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str | None:
+        """Columns are quoted; values are ``:k0``, ``:c0``, ``:token``."""
+        columns = [*key, *changes, token]
+        values = [*(f":k{n}" for n in range(len(key))), *(f":c{n}" for n in range(len(changes))), ":token"]
+        sets = ", ".join(f"{column} = excluded.{column}" for column in (*changes, token))
+        return (
+            f"INSERT INTO {table} AS stored ({', '.join(columns)}) VALUES ({', '.join(values)})"  # noqa: S608 - quoted
+            f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}"
+            f" WHERE stored.{token} IS NULL OR stored.{token} <= excluded.{token}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TableName:
     """A table of the user's, by the very names that the database's catalogue has."""
@@ -170,11 +207,6 @@ def decode_peers(text: str) -> tuple[int, ...]:
 def as_text(value: Any) -> str:
     """A column as text, whatever the driver makes of bytes."""
     return value if isinstance(value, str) else bytes(value).decode()
-
-
-def mark_of_row(row: Sequence[Any]) -> Mark:
-    token, source, nonce, peers = row[:4]
-    return Mark(int(token), as_text(source), as_text(nonce), decode_peers(as_text(peers)))
 
 
 # --- errors of drivers --------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import InvalidArgument, Unsupported
-from .dialects import TableName, as_text, encode_peers, error_number, hexadecimal, mark_of_row
+from .dialects import CommonDialect, TableName, as_text, encode_peers, error_number, hexadecimal
 from .plans import Plan, Result, Statement
 from .rule import Mark
 
@@ -115,20 +114,18 @@ _EVENTS = ("insert", "update", "delete")
 _SEAL = "holdfast_fence_seal"
 
 
-class MariadbDialect:
+class MariadbDialect(CommonDialect):
     """The texts. ``dialects.SqlDialect``."""
 
     name = "MariaDB"
     definitions_commit = True
     counts_matches = False
+    quotation_mark = "`"
     row_lock = " FOR UPDATE"
     how_to_begin = 'execute "START TRANSACTION" (or leave autocommit mode)'
 
     def install(self) -> Plan[None]:
         yield Statement(_CREATE)
-
-    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
-        return None
 
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
@@ -144,10 +141,6 @@ class MariadbDialect:
     def has_passed(self, result: Result) -> bool | None:
         return {2: True, 0: False}.get(result.changed)
 
-    def after_enforce(self, resource: str, result: Result) -> Plan[None]:
-        return
-        yield
-
     def select(self, resource: str) -> Statement:
         return Statement(_SELECT, {"resource": resource.encode()})
 
@@ -156,9 +149,6 @@ class MariadbDialect:
 
     def marks(self) -> Statement:
         return Statement(_MARKS)
-
-    def mark_in(self, row: Sequence[Any]) -> Mark:
-        return mark_of_row(row)
 
     def move(self, resource: str, source: str) -> Statement:
         return Statement(_MOVE, {"resource": resource.encode(), "source": _short(source)})
@@ -188,16 +178,14 @@ class MariadbDialect:
         if engine != "InnoDB":
             raise Unsupported(
                 f"{str(table)!r} is a table of {engine}, which has no transactions: a write that was let"
-                f" through"
-                " could not be undone. ALTER TABLE … ENGINE = InnoDB, then protect it"
+                " through could not be undone. ALTER TABLE … ENGINE = InnoDB, then protect it"
             )
         cascades: Result = yield Statement(_CASCADES, names)
         if cascades.rows:
             named = ", ".join(as_text(name) for (name,) in cascades.rows)
             raise Unsupported(
                 f"{str(table)!r} is changed by foreign keys of its own that cascade ({named}), and such"
-                f" changes"
-                " fire no trigger. Make them RESTRICT, or guard its writers by fencing.enforce"
+                " changes fire no trigger. Make them RESTRICT, or guard its writers by fencing.enforce"
             )
         fence = TableName("holdfast_fence", database).quoted(self.quote)
         exists: Result = yield Statement(f"SELECT 1 FROM {fence} LIMIT 1")  # noqa: S608 - quoted
@@ -225,9 +213,6 @@ class MariadbDialect:
         # Names of triggers end at 64 characters, and are of the whole schema.
         name = f"holdfast_fence_{event}_{hashlib.sha256(table.table.encode()).hexdigest()[:16]}"
         return TableName(name, table.schema).quoted(self.quote)
-
-    def quote(self, identifier: str) -> str:
-        return "`" + identifier.replace("`", "``") + "`"
 
     def upsert_row(self, table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str | None:
         # ON DUPLICATE KEY UPDATE would change the row of *any* unique key that is in the way.
@@ -260,10 +245,9 @@ def _short(text: str) -> bytes:
 
 
 _LOST = (
-    "holdfast: another transaction changed what this one relies on, and the database refused this one."
-    " Roll back"
-    " and run the whole transaction again: if a newer holder has presented its token meanwhile, that is"
-    " answered by StaleToken."
+    "holdfast: another transaction changed what this one relies on, and the database refused this one. Roll"
+    " back and run the whole transaction again: if a newer holder has presented its token meanwhile, that"
+    " is answered by StaleToken."
 )
 _RIGHTS = (
     "holdfast: this user may not use the guard. Its owner grants it: GRANT SELECT, INSERT, UPDATE ON"
@@ -273,8 +257,7 @@ _NOTES = {
     1020: _LOST,
     1213: (
         "holdfast: a deadlock, and the database has rolled this transaction back as a whole: what follows"
-        " would"
-        " be another one, without a guard. Run all of it again."
+        " would be another one, without a guard. Run all of it again."
     ),
     1205: (
         "holdfast: another transaction holds the guard of this resource, for longer than"

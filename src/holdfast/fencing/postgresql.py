@@ -17,11 +17,8 @@ function.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from ..errors import HoldfastError, InvalidArgument, Unsupported
-from .dialects import TableName, encode_peers, hexadecimal, mark_of_row, sqlstate
+from .dialects import CommonDialect, TableName, encode_peers, hexadecimal, sqlstate
 from .plans import Plan, Result, Statement
 from .rule import Mark
 
@@ -164,7 +161,7 @@ _PROTECT = "SELECT holdfast_fencing.protect(CAST(:target AS text), CAST(:resourc
 _UNPROTECT = "SELECT holdfast_fencing.unprotect(CAST(:target AS text)) AS outcome"
 
 
-class PostgresqlDialect:
+class PostgresqlDialect(CommonDialect):
     """The texts. ``dialects.SqlDialect``."""
 
     name = "PostgreSQL"
@@ -185,10 +182,6 @@ class PostgresqlDialect:
     def has_passed(self, result: Result) -> bool | None:
         return bool(result.rows)
 
-    def after_enforce(self, resource: str, result: Result) -> Plan[None]:
-        return
-        yield
-
     def select(self, resource: str) -> Statement:
         return Statement(_SELECT, {"resource": resource})
 
@@ -197,9 +190,6 @@ class PostgresqlDialect:
 
     def marks(self) -> Statement:
         return Statement(_MARKS)
-
-    def mark_in(self, row: Sequence[Any]) -> Mark:
-        return mark_of_row(row)
 
     def move(self, resource: str, source: str) -> Statement:
         return Statement(_MOVE, {"resource": resource, "source": source})
@@ -213,10 +203,6 @@ class PostgresqlDialect:
     def check_seal(self, presented: Result) -> Statement:
         return Statement(_SAME_TRANSACTION, {"transaction": presented.rows[0][0]})
 
-    def end_of_transaction(self) -> Plan[None]:
-        return
-        yield
-
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         result: Result = yield Statement(_PROTECT, {"target": table.quoted(self.quote), "resource": resource})
         _check_outcome(table, result)
@@ -224,12 +210,6 @@ class PostgresqlDialect:
     def unprotect(self, table: TableName) -> Plan[None]:
         result: Result = yield Statement(_UNPROTECT, {"target": table.quoted(self.quote)})
         _check_outcome(table, result)
-
-    def quote(self, identifier: str) -> str:
-        return '"' + identifier.replace('"', '""') + '"'
-
-    def upsert_row(self, table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str | None:
-        return on_conflict(table, key, changes, token)
 
     def is_not_installed(self, error: BaseException) -> bool:
         missing = {"42P01", "42883", "3F000", "42703"}
@@ -261,18 +241,6 @@ def _presenting(text: str, resource: str, mark: Mark, guards_writes: bool) -> St
     return Statement(text + _NOTED, {**values, "noted": hexadecimal(resource)})
 
 
-def on_conflict(table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str:
-    """The upsert of PostgreSQL and SQLite. Columns are quoted; values are ``:k0``, ``:c0``, ``:token``."""
-    columns = [*key, *changes, token]
-    values = [*(f":k{n}" for n in range(len(key))), *(f":c{n}" for n in range(len(changes))), ":token"]
-    sets = ", ".join(f"{column} = excluded.{column}" for column in (*changes, token))
-    return (
-        f"INSERT INTO {table} AS stored ({', '.join(columns)}) VALUES ({', '.join(values)})"  # noqa: S608 - quoted
-        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}"
-        f" WHERE stored.{token} IS NULL OR stored.{token} <= excluded.{token}"
-    )
-
-
 def _check_outcome(table: TableName, result: Result) -> None:
     outcome = result.rows[0][0]
     if outcome == "done":
@@ -287,8 +255,7 @@ def _check_outcome(table: TableName, result: Result) -> None:
     if outcome == "family":
         raise Unsupported(
             f"{str(table)!r} inherits, is inherited from, or is a partition: a statement on one table of"
-            f" such a"
-            " family does not fire the triggers of another. Guard its writers by fencing.enforce"
+            " such a family does not fire the triggers of another. Guard its writers by fencing.enforce"
         )
     raise HoldfastError(f"holdfast_fencing.protect answered {outcome!r}")
 
@@ -301,15 +268,13 @@ _NOTES = {
     ),
     "40P01": "holdfast: a deadlock, and this transaction was chosen. Roll back and run it again as a whole.",
     "55P03": (
-        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout;"
-        " the token"
-        " was not checked. Roll back and run the whole transaction again."
+        "holdfast: another transaction holds the guard of this resource, for longer than lock_timeout; the"
+        " token was not checked. Roll back and run the whole transaction again."
     ),
     "42501": (
         "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA"
-        " holdfast_fencing"
-        " and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever installs it needs"
-        " CREATE on the database.)"
+        " holdfast_fencing and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever"
+        " installs it needs CREATE on the database.)"
     ),
     "25006": "holdfast: this transaction is read-only; the guard has to write its row.",
 }

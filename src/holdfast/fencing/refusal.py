@@ -47,10 +47,9 @@ _MESSAGES = {Why.OLDER: _older, Why.OTHER_GRANT: _other_grant, Why.OTHER_SOURCE:
 def stale_row(row: str, newest: int, token: int) -> StaleToken:
     """The refusal of a row that carries its own token."""
     error = StaleToken(
-        f"token {token} is too old for row {row}: it was written under token {newest}. The lock was"
-        f" granted to"
-        " another holder while this one was still working. Roll back, drop what was computed, and acquire"
-        " the lock again to go on"
+        f"token {token} is too old for row {row}: it was written under token {newest}. The lock was granted"
+        " to another holder while this one was still working. Roll back, drop what was computed, and"
+        " acquire the lock again to go on"
     )
     error.resource = row
     error.token = token

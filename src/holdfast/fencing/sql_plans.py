@@ -105,8 +105,7 @@ def _refuse_autocommit(table: TableState) -> Plan[None]:
     if (yield from _commits_at_once(table)):
         raise InvalidArgument(
             "this connection has committed the check at once (it is in autocommit mode), so it guards"
-            " nothing:"
-            f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
+            f" nothing: {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
         )
 
 
@@ -132,8 +131,7 @@ def prune(table: TableState, older_than_seconds: float) -> Plan[int]:
     if not older_than_seconds >= MIN_RETENTION_SECONDS:
         raise InvalidArgument(
             f"older_than is {older_than_seconds} seconds, at least a day ({MIN_RETENTION_SECONDS:.0f}) is"
-            f" needed:"
-            " a holder that is older than a fence removed finds nothing that refuses it"
+            " needed: a holder that is older than a fence removed finds nothing that refuses it"
         )
     result: Result = yield from _explained(table, _one(table.dialect.prune(older_than_seconds)))
     return result.changed

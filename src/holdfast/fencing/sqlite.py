@@ -15,13 +15,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from ..errors import InvalidArgument, Unsupported
-from .dialects import CreateFunction, TableName, driver_error, encode_peers, hexadecimal, mark_of_row
+from .dialects import CommonDialect, CreateFunction, TableName, driver_error, encode_peers, hexadecimal
 from .plans import Plan, Result, Statement
-from .postgresql import on_conflict
 from .rule import Mark
 
 __all__ = ["SqliteDialect"]
@@ -65,7 +63,7 @@ WHERE (excluded.source = '' OR stored.source = '' OR excluded.source = stored.so
            ELSE excluded.nonce = '' OR stored.nonce = '' OR excluded.nonce = stored.nonce END"""
 _RETURNING = """
 RETURNING
-    presented,
+    CAST(presented AS BLOB) AS presented,
     (SELECT CAST(group_concat(name, ', ') AS BLOB) FROM pragma_database_list
      WHERE name NOT IN ('main', 'temp') AND file <> '') AS attached,
     EXISTS (SELECT 1 FROM main.sqlite_master
@@ -114,7 +112,7 @@ _REMEMBERED = 1000
 """Resources that one connection presents in one transaction; the first of more is forgotten, and refused."""
 
 
-class SqliteDialect:
+class SqliteDialect(CommonDialect):
     """The texts. ``dialects.SqlDialect``."""
 
     name = "SQLite"
@@ -128,9 +126,6 @@ class SqliteDialect:
         columns: Result = yield Statement(_COLUMNS)
         if not columns.rows[0][0]:
             yield Statement(_ADD_COLUMN)  # made by an earlier version
-
-    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
-        return None
 
     def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
@@ -151,12 +146,13 @@ class SqliteDialect:
         if attached:
             raise InvalidArgument(
                 f"other databases are attached to this connection ({attached.decode()}): the guard in main"
-                " protects the data in main alone. Roll back, and write through a connection of its own"
-                " to the"
-                " database that has the data, with the guard installed there"
+                " protects the data in main alone. Roll back, and write through a connection of its own to"
+                " the database that has the data, with the guard installed there"
             )
         if protects:
-            yield from self._remember(Statement(_REMEMBER, {"resource": resource, "presented": presented}))
+            yield from self._remember(
+                Statement(_REMEMBER, {"resource": resource, "presented": presented.decode()})
+            )
             yield Statement(_MARK_TRANSACTION)
 
     def _remember(self, statement: Statement) -> Plan[None]:
@@ -177,9 +173,6 @@ class SqliteDialect:
     def marks(self) -> Statement:
         return Statement(_MARKS)
 
-    def mark_in(self, row: Sequence[Any]) -> Mark:
-        return mark_of_row(row)
-
     def move(self, resource: str, source: str) -> Statement:
         return Statement(_MOVE, {"resource": resource, "source": source})
 
@@ -192,10 +185,6 @@ class SqliteDialect:
 
     def check_seal(self, presented: Result) -> Statement:
         return Statement(f"RELEASE {_SEAL}")
-
-    def end_of_transaction(self) -> Plan[None]:
-        return
-        yield
 
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         yield from self._check_table(table)
@@ -224,8 +213,7 @@ class SqliteDialect:
         if (table.schema or "main").lower() != "main":
             raise Unsupported(
                 f"{str(table)!r} is in the attached database {table.schema!r}; the guard in main protects"
-                f" the data"
-                " in main alone. Open that database by a connection of its own"
+                " the data in main alone. Open that database by a connection of its own"
             )
         found: Result = yield Statement(_KIND_OF_TABLE, {"table": table.table})
         if not found.rows:
@@ -234,19 +222,12 @@ class SqliteDialect:
         if kind != b"table" or is_virtual:
             raise InvalidArgument(
                 f"{str(table)!r} is a view or a virtual table, whose writes fire no trigger of this kind:"
-                f" protect"
-                " the tables behind it"
+                " protect the tables behind it"
             )
 
     def _trigger(self, table: TableName, event: str) -> str:
         name = table.table.lower()  # as SQLite compares them
         return self.quote(f"holdfast_fence_{event}_{hashlib.sha256(name.encode()).hexdigest()[:16]}")
-
-    def quote(self, identifier: str) -> str:
-        return '"' + identifier.replace('"', '""') + '"'
-
-    def upsert_row(self, table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str | None:
-        return on_conflict(table, key, changes, token)
 
     def is_not_installed(self, error: BaseException) -> bool:
         inner = driver_error(error)

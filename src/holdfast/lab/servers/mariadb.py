@@ -5,18 +5,14 @@ As root it runs as the user ``mysql``, who owns its folder.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from .errors import ServerFailed
-from .server import Server, find_program
+from .server import Server, find_program, make_template
 
 __all__ = ["MariaDB"]
 
@@ -123,27 +119,15 @@ def _user() -> str | None:
 @functools.cache
 def _template() -> Path:
     """A new database, made once for each of our processes: making it takes longer than all the rest."""
-    user = _user()
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-mariadb-template-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if user is not None:
-        shutil.chown(folder, user, user)
-    options = [
-        "--no-defaults",
-        f"--datadir={folder}",
-        "--auth-root-authentication-method=normal",
-        "--skip-test-db",
-    ]
-    made = subprocess.run(
-        [find_program("mariadb-install-db", PACKAGE), *options, "--innodb-log-file-size=8M"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        user=user,
-        group=user,
-        extra_groups=[] if user is not None else None,
-        check=False,
+    return make_template(
+        "mariadb",
+        _user(),
+        lambda folder: [
+            find_program("mariadb-install-db", PACKAGE),
+            "--no-defaults",
+            f"--datadir={folder}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--innodb-log-file-size=8M",
+        ],
     )
-    if made.returncode != 0:
-        raise ServerFailed(f"mariadb-install-db: {made.stdout}{made.stderr}")
-    return folder
