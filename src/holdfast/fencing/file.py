@@ -55,8 +55,8 @@ class FencedFile:
             file.write(json.dumps(prices | {"tea": 4}).encode(), lease)
 
     ``write`` replaces the whole content; readers see the old or the new one, never a mix. All writers must
-    use this guard: a plain ``open(path, "w")`` asks nobody. One that is stopped in the middle of a write
-    keeps the file's flock: others wait for ``timeout`` seconds, then get ``LockTimeout``, and write nothing.
+    use this guard: a plain ``open(path, "w")`` does not ask it. A writer that is stopped in the middle keeps
+    the file's flock: others wait for ``timeout`` seconds, then get ``LockTimeout``, and write nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
@@ -177,7 +177,7 @@ class FencedFile:
     def _load(self, folder: int) -> Mark | None:
         _check_file(folder, self._names.fence, self._beside(self._names.fence))
         text = _read(folder, self._names.fence, MAX_FENCE_BYTES)
-        # What is no mark is an error, and nobody may write: a guard does not guess.
+        # What is no mark is an error, and no holder may write: a guard does not guess.
         return None if text is None else mark_from_text(text.strip(), self._beside(self._names.fence))
 
     # --- the lock around them
@@ -314,7 +314,7 @@ def _status(folder: int, name: str) -> os.stat_result | None:
 
 
 def _check_file(folder: int, name: str, shown: str) -> None:
-    """Whether it may be replaced: a plain file, or nothing yet, that nobody else could have put there."""
+    """Whether it may be replaced: a plain file that no other user could have put there, or nothing yet."""
     status = _status(folder, name)
     if status is None:
         return
@@ -329,7 +329,7 @@ def _check_file(folder: int, name: str, shown: str) -> None:
         raise InvalidArgument(f"{shown} is a device, pipe or socket: only a plain file can be replaced")
     if os.fstat(folder).st_mode & stat.S_IWOTH and status.st_uid != os.geteuid():
         raise InvalidArgument(
-            f"{shown} belongs to another user, in a folder where everybody may make files: use a folder that"
+            f"{shown} belongs to another user, in a folder where every user may make files: use a folder that"
             " only the writers may write in"
         )
 

@@ -260,7 +260,7 @@ class ObjectPlans:
         except StopIteration:
             pass
         except (Conflict, StaleToken):
-            # No version names what was uploaded, so nobody reads it. After any other error one may.
+            # No version names what was uploaded, so no reader finds it. After any other error one may.
             if upload is not None and is_uploaded:
                 yield from self._discard(upload.key)
             raise
@@ -268,7 +268,7 @@ class ObjectPlans:
             yield from self._discard(version.header.place)
 
     def _discard(self, key: str) -> Plan[None]:
-        """Delete what nobody reads any more. That it stays is no reason to say that a write failed."""
+        """Delete what no version names any more. That it stays is no reason to say that a write failed."""
         try:
             yield DeleteObject(key)
         except Exception:

@@ -40,7 +40,7 @@ class ProbeResult:
     several_replaced: int
     """Races in which ``If-Match`` let more than one writer replace the same version."""
     none_stored: int
-    """Races that nobody won: safe, and a sign that writers will have to try again."""
+    """Races without a winner: safe, and a sign that writers will have to try again."""
     unclear: int
     """Races in which the store did not say to each writer what became of its PUT."""
     has_content_etag: bool

@@ -54,8 +54,8 @@ class WSGIFencingMiddleware:
     without it the client's header decides, and ``environ["holdfast.fence"].resource`` has it.
 
     Methods that only read (``GET``, ``HEAD``, ``OPTIONS``, ``TRACE``) pass untouched. Guarded requests are
-    read whole before the transaction begins, so that a client that stops in the middle locks nobody out, and
-    responses are sent whole after it.
+    read whole before the transaction begins, so that a client that stops in the middle locks no other out,
+    and responses are sent whole after it.
     """
 
     def __init__(
