@@ -406,7 +406,9 @@ def test_public_names() -> None:
     assert sorted(fencing.__all__) == sorted([*verbs, *tables, *others])
     # Also once every module of the package is loaded: none of them may have the name of a function.
     assert all(not isinstance(getattr(fencing, name), ModuleType) for name in fencing.__all__ * 2)
-    assert sorted(aio.__all__) == sorted([*verbs, *tables])
+    stores = ["FencedEtcd", "FencedObject", "FencedRedis"]
+    assert sorted(aio.__all__) == sorted([*stores, *verbs, *tables])
+    assert [getattr(aio, name).__name__ for name in stores] == [f"Async{name}" for name in stores]
 
 
 def test_a_cursor_in_the_middle_of_a_result_goes_on(db: sqlite3.Connection) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from ..model import Fence
 from . import row_plans, sql_plans
@@ -24,7 +25,15 @@ from .dialects import TableName
 from .row_plans import TOKEN_COLUMN, RowChange
 from .sql_plans import StoredMark
 
+if TYPE_CHECKING:
+    from .etcd import AsyncFencedEtcd as FencedEtcd
+    from .object_store import AsyncFencedObject as FencedObject
+    from .redis import AsyncFencedRedis as FencedRedis
+
 __all__ = [
+    "FencedEtcd",
+    "FencedObject",
+    "FencedRedis",
     "advance",
     "enforce",
     "fenced_update",
@@ -38,6 +47,16 @@ __all__ = [
     "transaction",
     "unprotect_table",
 ]
+
+_IMPORTED_WHEN_USED: Final = {"FencedEtcd": ".etcd", "FencedObject": ".object_store", "FencedRedis": ".redis"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """The awaited guards of other storages, under the names that the blocking ones have."""
+        if name not in _IMPORTED_WHEN_USED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_IMPORTED_WHEN_USED[name], __package__), f"Async{name}")
 
 
 async def install(connection: Executes) -> None:
