@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
-from .core.arguments import Duration, IfLost, Spec
+from .core.arguments import Spec
 from .core.handover import Handover
+from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
@@ -114,140 +115,36 @@ class AsyncClient:
         """What this engine promises, and when it can fail."""
         return self._engine.guarantees
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncLock:
-        """A lock: one holder at a time.
+    @documents_lock_options("cancel", "async with")
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> AsyncLock:
+        """A lock: one holder at a time."""
+        return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, options))
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+    @documents_lock_options("cancel", "async with")
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRLock:
+        """One at a time; the task that has it may take it again."""
+        return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
-    def rlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncRLock:
-        """One at a time; the task that has it may take it again.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncRWLock:
-        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        given = locals()
+    @documents_lock_options("cancel", "async with")
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRWLock:
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock."""
         return AsyncRWLock(
-            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
-            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "read", 0, options)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "write", 0, options)),
         )
 
-    def semaphore(
-        self,
-        name: str,
-        limit: int,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncSemaphore:
+    @documents_lock_options("cancel", "async with")
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> AsyncSemaphore:
         """A semaphore: up to ``limit`` holders at a time.
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        limit: how many may have it at a time; the same for everybody who uses the name.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        limit: how many may hold it at a time; every user of the name must give the same limit.
         """
         arguments.check_limit(limit)
-        return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+        return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, options))
 
-    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
-        spec = arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
-        check_fair(self._engine, given["fair"])
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, options: LockOptions) -> Spec:
+        spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
+        check_fair(self._engine, options.get("fair"))
         return spec
 
     async def inspect(self, name: str) -> LockInfo:

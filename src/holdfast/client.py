@@ -8,13 +8,14 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
-from .core.arguments import Duration, IfLost, Spec
+from .core.arguments import Spec
 from .core.handover import Handover
+from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
@@ -101,136 +102,36 @@ class Client:
         """What this engine promises, and when it can fail."""
         return self._engine.guarantees
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> Lock:
-        """A lock: one holder at a time.
+    @documents_lock_options("raise", "with")
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        """A lock: one holder at a time."""
+        return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, options))
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+    @documents_lock_options("raise", "with")
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
+        """One at a time; the thread that has it may take it again."""
+        return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
-    def rlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> RLock:
-        """One at a time; the thread that has it may take it again.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> RWLock:
-        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        given = locals()
+    @documents_lock_options("raise", "with")
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock."""
         return RWLock(
-            Lock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
-            Lock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "read", 0, options)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "write", 0, options)),
         )
 
-    def semaphore(
-        self,
-        name: str,
-        limit: int,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> Semaphore:
+    @documents_lock_options("raise", "with")
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
         """A semaphore: up to ``limit`` holders at a time.
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        limit: how many may have it at a time; the same for everybody who uses the name.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        limit: how many may hold it at a time; every user of the name must give the same limit.
         """
         arguments.check_limit(limit)
-        return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+        return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, options))
 
-    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
-        spec = arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
-        check_fair(self._engine, given["fair"])
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, options: LockOptions) -> Spec:
+        spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
+        check_fair(self._engine, options.get("fair"))
         return spec
 
     def inspect(self, name: str) -> LockInfo:

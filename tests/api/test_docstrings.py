@@ -11,6 +11,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import client
+from holdfast.core.lock_options import DEFAULTS, LockOptions
 
 
 def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -43,3 +44,21 @@ def test_every_parameter_is_named(name: str) -> None:
 def test_there_is_something_to_look_at() -> None:
     assert len(PUBLIC) > 60
     assert "holdfast.client.Client.lock" in PUBLIC
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock", "rwlock", "semaphore"])
+@pytest.mark.parametrize(
+    ("facade", "if_lost"), [(client.Client, "raise"), (holdfast.aio.AsyncClient, "cancel")]
+)
+def test_help_shows_every_lock_option_with_its_default(facade: type, if_lost: str, kind: str) -> None:
+    method = getattr(facade, kind)
+    shown = inspect.signature(method).parameters
+    defaults = {name: each.default for name, each in shown.items() if each.kind is each.KEYWORD_ONLY}
+    assert defaults == {**DEFAULTS, "if_lost": if_lost}
+    assert set(defaults) == set(LockOptions.__annotations__), "a lock option has no default"
+    assert f'"{if_lost}"' in method.__doc__
+
+
+def test_an_option_that_locks_do_not_have_is_a_type_error() -> None:
+    with holdfast.connect("memory://") as locks, pytest.raises(TypeError, match="'tttl'"):
+        locks.lock("x", tttl=3)  # type: ignore[call-arg]  # refused at run time too

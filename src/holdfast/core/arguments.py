@@ -11,13 +11,12 @@ from typing import Any, Final, Literal
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode, Unset
+from .lock_options import Duration, IfLost, LockOptions, with_defaults
 
 __all__ = [
     "MAX_WAITERS",
     "MAX_WAITERS_MAX",
     "VALUE_RETENTION_SECONDS",
-    "Duration",
-    "IfLost",
     "Spec",
     "check_decorated",
     "check_grace",
@@ -35,11 +34,6 @@ __all__ = [
     "chosen_timeout",
     "make_spec",
 ]
-
-IfLost = Literal["raise", "cancel", "note"]
-
-Duration = float | timedelta
-"""Seconds, or a timedelta."""
 
 NAME_BYTES_MAX: Final = 512
 VALUE_BYTES_MAX: Final = 64 * 1024
@@ -77,10 +71,14 @@ def make_spec(
     kind: Kind,
     mode: Mode,
     limit: int,
-    given: Mapping[str, Any],
+    options: LockOptions,
     allowed_if_lost: tuple[IfLost, ...],
 ) -> Spec:
-    """Everything a lock was asked with, refused or taken as a whole."""
+    """A lock with all its options, refused or accepted as a whole.
+
+    The first of ``allowed_if_lost`` is the default of ``if_lost``.
+    """
+    given = with_defaults(options, allowed_if_lost[0])
     check_name(name)
     ttl = check_ttl(given["ttl"])
     max_hold = given["max_hold"]

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.effects import ProtocolCoroutine
+from ..core.lock_options import Duration
 from ..core.printable import printable
 from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
@@ -466,7 +467,7 @@ def check(state: LeaseState, now: float) -> None:
         raise not_held(state)
 
 
-def check_extension(state: LeaseState, ttl: arguments.Duration | None) -> float:
+def check_extension(state: LeaseState, ttl: Duration | None) -> float:
     if ttl is None:
         return state.ttl
     seconds = arguments.check_ttl(ttl)
