@@ -29,9 +29,6 @@ __all__ = [
 
 IO_TIMEOUT_SECONDS = 5.0
 
-COUNTED = ("memory", "sqlite", "redis", "redis+sentinel", "redis+cluster", "postgresql", "etcd", "zookeeper")
-"""Engines that tell a waiter its place in the queue. The others keep no queue that all clients see."""
-
 UPGRADE = (
     "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
     "for ever: release it and take write(), or take write() and downgrade()"
@@ -51,13 +48,13 @@ def max_waiters_of(url: object, options: dict[str, Any]) -> int | None:
 
 def check_max_waiters(engine: Engine, given: int | None) -> int:
     """How many may wait for one name."""
-    name = engine.guarantees.engine
-    if name in COUNTED:
+    promised = engine.guarantees
+    if promised.has_counted_queue:
         return arguments.MAX_WAITERS if given is None else given
     if given is not None:
         raise Unsupported(
-            f"{name} does not count who waits for a name, so it has no option max_waiters: leave it out, or "
-            f"take {', '.join(f'{each}://' for each in COUNTED)}"
+            f"{promised.engine} does not count the waiters of a name, so it has no option max_waiters: leave "
+            "the option out, or use sqlite://, redis://, postgresql://, etcd:// or zookeeper://"
         )
     return arguments.MAX_WAITERS_MAX
 
@@ -81,11 +78,11 @@ def engine_for(url: object, namespace: str, options: Mapping[str, Any]) -> Engin
 
 
 def check_fair(engine: Engine, fair: bool | None) -> None:
-    """Who insists on an order is told if there is none."""
-    if fair is True and engine.guarantees.fifo.startswith("no"):
+    """Refuse ``fair=True`` on an engine that does not serve waiters in order."""
+    if fair is True and not engine.guarantees.is_fifo:
         raise Unsupported(
-            f"{engine.guarantees.engine} does not serve in order, so fair=True cannot be had: leave it out, "
-            "or take sqlite://, redis:// or etcd://"
+            f"{engine.guarantees.engine} does not serve waiters in order of arrival, so fair=True is "
+            "impossible: leave it out, or use sqlite://, redis:// or etcd://"
         )
 
 

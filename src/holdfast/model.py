@@ -97,7 +97,10 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What an engine promises, as data: the documents and ``holdfast guarantees`` are made from it."""
+    """What an engine promises, as data: the documents and ``holdfast guarantees`` are made from it.
+
+    The booleans, ``scope`` and ``primitives`` are for code; the texts are for people, and no code reads them.
+    """
 
     engine: str
     scope: Literal["process", "user", "machine", "cluster"]
@@ -108,9 +111,19 @@ class Guarantees:
     crash_release: str
     """When the lock of a dead holder is free again."""
     loss_signal: str
-    """When a holder is told that it lost the lock."""
+    """When a holder is notified that it lost the lock."""
     primitives: tuple[str, ...]
     needs: tuple[str, ...]
     """What must be true for the promises to hold."""
     faults: Mapping[str, str]
     """Each fault of the matrix → kept, fenced, refused or loss signalled, and how."""
+    is_fifo: bool
+    """The engine serves waiters in order of arrival, so ``fair=True`` is possible."""
+    can_barge: bool
+    """``fair=False`` lets a new request overtake waiters. False: the option changes nothing."""
+    has_counted_queue: bool
+    """The engine reports a waiter's position among all clients, so ``max_waiters`` can be enforced."""
+    has_values: bool
+    """``lease.set_value`` works."""
+    can_export: bool
+    """``lease.export`` and ``client.adopt`` hand a lease to another process."""
