@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core.arguments import MAX_WAITERS
-from ..core.deadlines import CONNECT_SECONDS_MIN, pause_seconds
+from ..core.deadlines import pause_seconds
 from ..core.effects import (
     Apply,
     ApplyInOrder,
@@ -31,13 +31,13 @@ from ..core.effects import (
     Wait,
 )
 from ..engine_api import AdapterContext, Engine
-from ..errors import EngineUnavailable, HoldfastError, NotHeld
-from ..protocols import locks, records
+from ..errors import EngineUnavailable
+from ..protocols import records, uncontended
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.keeper import deadline_loop, renewal_loop
-from ..protocols.locks import Entry, HasState, LockCore, Who
+from ..protocols.locks import HasState, LockCore, Who
 from ..protocols.reporting import Reports
-from ..rules.requests import Done, Granted, Handoff, Reply
+from ..rules.requests import Handoff, Reply, Request
 from ..runtime.clock import boottime
 from ..runtime.connect_timeout import connect_timeout
 from ..runtime.identity import attempt_names, new_client_id, owner_prefix
@@ -149,8 +149,7 @@ class ThreadsDriver:
                             if op.connect_seconds is None:
                                 reply = adapter.apply(op.name, op.request)
                             else:
-                                with connect_timeout(op.connect_seconds):
-                                    reply = adapter.apply(op.name, op.request)
+                                reply = self.apply_within(op.name, op.request, op.connect_seconds)
                         else:
                             reply = perform[op.__class__](op)
                     except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
@@ -162,111 +161,30 @@ class ThreadsDriver:
                     raise
                 trouble = stray  # came between two operations: an interrupt in this very frame
 
-    # --- the short way --------------------------------------------------------------------------
-    #
-    # Mostly one request is all there is to taking a lock, and to giving it back. So the driver makes that one
-    # itself, between the same steps that the scripts take, and begins a script only where it is not all: half
-    # of the time between an answer and the next request would be spent on setting up scripts. What is more, a
-    # server that has been asked again by the time it has answered has not gone to sleep.
+    def apply_within(self, name: str, request: Request, connect_seconds: float) -> Reply:
+        """One request, with so many seconds to connect where there is no connection yet."""
+        with connect_timeout(connect_seconds):
+            return self.adapter.apply(name, request)
 
-    def acquire(
-        self, core: LockCore[L], who: Who, owner: str, timeout: float | None, entered: bool = False
-    ) -> L | None:
-        """``run(locking.acquire(…))``."""
-        client_state, spec = core.client_state, core.spec
-        if self.closed or core.reentrant or client_state.halted:
-            return self.run(locks.acquire(core, who, owner, timeout, entered))
-        if core.may_deadlock:
-            core.refuse_deadlock(who, timeout)
-        nonce = client_state.new_nonce()
-        attempt: records.Attempt | None = None
-        try:
-            sent = boottime()
-            outcome: records.Outcome | None = None
-            if records.asks_at_once(client_state, spec, timeout):
-                try:
-                    request = records.asking(client_state, spec, owner, nonce)
-                    if timeout is None or timeout >= client_state.io_timeout:
-                        outcome = self.adapter.apply(spec.name, request)
-                    else:
-                        with connect_timeout(max(timeout, CONNECT_SECONDS_MIN)):
-                            outcome = self.adapter.apply(spec.name, request)
-                except TransientError as trouble:
-                    outcome = trouble
-                if outcome.__class__ is Granted:
-                    outcome = state = records.granted(client_state, spec, nonce, owner, outcome, sent)
-                    if client_state.halted:
-                        client_state.check_kept()
-                    if records.is_in_time(client_state, state):
-                        lease = core.wrap(state)
-                        core.enter(who, lease, entered)
-                        # As in the script, nothing is called from here to the caller's next instruction.
-                        return lease
-            attempt = records.Attempt(client_state, spec, owner, nonce)
-            begun = locks.Begun(attempt, sent, outcome)
-            return self.run(locks.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
-        except BaseException as error:
-            if (attempt is None or not attempt.is_under_way) and not records.never_sent(error):
-                self.run(locks.interrupted(core, owner, nonce), even_if_closed=True)
-            raise
+    # --- locks ------------------------------------------------------------------------------------
+
+    def acquire(self, core: LockCore[L], who: Who, owner: str, timeout: float | None) -> L | None:
+        """``acquire()``: a lease, or None if it was not granted in time."""
+        return uncontended.acquire(self, core, who, owner, timeout)
 
     def enter(self, core: LockCore[L], who: Who, owner: str) -> L:
-        """``run(locking.enter(…))``."""
-        lease = self.acquire(core, who, owner, core.spec.timeout, entered=True)
+        """``with``: a lease, or LockTimeout."""
+        lease = uncontended.acquire(self, core, who, owner, core.spec.timeout, entered=True)
         assert lease is not None  # noqa: S101 - else it raised LockTimeout
         return lease
 
     def release(self, core: LockCore[L], who: Who) -> None:
-        """``run(locking.release(…))``."""
-        if self.closed:
-            self.run(locks.release(core, who))
-        else:
-            self._give_back(core, who, False, None)
+        """``release()``."""
+        uncontended.give_back(self, core, who)
 
     def leave(self, core: LockCore[L], who: Who, error: BaseException | None) -> None:
-        """``run(locking.leave(…))``."""
-        if self.closed or core.reentrant:
-            self.run(locks.leave(core, who, error))
-        else:
-            self._give_back(core, who, True, error)
-
-    def _give_back(self, core: LockCore[L], who: Who, entered: bool, error: BaseException | None) -> None:
-        """With one request. Where that is not all there is to it, the script takes over."""
-        mine: list[Entry[L]] = []
-        try:
-            leaving: locks.Leaving[L] | None = None
-            try:
-                entry = core.claim(who, mine, entered)
-            except NotHeld:
-                pass  # what to say of that, the script knows
-            else:
-                if not entered:
-                    core.spend(entry, who)
-                if not core.leave(entry):
-                    if entry.spent is not None and entry.spent() is not entry.who():
-                        raise locks.not_held(entry.lease._state)
-                    return
-                state = entry.lease._state
-                outcome: Reply | Exception | None = None
-                if state.ended is None and state.loss(boottime()) is None:
-                    try:
-                        outcome = self.adapter.apply(state.name, records.releasing(core.client_state, state))
-                        if outcome.__class__ is Done:
-                            records.released(core.client_state, state)
-                            return
-                    except (TransientError, HoldfastError) as trouble:
-                        outcome = trouble
-                leaving = locks.Leaving(mine, entry, outcome)
-            if entered:
-                self.run(locks.leave(core, who, error, leaving), even_if_closed=True)
-            else:
-                self.run(locks.release(core, who, leaving), even_if_closed=True)
-        except BaseException:
-            if mine:
-                self.run(locks.finish_leaving(core, mine), even_if_closed=True)
-            raise
-        finally:
-            mine.clear()
+        """The end of ``with``, whose body ended with ``error``."""
+        uncontended.give_back(self, core, who, entered=True, error=error)
 
     # --- what a script awaits ---------------------------------------------------------------------
 

@@ -50,8 +50,7 @@ __all__ = [
     "Outcome",
     "acquire",
     "acquire_in_order",
-    "asking",
-    "asks_at_once",
+    "acquire_request",
     "granted",
     "is_in_time",
     "lease_of",
@@ -85,10 +84,10 @@ async def acquire(
     outcome: Outcome | None = None
     sent = client_state.now()
     try:
-        if asks_at_once(client_state, spec, timeout):
-            # Mostly this is all there is to it, so nothing is made ready for more.
+        if timeout == 0 or spec.name not in client_state.contended:
+            # Most often the lock is free, so nothing is prepared for waiting.
             try:
-                request = asking(client_state, spec, owner, nonce)
+                request = acquire_request(client_state, spec, owner, nonce)
                 outcome = await Apply(spec.name, request, connect_patience(timeout))
             except TransientError as trouble:
                 outcome = trouble
@@ -109,11 +108,6 @@ def never_sent(error: BaseException) -> bool:
     return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
-def asks_at_once(client_state: ClientState, spec: Spec, timeout: float | None) -> bool:
-    """Whether the first thing to do is to ask for it; else to make ready for waiting."""
-    return spec.name not in client_state.contended or timeout == 0
-
-
 def granted(
     client_state: ClientState, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float
 ) -> LeaseState:
@@ -128,7 +122,9 @@ def is_in_time(client_state: ClientState, state: LeaseState) -> bool:
     return client_state.now() < state.deadline and not client_state.closed
 
 
-def asking(client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: bool = False) -> Acquire:
+def acquire_request(
+    client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: bool = False
+) -> Acquire:
     fields = (
         nonce,
         client_state.client,
@@ -252,7 +248,7 @@ class Attempt:
             self.sent = self.asked
         request = self.request
         if request is None:
-            request = self.request = asking(self.client_state, self.spec, self.owner, self.nonce)
+            request = self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce)
         if self.placed is None and request.wait:
             self.placed = self.asked
         had_traces, self.traces = self.traces, True
@@ -390,7 +386,7 @@ class Attempt:
             return
         self.trouble_since, self.failures = None, 0
         self.client_state.wait(self.nonce, self.spec.name, now)
-        self.request = asking(self.client_state, self.spec, self.owner, self.nonce, wait=True)
+        self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce, wait=True)
 
     async def _too_late(self) -> NotGranted:
         linger = self.client_state.linger if self.uncertain else 0.0
@@ -518,7 +514,7 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
     taken: list[LeaseState] = []
     try:
         steps = tuple(
-            (each.spec.name, asking(client_state, each.spec, owner, each.nonce)) for each in attempts
+            (each.spec.name, acquire_request(client_state, each.spec, owner, each.nonce)) for each in attempts
         )
         replies = await ApplyInOrder(steps, stop_when_refused=True)
         for attempt, reply in zip(attempts, replies, strict=False):
