@@ -27,7 +27,7 @@ from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
-    UPGRADE,
+    UPGRADE_MESSAGE,
     BaseLease,
     check_fair,
     check_max_waiters,
@@ -206,8 +206,8 @@ class AsyncLease(BaseLease):
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Give it back. NotHeld if that was done already, LockLost if it was lost."""
-        driver, who = self._client._driver, weakref.ref(_current_task())
-        return driver.call(locks.give_back, driver.client_state, self._state, None, who)
+        driver, caller = self._client._driver, weakref.ref(_current_task())
+        return driver.call(locks.release_lease, driver.client_state, self._state, None, caller)
 
     async def extend(self, ttl: Duration | None = None) -> None:
         """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
@@ -217,22 +217,24 @@ class AsyncLease(BaseLease):
     def on_lost(self, callback: Callable[[AsyncLease], object]) -> None:
         """Call ``callback`` with the lease when it is lost, ``grace`` before the deadline; may be async."""
         myself = weakref.ref(self)
-        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
-        if self._state.fired:
+        self._state.loss_callbacks.append(
+            lambda: callback(lease) if (lease := myself()) is not None else None
+        )
+        if self._state.has_fired:
             self._client._driver.signal(self._state)
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = LoopWakeup(self._client._driver.bind())
-        self._state.onlookers.append(box.post)
+        wakeup = LoopWakeup(self._client._driver.bind())
+        self._state.end_callbacks.append(wakeup.post)
         try:
             until = None if seconds is None else boottime() + seconds
             if not self.lost and self._state.ended is None:
-                await box.wait_until(until)
+                await wakeup.wait_until(until)
             return self.lost
         finally:
-            self._state.onlookers.remove(box.post)
+            self._state.end_callbacks.remove(wakeup.post)
 
     async def downgrade(self) -> AsyncLease:
         """A read lease, with a token of its own, in place of this write lease."""
@@ -321,8 +323,8 @@ class AsyncLock:
     def _cancel_on_loss(self, task: asyncio.Task[Any], lease: AsyncLease) -> None:
         cancellation = LossCancellation(task)
         self._cancellations.setdefault(task, []).append(cancellation)
-        lease._state.listeners.append(cancellation.cancel)
-        if lease._state.fired:
+        lease._state.loss_callbacks.append(cancellation.cancel)
+        if lease._state.has_fired:
             self._client._driver.signal(lease._state)
 
     async def __aexit__(
@@ -412,7 +414,7 @@ class AsyncRWLock:
 
     def upgrade(self) -> AsyncLock:
         """Unsupported on every engine; the error says what to do instead."""
-        raise Unsupported(UPGRADE)
+        raise Unsupported(UPGRADE_MESSAGE)
 
 
 class AsyncWatch:

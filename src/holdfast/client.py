@@ -21,7 +21,7 @@ from .engine_api import Engine
 from .errors import Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
-    UPGRADE,
+    UPGRADE_MESSAGE,
     BaseLease,
     check_fair,
     check_max_waiters,
@@ -44,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IF_LOST: tuple[IfLost, ...] = ("raise", "note")
-IN_A_LOOP = "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio"
+LOOP_WARNING = "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio"
 
 
 def connect(
@@ -227,7 +227,7 @@ class Lease(BaseLease):
     def release(self) -> None:
         """Give it back. NotHeld if that was done already, LockLost if it was lost."""
         self._client._driver.run(
-            locks.give_back(self._client._driver.client_state, self._state, who=_calling())
+            locks.release_lease(self._client._driver.client_state, self._state, caller=_calling())
         )
 
     def extend(self, ttl: Duration | None = None) -> None:
@@ -238,22 +238,24 @@ class Lease(BaseLease):
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call ``callback`` with the lease at its loss, ``grace`` before the deadline, in another thread."""
         myself = weakref.ref(self)
-        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
-        if self._state.fired:
+        self._state.loss_callbacks.append(
+            lambda: callback(lease) if (lease := myself()) is not None else None
+        )
+        if self._state.has_fired:
             self._client._driver.signal(self._state)
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = ThreadWakeup()
-        self._state.onlookers.append(box.post)
+        wakeup = ThreadWakeup()
+        self._state.end_callbacks.append(wakeup.post)
         try:
             until = None if seconds is None else boottime() + seconds
             if not self.lost and self._state.ended is None:
-                box.wait_until(until)
+                wakeup.wait_until(until)
             return self.lost
         finally:
-            self._state.onlookers.remove(box.post)
+            self._state.end_callbacks.remove(wakeup.post)
 
     def downgrade(self) -> Lease:
         """A read lease, with a token of its own, in place of this write lease."""
@@ -309,29 +311,29 @@ class Lock:
         seconds = core.spec.timeout
         if timeout is not UNSET or not blocking:
             seconds = arguments.chosen_timeout(blocking, timeout, seconds)
-        driver, who, thread = self._ready()
-        return driver.acquire(core, who, driver.owner_prefix + thread.name, seconds)
+        driver, caller, thread = self._ready()
+        return driver.acquire(core, caller, driver.owner_prefix + thread.name, seconds)
 
     def release(self) -> None:
         """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
-        driver, who, _ = self._ready()
-        driver.release(self._core, who)
+        driver, caller, _ = self._ready()
+        driver.release(self._core, caller)
 
     def locked(self) -> bool:
         """Whether anyone holds it."""
         return self._client.inspect(self.name).locked
 
     def __enter__(self) -> Lease:
-        driver, who, thread = self._ready()
-        return driver.enter(self._core, who, driver.owner_prefix + thread.name)
+        driver, caller, thread = self._ready()
+        return driver.enter(self._core, caller, driver.owner_prefix + thread.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        driver, who, _ = self._ready()
+        driver, caller, _ = self._ready()
         if error is not None and driver.closed:
             return  # closing gave it back, and the body's own error is what the caller must see
-        driver.leave(self._core, who, error)
+        driver.leave(self._core, caller, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate ``function``: each call of it runs inside the lock."""
@@ -348,14 +350,14 @@ class Lock:
         """The driver as it is now, and who calls: after a fork another book knows what this process holds."""
         driver = self._client._driver
         if driver.running_loop() is not None:
-            driver.warned()
-            warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
+            driver.mark_loop_warned()
+            warnings.warn(LOOP_WARNING, RuntimeWarning, stacklevel=3)
         self._core.client_state = driver.client_state
         try:
-            who, thread = _callers.this
+            caller, thread = _callers.this
         except AttributeError:
-            who, thread = _caller()
-        return driver, who, thread
+            caller, thread = _caller()
+        return driver, caller, thread
 
 
 class RLock(Lock):
@@ -372,8 +374,8 @@ class Semaphore(Lock):
     def release(self, n: int = 1) -> None:
         """Give back ``n`` permits taken through this object, this thread's own first."""
         arguments.check_limit(n, "n")
-        driver, who, _ = self._ready()
-        driver.run(locks.release_many(self._core, who, n))
+        driver, caller, _ = self._ready()
+        driver.run(locks.release_many(self._core, caller, n))
 
     def resize(self, n: int) -> None:
         """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
@@ -413,7 +415,7 @@ class RWLock:
 
     def upgrade(self) -> Lock:
         """Unsupported on every engine; the error says what to do instead."""
-        raise Unsupported(UPGRADE)
+        raise Unsupported(UPGRADE_MESSAGE)
 
 
 class Watch:

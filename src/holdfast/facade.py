@@ -19,7 +19,7 @@ from .runtime.clock import boottime, wall_seconds
 
 __all__ = [
     "IO_TIMEOUT_SECONDS",
-    "UPGRADE",
+    "UPGRADE_MESSAGE",
     "BaseClient",
     "BaseLease",
     "check_fair",
@@ -29,7 +29,7 @@ __all__ = [
 
 IO_TIMEOUT_SECONDS = 5.0
 
-UPGRADE = (
+UPGRADE_MESSAGE = (
     "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
     "for ever: release it and take write(), or take write() and downgrade()"
 )
@@ -120,8 +120,8 @@ class BaseLease:
 
     def __repr__(self) -> str:
         state = self._state
-        told = state.ended or ("lost" if self.lost else f"remaining={self.remaining:.3f}")
-        return f"<holdfast.{type(self).__name__} {state.kind} {state.name!r} token={state.token} {told}>"
+        detail = state.ended or ("lost" if self.lost else f"remaining={self.remaining:.3f}")
+        return f"<holdfast.{type(self).__name__} {state.kind} {state.name!r} token={state.token} {detail}>"
 
     @property
     def name(self) -> str:

@@ -131,8 +131,8 @@ async def async_generator() -> AsyncIterator[int]:
         ("x", "functions"),
     ],
 )
-def test_what_would_run_outside_the_lock_is_refused(client: Client, function: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_what_would_run_outside_the_lock_is_refused(client: Client, function: Any, reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported):
         client.lock("x")(function)
 
 
@@ -140,6 +140,6 @@ def test_what_would_run_outside_the_lock_is_refused(client: Client, function: An
     ("function", "told"),
     [(plain, "async"), (generator, "generator"), (async_generator, "generator"), (None, "functions")],
 )
-def test_the_same_in_asyncio(function: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_the_same_in_asyncio(function: Any, reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported):
         holdfast.aio.connect("memory://").lock("x")(function)

@@ -32,12 +32,12 @@ PUBLIC = dict(_public())
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_every_parameter_is_named(name: str) -> None:
     function = PUBLIC[name]
-    told = inspect.getdoc(function) or ""
-    assert told, f"{name} has no docstring"
+    reported = inspect.getdoc(function) or ""
+    assert reported, f"{name} has no docstring"
     for parameter in inspect.signature(function).parameters:
         if parameter != "self":
-            assert parameter in told.replace("`", " ").replace(":", " ").replace("=", " ").split() or (
-                f"``{parameter}" in told
+            assert parameter in reported.replace("`", " ").replace(":", " ").replace("=", " ").split() or (
+                f"``{parameter}" in reported
             ), f"the docstring of {name} does not say what {parameter} is for"
 
 

@@ -180,12 +180,12 @@ class Client:
         self.world.pass_without_driver(Nonce())
         return f"{self.name}-{next(self.count)}"
 
-    def ring(self, bell: TimerName) -> None:
-        self.rings.append((self.world.now, bell))
-        self.world.post(self.bells[bell])
-        if bell not in self.services:
-            script = renewal_loop if bell == "keeper" else deadline_loop
-            self.services[bell] = self.world.start(self, script(self.client_state))
+    def ring(self, timer: TimerName) -> None:
+        self.rings.append((self.world.now, timer))
+        self.world.post(self.bells[timer])
+        if timer not in self.services:
+            script = renewal_loop if timer == "keeper" else deadline_loop
+            self.services[timer] = self.world.start(self, script(self.client_state))
 
     def post(self, nonce: str, handed: Handoff | None = None) -> None:
         if nonce in self.boxes:

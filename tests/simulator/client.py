@@ -26,7 +26,7 @@ from holdfast.core.effects import (
 )
 from holdfast.protocols.client_state import EXITS, ClientState, LeaseState
 from holdfast.protocols.keeper import deadline_loop, renewal_loop
-from holdfast.protocols.reporting import Reports
+from holdfast.protocols.reports import Reports
 from holdfast.rules.requests import Acquire, Downgrade, Export, Handoff, Release, Stop, Withdraw
 
 from .network import Link
@@ -434,8 +434,8 @@ class SimulatedClient:
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
         self.world.trace.append(Told(self.world.now, self.id, state, state.reason or ""))
-        state.tell_onlookers()
-        for listener in state.fire():
+        state.call_end_callbacks()
+        for listener in state.take_loss_callbacks():
             listener()
 
     def woken(self, nonce: str, handed: Handoff | None = None) -> None:
@@ -479,7 +479,7 @@ class SimulatedClient:
             self._states[state.nonce] = state
             self._deadlines[state.nonce] = state.deadline
             self.world.trace.append(Began(self.world.now, self.id, state, deadline, state.token))
-            state.onlookers.append(lambda: self._over(state))
+            state.end_callbacks.append(lambda: self._over(state))
         else:
             self._tell_deadline(state)
 

@@ -110,9 +110,9 @@ def make_spec(
 
 def _check_if_lost(if_lost: IfLost, allowed: tuple[IfLost, ...]) -> None:
     if if_lost not in allowed:
-        told = " or ".join(repr(each) for each in allowed)
+        detail = " or ".join(repr(each) for each in allowed)
         hint = "; cancelling the body needs asyncio: see holdfast.aio" if if_lost == "cancel" else ""
-        raise InvalidArgument(f"if_lost must be {told}; it is {if_lost!r}{hint}")
+        raise InvalidArgument(f"if_lost must be {detail}; it is {if_lost!r}{hint}")
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -227,14 +227,14 @@ def check_decorated(function: Callable[..., Any], wanted: Literal["plain", "asyn
         raise InvalidArgument(
             f"a lock decorates functions; this is {function!r}: write @client.lock('name') above one"
         )
-    told = getattr(function, "__qualname__", repr(function))
+    detail = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidArgument(
-            f"{told} is a generator: its body would run outside the lock; use 'with' inside it"
+            f"{detail} is a generator: its body would run outside the lock; use 'with' inside it"
         )
     if inspect.iscoroutinefunction(function) != (wanted == "async"):
         article = "an async" if wanted == "async" else "a plain"
-        raise InvalidArgument(f"{told} is not {article} function: use a lock of {instead}")
+        raise InvalidArgument(f"{detail} is not {article} function: use a lock of {instead}")
 
 
 def check_reason(reason: str) -> str:

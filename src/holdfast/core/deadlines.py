@@ -9,9 +9,9 @@ __all__ = [
     "DRIFT",
     "MARGIN_SECONDS",
     "RENEW_AFTER",
-    "connect_patience",
+    "connect_seconds_for",
+    "lease_deadline",
     "pause_seconds",
-    "relied_until",
 ]
 
 DRIFT: Final = 0.01
@@ -26,12 +26,12 @@ RENEW_AFTER: Final = 1 / 3
 """A lease is renewed when this part of its ttl has passed."""
 
 
-def relied_until(sent: float, ttl: float) -> float:
+def lease_deadline(sent: float, ttl: float) -> float:
     """The deadline of a lease: counted from before the request was sent, never from the reply."""
     return sent + ttl * (1.0 - DRIFT) - MARGIN_SECONDS
 
 
-def connect_patience(left: float | None) -> float | None:
+def connect_seconds_for(left: float | None) -> float | None:
     """How long a caller who has ``left`` seconds (None: any number) waits for a connection."""
     return None if left is None else max(left, CONNECT_SECONDS_MIN)
 

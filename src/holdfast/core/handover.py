@@ -95,9 +95,9 @@ def parse(text: str) -> Handover:
         if given.text() != text:
             raise InvalidArgument("it is not written as lease.export() writes it")
     except (ValueError, TypeError, RecursionError) as error:
-        told = f": {error}" if isinstance(error, InvalidArgument) else ""
+        detail = f": {error}" if isinstance(error, InvalidArgument) else ""
         raise InvalidArgument(
-            f"the exported lease is damaged{told}; pass the text that lease.export() returned, unchanged"
+            f"the exported lease is damaged{detail}; pass the text that lease.export() returned, unchanged"
         ) from None
     return given
 

@@ -50,8 +50,8 @@ class URL:
         known = sorted(known)
         for option in self.options:
             if option not in known:
-                told = f"it knows {', '.join(known)}" if known else "it has none"
-                raise InvalidArgument(f"{self.scheme}:// has no option {option!r}: {told}")
+                detail = f"it knows {', '.join(known)}" if known else "it has none"
+                raise InvalidArgument(f"{self.scheme}:// has no option {option!r}: {detail}")
 
 
 def parse_url(text: str) -> URL:

@@ -38,7 +38,7 @@ from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
 from ..protocols.client_state import EXITS, ClientState, LeaseState
 from ..protocols.keeper import deadline_loop, renewal_loop
-from ..protocols.reporting import Reports
+from ..protocols.reports import Reports
 from ..rules.requests import Handoff
 from ..runtime.clock import boottime
 from ..runtime.connect_timeout import connect_timeout
@@ -63,27 +63,27 @@ class AsyncioDriver:
         self._io_timeout = io_timeout
         self._max_waiters = max_waiters
         self.closed = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """All state that a fork must not inherit."""
         client = new_client_id()
         self.owner_prefix = owner_prefix()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._boxes: dict[str, LoopWakeup] = {}
-        self._bells: dict[TimerName, LoopWakeup] = {}
+        self._wakeups: dict[str, LoopWakeup] = {}
+        self._timer_wakeups: dict[TimerName, LoopWakeup] = {}
         self._tasks: dict[TimerName, asyncio.Task[None]] = {}
         self._callbacks: set[asyncio.Task[Any]] = set()
         new_nonce = attempt_names(client)
         engine = self._engine
-        self._falls = 0
+        self._failures = 0
         """So often one of the tasks has ended unexpectedly."""
         self.client_state = ClientState(
             client,
             self._io_timeout,
             engine.linger,
-            self._ring,
+            self._wake_timer,
             boottime,
             new_nonce,
             engine.session_bound,
@@ -91,8 +91,8 @@ class AsyncioDriver:
             exits=(*EXITS, asyncio.CancelledError),
         )
         self.client_state.max_waiters = self._max_waiters
-        hooks = AdapterContext(client, self.post, self.notify_all, self._io_timeout)
-        self.adapter = adapter = self._engine.asyncio(hooks)
+        context = AdapterContext(client, self.post, self.notify_all, self._io_timeout)
+        self.adapter = adapter = self._engine.asyncio(context)
         self._perform_at_once: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
@@ -107,7 +107,7 @@ class AsyncioDriver:
             Listen: self._listen,
             Wait: self._wait,
             Pause: lambda op: asyncio.sleep(op.seconds),
-            SleepUntil: lambda op: self._bells[op.timer].wait_until(op.until),
+            SleepUntil: lambda op: self._timer_wakeups[op.timer].wait_until(op.until),
         }
 
     @property
@@ -117,37 +117,39 @@ class AsyncioDriver:
 
     # --- running scripts ------------------------------------------------------------------------
 
-    async def run(self, script: ProtocolCoroutine[T]) -> T:
+    async def run(self, coroutine: ProtocolCoroutine[T]) -> T:
         """Run a script to its end. A cancellation is thrown into it; a second one hurries its cleaning up."""
         try:
             self.bind()
         except BaseException:
-            script.close()
+            coroutine.close()
             raise
-        return await self._run(script)
+        return await self._run(coroutine)
 
-    async def call(self, script: Callable[P, ProtocolCoroutine[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(
+        self, coroutine: Callable[P, ProtocolCoroutine[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """The same, with the script made only when it is run: the caller may be cancelled before that."""
         self.bind()
-        return await self._run(script(*args, **kwargs))
+        return await self._run(coroutine(*args, **kwargs))
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """The loop this client belongs to: the one it is first used in."""
         if self.closed:
-            raise records.closed()
+            raise records.closed_error()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
             self._thread = threading.get_ident()
-            self._bells = {"keeper": LoopWakeup(loop), "timer": LoopWakeup(loop)}
+            self._timer_wakeups = {"keeper": LoopWakeup(loop), "timer": LoopWakeup(loop)}
         elif self._loop is not loop:
             raise InvalidArgument(
                 "this client belongs to another event loop: connect once in each loop (holdfast.aio.connect)"
             )
         return loop
 
-    async def _run(self, script: ProtocolCoroutine[T]) -> T:
-        adapter, send = self.adapter, script.send
+    async def _run(self, coroutine: ProtocolCoroutine[T]) -> T:
+        adapter, send = self.adapter, coroutine.send
         trouble: BaseException | None = None
         cancelled = False
         reply: Any = None
@@ -159,7 +161,7 @@ class AsyncioDriver:
                 else:
                     error, trouble = trouble, None
                     try:
-                        op = script.throw(error)
+                        op = coroutine.throw(error)
                     finally:
                         del error  # else this frame and its traceback keep each other alive
             except StopIteration as end:
@@ -184,56 +186,56 @@ class AsyncioDriver:
                 trouble = failure
 
     async def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = box = LoopWakeup(asyncio.get_running_loop())
+        self._wakeups[op.nonce] = wakeup = LoopWakeup(asyncio.get_running_loop())
         if op.name is not None:
             await self.adapter.listen(op.name)
-            box.name = op.name
+            wakeup.name = op.name
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
-        box = self._boxes.pop(op.nonce, None)
-        self.adapter.unlisten(op.nonce, None if box is None else box.name)
+        wakeup = self._wakeups.pop(op.nonce, None)
+        self.adapter.unlisten(op.nonce, None if wakeup is None else wakeup.name)
 
     async def _wait(self, op: Wait) -> Handoff | bool:
-        box = self._boxes[op.nonce]
+        wakeup = self._wakeups[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
-        woken = await box.wait_until(op.until)
-        handed = box.fetch()
-        if handed is None:
+        woken = await wakeup.wait_until(op.until)
+        handoff = wakeup.fetch()
+        if handoff is None:
             return woken
         self._unlisten(op)
-        return handed
+        return handoff
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str, handed: Handoff | None = None) -> None:
+    def post(self, nonce: str, handoff: Handoff | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
-        self._in_loop(self._post, nonce, handed)
+        self._in_loop(self._post, nonce, handoff)
 
-    def _post(self, nonce: str, handed: Handoff | None) -> None:
-        box = self._boxes.get(nonce)
-        if box is not None:
-            box.post(handed)
+    def _post(self, nonce: str, handoff: Handoff | None) -> None:
+        wakeup = self._wakeups.get(nonce)
+        if wakeup is not None:
+            wakeup.post(handoff)
         else:
             self.client_state.wake_background(nonce)
 
     def notify_all(self) -> None:
         """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
-        self._in_loop(self._post_all)
+        self._in_loop(self._notify_all)
 
-    def _post_all(self) -> None:
-        for box in list(self._boxes.values()):
-            box.post()
+    def _notify_all(self) -> None:
+        for wakeup in list(self._wakeups.values()):
+            wakeup.post()
         for nonce in list(self.client_state.leases):
             self.client_state.wake_background(nonce)
 
-    def _ring(self, bell: TimerName) -> None:
-        self._in_loop(self._ring_here, bell)
+    def _wake_timer(self, timer: TimerName) -> None:
+        self._in_loop(self._wake_timer_here, timer)
 
-    def _ring_here(self, bell: TimerName) -> None:
-        self._bells[bell].post()
-        if bell not in self._tasks and not self.closed and self._loop is not None:
-            self._tasks[bell] = self._loop.create_task(self._serve(bell), name=f"holdfast-{bell}")
+    def _wake_timer_here(self, timer: TimerName) -> None:
+        self._timer_wakeups[timer].post()
+        if timer not in self._tasks and not self.closed and self._loop is not None:
+            self._tasks[timer] = self._loop.create_task(self._run_timer(timer), name=f"holdfast-{timer}")
 
     def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Boxes belong to the loop: from another thread, or from nowhere, go through it."""
@@ -245,40 +247,40 @@ class AsyncioDriver:
             except RuntimeError:
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 
-    async def _serve(self, bell: TimerName) -> None:
+    async def _run_timer(self, timer: TimerName) -> None:
         try:
-            await self._hear_of_losses()
-            await self._run((renewal_loop if bell == "keeper" else deadline_loop)(self.client_state))
+            await self._listen_for_losses()
+            await self._run((renewal_loop if timer == "keeper" else deadline_loop)(self.client_state))
         except BaseException as error:
             if not self.closed:
-                self._fell(bell, error)
+                self._restart_later(timer, error)
             if isinstance(error, self.client_state.exits):
                 raise
 
-    def _fell(self, bell: TimerName, error: BaseException) -> None:
+    def _restart_later(self, timer: TimerName, error: BaseException) -> None:
         """A task ended though nobody asked it to: another takes its place, and until then none acquires."""
-        self.client_state.stopped(bell)
+        self.client_state.mark_stopped(timer)
         if not isinstance(error, asyncio.CancelledError):
-            told = f"running the {bell} task of a client, which is started again"
-            self.client_state.reports.unexpected(told, error)
+            detail = f"running the {timer} task of a client, which is started again"
+            self.client_state.reports.unexpected(detail, error)
         elif self.client_state.leases:
-            log.warning("holdfast: the %s task of a client was cancelled by others: started again", bell)
-        self._tasks.pop(bell, None)
+            log.warning("holdfast: the %s task of a client was cancelled by others: started again", timer)
+        self._tasks.pop(timer, None)
         if self._loop is not None:
-            self._loop.call_later(max(pause_seconds(self._falls), RESTART_SECONDS), self._restart, bell)
-        self._falls += 1
+            self._loop.call_later(max(pause_seconds(self._failures), RESTART_SECONDS), self._restart, timer)
+        self._failures += 1
 
-    def _restart(self, bell: TimerName) -> None:
+    def _restart(self, timer: TimerName) -> None:
         """Not where there is nothing to do: then it begins when it is needed. The loop may be ending."""
         client_state = self.client_state
-        if bell in client_state.halted and not (
-            client_state.leases or client_state.waiting or client_state.jobs
+        if timer in client_state.stopped_timers and not (
+            client_state.leases or client_state.waiting or client_state.cleanup_tasks
         ):
-            client_state.runs(bell)
-        elif bell in client_state.halted and not self.closed:
-            self._ring_here(bell)
+            client_state.mark_running(timer)
+        elif timer in client_state.stopped_timers and not self.closed:
+            self._wake_timer_here(timer)
 
-    async def _hear_of_losses(self) -> None:
+    async def _listen_for_losses(self) -> None:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
         try:
             await self.adapter.listen(None)
@@ -289,9 +291,9 @@ class AsyncioDriver:
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss, each listener in a turn of the loop of its own."""
-        state.tell_onlookers()
+        state.call_end_callbacks()
         loop = asyncio.get_running_loop()
-        for listener in state.fire():
+        for listener in state.take_loss_callbacks():
             loop.call_soon(self._call, listener)
 
     def _call(self, listener: Callable[[], object]) -> None:
@@ -332,7 +334,7 @@ class AsyncioDriver:
         """This is the child: it owns nothing, and begins anew when it is first used."""
         self.client_state.forked()
         self.adapter.forked()
-        self._begin()
+        self._reset()
 
 
 class LossCancellation:

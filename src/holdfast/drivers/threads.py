@@ -35,8 +35,8 @@ from ..errors import EngineUnavailable
 from ..protocols import records, uncontended
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.keeper import deadline_loop, renewal_loop
-from ..protocols.locks import HasState, LockCore, Who
-from ..protocols.reporting import Reports
+from ..protocols.locks import Caller, HasState, LockCore
+from ..protocols.reports import Reports
 from ..rules.requests import Handoff, Reply, Request
 from ..runtime.clock import boottime
 from ..runtime.connect_timeout import connect_timeout
@@ -61,19 +61,22 @@ class ThreadsDriver:
         self._io_timeout = io_timeout
         self._max_waiters = max_waiters
         self.closed = False
-        self.running_loop: Callable[[], object] = self._look_for_loop
+        self.running_loop: Callable[[], object] = self._find_running_loop
         """The event loop that runs in this thread, if one does: blocking would stop everything else there."""
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """All state that a fork must not inherit."""
         client = new_client_id()
         self.owner_prefix = owner_prefix()
-        self._boxes: dict[str, ThreadWakeup] = {}
-        self._bells: dict[TimerName, ThreadWakeup] = {"keeper": ThreadWakeup(), "timer": ThreadWakeup()}
+        self._wakeups: dict[str, ThreadWakeup] = {}
+        self._timer_wakeups: dict[TimerName, ThreadWakeup] = {
+            "keeper": ThreadWakeup(),
+            "timer": ThreadWakeup(),
+        }
         self._threads: dict[TimerName, threading.Thread] = {}
         self._starting = threading.Lock()
-        self._falls = 0
+        self._failures = 0
         """So often one of the threads has ended unexpectedly."""
         new_nonce = attempt_names(client)
         engine = self._engine
@@ -81,15 +84,15 @@ class ThreadsDriver:
             client,
             self._io_timeout,
             engine.linger,
-            self._ring,
+            self._wake_timer,
             boottime,
             new_nonce,
             engine.session_bound,
             reports=Reports(engine.url),
         )
         self.client_state.max_waiters = self._max_waiters
-        hooks = AdapterContext(client, self.post, self.notify_all, self._io_timeout, self._is_keeper)
-        self.adapter = adapter = self._engine.threads(hooks)
+        context = AdapterContext(client, self.post, self.notify_all, self._io_timeout, self._is_keeper)
+        self.adapter = adapter = self._engine.threads(context)
         self._perform: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
@@ -101,7 +104,7 @@ class ThreadsDriver:
             Wait: self._wait,
             Notify: lambda op: self.post(op.nonce),
             Pause: lambda op: time.sleep(op.seconds),
-            SleepUntil: lambda op: self._bells[op.timer].wait_until(op.until),
+            SleepUntil: lambda op: self._timer_wakeups[op.timer].wait_until(op.until),
             Signal: lambda op: self.signal(op.lease),
         }
 
@@ -112,7 +115,7 @@ class ThreadsDriver:
 
     # --- running scripts ------------------------------------------------------------------------
 
-    def _look_for_loop(self) -> object:
+    def _find_running_loop(self) -> object:
         """``running_loop`` until somebody imports asyncio: where nobody did there is none."""
         asyncio = sys.modules.get("asyncio")
         if asyncio is None or not hasattr(asyncio, "_get_running_loop"):
@@ -120,16 +123,16 @@ class ThreadsDriver:
         self.running_loop = asyncio._get_running_loop
         return self.running_loop()
 
-    def warned(self) -> None:
+    def mark_loop_warned(self) -> None:
         """The caller was told that it blocks an event loop: once is enough."""
         self.running_loop = lambda: None
 
-    def run(self, script: ProtocolCoroutine[T], even_if_closed: bool = False) -> T:
+    def run(self, coroutine: ProtocolCoroutine[T], even_if_closed: bool = False) -> T:
         """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
         if self.closed and not even_if_closed:
-            script.close()
-            raise records.closed()
-        perform, adapter, send = self._perform, self.adapter, script.send
+            coroutine.close()
+            raise records.closed_error()
+        perform, adapter, send = self._perform, self.adapter, coroutine.send
         trouble: BaseException | None = None
         reply: Any = None
         while True:
@@ -141,7 +144,7 @@ class ThreadsDriver:
                     else:
                         error, trouble = trouble, None
                         try:
-                            op = script.throw(error)
+                            op = coroutine.throw(error)
                         finally:
                             del error  # else this frame and its traceback keep each other alive
                     try:
@@ -157,7 +160,7 @@ class ThreadsDriver:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
             except BaseException as stray:
-                if script.cr_frame is None:  # type: ignore[attr-defined]  # ended with this very error
+                if coroutine.cr_frame is None:  # type: ignore[attr-defined]  # ended with this very error
                     raise
                 trouble = stray  # came between two operations: an interrupt in this very frame
 
@@ -168,109 +171,111 @@ class ThreadsDriver:
 
     # --- locks ------------------------------------------------------------------------------------
 
-    def acquire(self, core: LockCore[L], who: Who, owner: str, timeout: float | None) -> L | None:
+    def acquire(self, core: LockCore[L], caller: Caller, owner: str, timeout: float | None) -> L | None:
         """``acquire()``: a lease, or None if it was not granted in time."""
-        return uncontended.acquire(self, core, who, owner, timeout)
+        return uncontended.acquire(self, core, caller, owner, timeout)
 
-    def enter(self, core: LockCore[L], who: Who, owner: str) -> L:
+    def enter(self, core: LockCore[L], caller: Caller, owner: str) -> L:
         """``with``: a lease, or LockTimeout."""
-        lease = uncontended.acquire(self, core, who, owner, core.spec.timeout, entered=True)
+        lease = uncontended.acquire(self, core, caller, owner, core.spec.timeout, entered=True)
         assert lease is not None  # noqa: S101 - else it raised LockTimeout
         return lease
 
-    def release(self, core: LockCore[L], who: Who) -> None:
+    def release(self, core: LockCore[L], caller: Caller) -> None:
         """``release()``."""
-        uncontended.give_back(self, core, who)
+        uncontended.release(self, core, caller)
 
-    def leave(self, core: LockCore[L], who: Who, error: BaseException | None) -> None:
+    def leave(self, core: LockCore[L], caller: Caller, error: BaseException | None) -> None:
         """The end of ``with``, whose body ended with ``error``."""
-        uncontended.give_back(self, core, who, entered=True, error=error)
+        uncontended.release(self, core, caller, entered=True, error=error)
 
     # --- what a script awaits ---------------------------------------------------------------------
 
     def _listen(self, op: Listen) -> None:
-        self._boxes[op.nonce] = box = ThreadWakeup()
+        self._wakeups[op.nonce] = wakeup = ThreadWakeup()
         if op.name is not None:
             self.adapter.listen(op.name)
-            box.name, box.notification_reader = op.name, self.adapter.notification_reader
+            wakeup.name, wakeup.notification_reader = op.name, self.adapter.notification_reader
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
-        box = self._boxes.pop(op.nonce, None)
-        self.adapter.unlisten(op.nonce, None if box is None else box.name)
+        wakeup = self._wakeups.pop(op.nonce, None)
+        self.adapter.unlisten(op.nonce, None if wakeup is None else wakeup.name)
 
     def _wait(self, op: Wait) -> Handoff | bool:
-        box = self._boxes[op.nonce]
+        wakeup = self._wakeups[op.nonce]
         if op.blockers:
             self.adapter.watch_clients(op.nonce, op.blockers)
-        woken = box.wait_until(op.until)
-        handed = box.fetch()
-        if handed is None:
+        woken = wakeup.wait_until(op.until)
+        handoff = wakeup.fetch()
+        if handoff is None:
             return woken
         self._unlisten(op)
-        return handed
+        return handoff
 
     # --- wake-ups -------------------------------------------------------------------------------
 
-    def post(self, nonce: str, handed: Handoff | None = None) -> None:
+    def post(self, nonce: str, handoff: Handoff | None = None) -> None:
         """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
-        box = self._boxes.get(nonce)
-        if box is not None:
-            box.post(handed)
+        wakeup = self._wakeups.get(nonce)
+        if wakeup is not None:
+            wakeup.post(handoff)
         else:
             self.client_state.wake_background(nonce)
 
     def notify_all(self) -> None:
         """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
-        for box in list(self._boxes.values()):
-            box.post()
+        for wakeup in list(self._wakeups.values()):
+            wakeup.post()
         for nonce in list(self.client_state.leases):
             self.client_state.wake_background(nonce)
 
-    def _ring(self, bell: TimerName) -> None:
-        self._bells[bell].post()
-        if bell not in self._threads and not self.closed:
-            self._start(bell)
+    def _wake_timer(self, timer: TimerName) -> None:
+        self._timer_wakeups[timer].post()
+        if timer not in self._threads and not self.closed:
+            self._start_timer(timer)
 
-    def _start(self, bell: TimerName) -> None:
+    def _start_timer(self, timer: TimerName) -> None:
         with self._starting:
-            if bell in self._threads:
+            if timer in self._threads:
                 return
             thread = threading.Thread(
-                target=self._serve, args=(bell, self.client_state), name=f"holdfast-{bell}", daemon=True
+                target=self._run_timer, args=(timer, self.client_state), name=f"holdfast-{timer}", daemon=True
             )
-            self._threads[bell] = thread
+            self._threads[timer] = thread
         try:
             thread.start()
         except RuntimeError as error:  # there can be no more threads
-            self._threads.pop(bell, None)
-            self.client_state.stopped(bell)
-            self.client_state.reports.unexpected(f"starting the {bell} thread of a client", error)
+            self._threads.pop(timer, None)
+            self.client_state.mark_stopped(timer)
+            self.client_state.reports.unexpected(f"starting the {timer} thread of a client", error)
             return
-        self._hear_of_losses()
+        self._listen_for_losses()
 
     def _is_keeper(self) -> bool:
         return threading.current_thread() is self._threads.get("keeper")
 
-    def _serve(self, bell: TimerName, client_state: ClientState) -> None:
+    def _run_timer(self, timer: TimerName, client_state: ClientState) -> None:
         try:
-            self.run((renewal_loop if bell == "keeper" else deadline_loop)(client_state), even_if_closed=True)
+            self.run(
+                (renewal_loop if timer == "keeper" else deadline_loop)(client_state), even_if_closed=True
+            )
         except BaseException as error:  # noqa: BLE001 - whatever it is, what is held needs this thread
             if not client_state.closing:
-                self._fell(bell, client_state, error)
+                self._restart_later(timer, client_state, error)
 
-    def _fell(self, bell: TimerName, client_state: ClientState, error: BaseException) -> None:
+    def _restart_later(self, timer: TimerName, client_state: ClientState, error: BaseException) -> None:
         """A thread ended though nobody asked it to: another takes its place, and until then none acquires."""
-        client_state.stopped(bell)
+        client_state.mark_stopped(timer)
         client_state.reports.unexpected(
-            f"running the {bell} thread of a client, which is started again", error
+            f"running the {timer} thread of a client, which is started again", error
         )
-        self._bells[bell].wait(pause_seconds(self._falls))
-        self._falls += 1
-        self._threads.pop(bell, None)
+        self._timer_wakeups[timer].wait(pause_seconds(self._failures))
+        self._failures += 1
+        self._threads.pop(timer, None)
         if not self.closed:
-            self._start(bell)
+            self._start_timer(timer)
 
-    def _hear_of_losses(self) -> None:
+    def _listen_for_losses(self) -> None:
         """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
         try:
             self.adapter.listen(None)
@@ -281,14 +286,14 @@ class ThreadsDriver:
 
     def signal(self, state: LeaseState) -> None:
         """Tell of a loss: on a thread of its own, for a user's callback may take its time."""
-        state.tell_onlookers()
-        listeners = state.fire()
+        state.call_end_callbacks()
+        listeners = state.take_loss_callbacks()
         if listeners:
             thread = threading.Thread(target=_call_all, args=(listeners,), name="holdfast-loss", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                state.listeners[:0] = listeners  # there can be no more threads: it is tried again
+                state.loss_callbacks[:0] = listeners  # there can be no more threads: it is tried again
                 raise
 
     # --- the end --------------------------------------------------------------------------------
@@ -306,8 +311,8 @@ class ThreadsDriver:
     def stop(self) -> None:
         self.closed = True
         self.client_state.closing = True
-        for bell in self._bells.values():
-            bell.post()
+        for timer in self._timer_wakeups.values():
+            timer.post()
         for thread in list(self._threads.values()):
             join_thread(thread, CLOSE_SECONDS)
         self.adapter.close()
@@ -316,7 +321,7 @@ class ThreadsDriver:
         """This is the child: it owns nothing, and begins anew when it is first used."""
         self.client_state.forked()
         self.adapter.forked()
-        self._begin()
+        self._reset()
 
 
 def _call_all(listeners: list[Callable[[], object]]) -> None:

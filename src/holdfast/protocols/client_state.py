@@ -21,7 +21,7 @@ from ..errors import EngineUnavailable, LockLost, LossReason
 from ..model import Kind, Mode
 from ..rules.record import REFRESH_SECONDS
 from ..rules.requests import Request
-from .reporting import Reports
+from .reports import Reports
 
 __all__ = ["EXITS", "CleanupTask", "ClientState", "Hold", "LeaseState", "WaitRegistration"]
 
@@ -41,7 +41,7 @@ WARN_AHEAD: Final = 1 / 3
 
 EXITS: Final[tuple[type[BaseException], ...]] = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
-LOSS_TOLD: Final[Mapping[str, str]] = {
+LOSS_MESSAGES: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
     "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
     "stolen": "somebody else holds it now",
@@ -57,29 +57,29 @@ class LeaseState:
 
     __slots__ = (
         "__weakref__",
-        "asked",
         "deadline",
+        "end_callbacks",
         "ended",
         "ended_by",
-        "fired",
         "grace",
+        "has_fired",
         "held_until",
+        "is_loss_reported",
+        "is_releasing",
         "kind",
-        "leaving",
-        "listeners",
+        "loss_callbacks",
         "metadata",
         "mode",
         "name",
         "nonce",
         "note",
-        "onlookers",
         "owner",
         "peers",
         "reason",
         "release_outcome_unknown",
         "renew_at",
+        "renewal_in_flight",
         "renews",
-        "signalled",
         "successor",
         "token",
         "trouble",
@@ -124,25 +124,25 @@ class LeaseState:
         """How it ended on purpose: released, downgraded, exported, forked."""
         self.ended_by: weakref.ref[Any] | None = None
         """The thread or task that released the lease itself, where that is known."""
-        self.leaving = False
+        self.is_releasing = False
         """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
         self.release_outcome_unknown = False
         """An earlier release may have reached the engine: that the next finds it gone is no loss."""
         self.successor: LeaseState | None = None
         self.trouble = ""
         """Why the last renewal did not get through, and on which engine; empty: it did."""
-        self.asked: tuple[float, str] | None = None
+        self.renewal_in_flight: tuple[float, str] | None = None
         """A renewal is under way: since when, on which engine."""
         self.uncertain = False
         """A request of this attempt may still be under way somewhere."""
-        self.signalled = False
-        self.fired = False
-        self.listeners: list[Callable[[], object]] = []
+        self.is_loss_reported = False
+        self.has_fired = False
+        self.loss_callbacks: list[Callable[[], object]] = []
         """To be told of the loss, apart from everything else: a user's own callbacks."""
-        self.onlookers: list[Callable[[], None]] = []
+        self.end_callbacks: list[Callable[[], None]] = []
         """To be told of the loss or of the end, at once: must not block."""
 
-    def begin(self, token: int, later: float) -> None:
+    def complete(self, token: int, later: float) -> None:
         """It was expected, and is granted now; so much later than was reckoned with."""
         self.token = token
         self.renew_at += later
@@ -151,7 +151,7 @@ class LeaseState:
     def __repr__(self) -> str:
         return f"<LeaseState {self.name!r} token={self.token} ended={self.ended} reason={self.reason}>"
 
-    def extended(self, deadline: float, now: float) -> None:
+    def extend(self, deadline: float, now: float) -> None:
         """A renewal succeeded. It never revives: whoever saw the loss was right."""
         if self.held_until is not None and deadline > self.held_until:
             deadline = self.held_until
@@ -161,20 +161,20 @@ class LeaseState:
     def loss(self, now: float) -> LossReason | None:
         """Why it can no longer be relied on; None: it can. Final once told."""
         if self.reason is None and now >= self.deadline and self.ended is None:
-            self.lose(*self._why_late(now))
+            self.mark_lost(*self._expiry_reason(now))
         return self.reason
 
-    def lose(self, reason: LossReason, note: str = "") -> None:
+    def mark_lost(self, reason: LossReason, note: str = "") -> None:
         if self.reason is None:
             self.note = note
             self.reason = reason
 
-    def _why_late(self, now: float) -> tuple[LossReason, str]:
+    def _expiry_reason(self, now: float) -> tuple[LossReason, str]:
         if self.held_until is not None and self.deadline > self.held_until - ROUNDING_SECONDS:
             return "max_hold", ""
         if self.trouble:
             return "unreachable", self.trouble
-        asked = self.asked
+        asked = self.renewal_in_flight
         if asked is not None and now - self.signal_at < LATE_SECONDS and self.is_unanswered(self.signal_at):
             sent, engine = asked
             return "unreachable", f"{engine} has not answered for {now - sent:.1f} s"
@@ -185,11 +185,11 @@ class LeaseState:
 
         One that was sent later, by a process that has just woken up, says nothing about the engine.
         """
-        return self.asked is not None and now - self.asked[0] >= self.ttl * UNANSWERED
+        return self.renewal_in_flight is not None and now - self.renewal_in_flight[0] >= self.ttl * UNANSWERED
 
-    def foresee_loss(self, now: float) -> None:
+    def mark_expiring(self, now: float) -> None:
         """The deadline is so near that its holder must be told: from here on it is lost."""
-        self.lose(*self._why_late(now))
+        self.mark_lost(*self._expiry_reason(now))
 
     def remaining(self, now: float) -> float:
         if self.ended is not None or self.reason in ("stolen", "broken", "forked"):
@@ -207,29 +207,29 @@ class LeaseState:
 
     def lost_error(self) -> LockLost:
         reason: LossReason = self.reason or "expired"
-        told = LOSS_TOLD["ended" if reason == "expired" and not self.renews else reason]
-        told += f" ({printable(self.note)})" if self.note else ""
-        error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {told}")
+        detail = LOSS_MESSAGES["ended" if reason == "expired" and not self.renews else reason]
+        detail += f" ({printable(self.note)})" if self.note else ""
+        error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {detail}")
         error.name, error.token, error.reason = self.name, self.token, reason
         return error
 
     def end(self, how: str) -> None:
         """It ended on purpose."""
         self.ended = how
-        if self.onlookers:
-            self.tell_onlookers()
+        if self.end_callbacks:
+            self.call_end_callbacks()
 
-    def tell_onlookers(self) -> None:
-        for tell in list(self.onlookers):
+    def call_end_callbacks(self) -> None:
+        for tell in list(self.end_callbacks):
             tell()
 
-    def fire(self) -> list[Callable[[], object]]:
+    def take_loss_callbacks(self) -> list[Callable[[], object]]:
         """Those to be told now; each is handed out once, however often and from wherever this is called."""
-        self.fired = True
+        self.has_fired = True
         due = []
-        while self.listeners:
+        while self.loss_callbacks:
             try:
-                due.append(self.listeners.pop(0))
+                due.append(self.loss_callbacks.pop(0))
             except IndexError:
                 break
         return due
@@ -255,7 +255,7 @@ class CleanupTask:
     give_up_at: float
     due_at: float = 0.0
     attempts: int = 0
-    surprises: int = 0
+    unexpected_errors: int = 0
     """So often it ended with an error that nobody expected."""
 
 
@@ -276,7 +276,7 @@ class ClientState:
     io_timeout: float
     linger: float
     """How long a copy of a request can be under way; 0 where requests cannot be delayed."""
-    ring: Callable[[TimerName], None]
+    wake_timer: Callable[[TimerName], None]
     now: Callable[[], float]
     """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
     new_nonce: Callable[[], str]
@@ -287,13 +287,13 @@ class ClientState:
     """So many may wait for one name, of all clients; one more is turned away."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, WaitRegistration] = field(default_factory=dict)
-    jobs: deque[CleanupTask] = field(default_factory=deque)
-    setbacks: int = 0
+    cleanup_tasks: deque[CleanupTask] = field(default_factory=deque)
+    cleanup_failures: int = 0
     """So many of them have failed since one was done."""
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
     """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
     so that a new one in its place never passes for it."""
-    sides: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
+    rwlock_holds: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
     """Reader/writer locks by name and holder, likewise."""
     contended: dict[str, None] = field(default_factory=dict)
     """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
@@ -310,28 +310,28 @@ class ClientState:
     reports: Reports = field(default_factory=Reports)
     exits: tuple[type[BaseException], ...] = EXITS
     """What ends the keeper and the timer; any other error does not."""
-    halted: set[TimerName] = field(default_factory=set)
+    stopped_timers: set[TimerName] = field(default_factory=set)
     """The keeper or the timer ended unexpectedly and does not run again yet: nothing new is granted."""
 
-    def check_kept(self) -> None:
+    def check_timers_run(self) -> None:
         """Nothing is granted that nobody would renew, or of whose loss nobody would tell."""
-        if self.halted:
-            for bell in list(self.halted):
-                self.ring(bell)
+        if self.stopped_timers:
+            for timer in list(self.stopped_timers):
+                self.wake_timer(timer)
             raise EngineUnavailable(
                 f"the background work of this client on {self.reports.engine} stopped unexpectedly and is "
                 "being started again, so nothing is acquired: try again in a moment, the log says why"
             )
 
-    def runs(self, bell: TimerName) -> None:
+    def mark_running(self, timer: TimerName) -> None:
         """The keeper or the timer has been round once."""
-        if self.halted:
-            self.halted.discard(bell)
+        if self.stopped_timers:
+            self.stopped_timers.discard(timer)
 
-    def stopped(self, bell: TimerName) -> None:
+    def mark_stopped(self, timer: TimerName) -> None:
         """It ended, though nobody asked it to: until it runs again, whatever comes rings."""
-        self.halted.add(bell)
-        if bell == "keeper":
+        self.stopped_timers.add(timer)
+        if timer == "keeper":
             self.keeper_wakes_at = inf
         else:
             self.timer_wakes_at = inf
@@ -343,12 +343,12 @@ class ClientState:
         if state.renews and due < self.keeper_wakes_at:
             if due < self.keeper_horizon:
                 self.keeper_horizon = due
-            self.ring("keeper")
+            self.wake_timer("keeper")
         due = state.warn_at
         if due < self.timer_wakes_at:
             if due < self.timer_horizon:
                 self.timer_horizon = due
-            self.ring("timer")
+            self.wake_timer("timer")
 
     def drop(self, state: LeaseState) -> None:
         self.leases.pop(state.nonce, None)
@@ -361,26 +361,26 @@ class ClientState:
     def wait(self, nonce: str, name: str, now: float) -> None:
         self.waiting[nonce] = WaitRegistration(name, now + REFRESH_SECONDS)
         if now + REFRESH_SECONDS < self.keeper_wakes_at:
-            self.ring("keeper")
+            self.wake_timer("keeper")
 
-    def keep_place(self, nonce: str, seconds: float) -> None:
+    def refresh_every(self, nonce: str, seconds: float) -> None:
         """Say so often that it still waits; the engine would forget it sooner than usual."""
         waiting = self.waiting.get(nonce)
         if waiting is not None and seconds < waiting.refresh_in:
             waiting.refresh_at -= waiting.refresh_in - seconds
             waiting.refresh_in = seconds
-            self.ring("keeper")
+            self.wake_timer("keeper")
 
     def mark_contended(self, name: str) -> None:
         if len(self.contended) >= CONTENDED_NAMES_MAX:
             self.contended.clear()
         self.contended[name] = None
 
-    def hand_over(self, job: CleanupTask) -> None:
+    def queue_cleanup(self, task: CleanupTask) -> None:
         if self.session_bound:
-            job.give_up_at = inf
-        self.jobs.append(job)
-        self.ring("keeper")
+            task.give_up_at = inf
+        self.cleanup_tasks.append(task)
+        self.wake_timer("keeper")
 
     def wake_background(self, nonce: str) -> bool:
         """Something happened to a lease of ours: let the keeper look at once."""
@@ -388,19 +388,19 @@ class ClientState:
         if state is None:
             return False
         state.renew_at = 0.0
-        self.ring("keeper")
+        self.wake_timer("keeper")
         return True
 
     def forked(self) -> None:
         """This is the child of a fork: it owns nothing of what its parent holds."""
         for state in list(self.leases.values()):
-            state.lose("forked")
+            state.mark_lost("forked")
             state.ended = "forked"
-            state.listeners.clear()
-            state.onlookers.clear()
+            state.loss_callbacks.clear()
+            state.end_callbacks.clear()
         self.leases.clear()
         self.waiting.clear()
-        self.jobs.clear()
+        self.cleanup_tasks.clear()
         self.holds.clear()
-        self.sides.clear()
+        self.rwlock_holds.clear()
         self.keeper_wakes_at = self.timer_wakes_at = inf

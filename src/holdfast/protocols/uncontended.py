@@ -15,9 +15,9 @@ from ..core.effects import ProtocolCoroutine, TransientError
 from ..errors import HoldfastError, NotHeld
 from ..rules.requests import Done, Granted, Reply, Request
 from . import locks, records
-from .locks import Entry, HasState, LockCore, Who
+from .locks import Caller, Entry, HasState, LockCore
 
-__all__ = ["acquire", "give_back"]
+__all__ = ["acquire", "release"]
 
 T = TypeVar("T")
 L = TypeVar("L", bound=HasState)
@@ -41,23 +41,23 @@ class BlockingDriver(Protocol):
         """``adapter.apply``, with less time than ``io_timeout`` to connect."""
         ...
 
-    def run(self, script: ProtocolCoroutine[T], even_if_closed: bool = False) -> T: ...
+    def run(self, coroutine: ProtocolCoroutine[T], even_if_closed: bool = False) -> T: ...
 
 
 def acquire(
     driver: BlockingDriver,
     core: LockCore[L],
-    who: Who,
+    caller: Caller,
     owner: str,
     timeout: float | None,
     entered: bool = False,
 ) -> L | None:
     """``locks.acquire``, for a lock that is most likely free."""
     client_state, spec = core.client_state, core.spec
-    if driver.closed or core.reentrant or client_state.halted:
-        return driver.run(locks.acquire(core, who, owner, timeout, entered))
+    if driver.closed or core.reentrant or client_state.stopped_timers:
+        return driver.run(locks.acquire(core, caller, owner, timeout, entered))
     if core.may_deadlock:
-        core.refuse_deadlock(who, timeout)
+        core.refuse_deadlock(caller, timeout)
     nonce = client_state.new_nonce()
     attempt: records.Attempt | None = None
     try:
@@ -73,66 +73,68 @@ def acquire(
             except TransientError as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
-                outcome = state = records.granted(client_state, spec, nonce, owner, outcome, sent)
-                if client_state.halted:
-                    client_state.check_kept()
+                outcome = state = records.keep_grant(client_state, spec, nonce, owner, outcome, sent)
+                if client_state.stopped_timers:
+                    client_state.check_timers_run()
                 if records.is_in_time(client_state, state):
                     lease = core.wrap(state)
-                    core.enter(who, lease, entered)
+                    core.enter(caller, lease, entered)
                     # As in the coroutine, nothing is called from here to the caller's next instruction.
                     return lease
         attempt = records.Attempt(client_state, spec, owner, nonce)
-        begun = locks.Begun(attempt, sent, outcome)
-        return driver.run(locks.acquire(core, who, owner, timeout, entered, begun), even_if_closed=True)
+        begun = locks.StartedAcquire(attempt, sent, outcome)
+        return driver.run(locks.acquire(core, caller, owner, timeout, entered, begun), even_if_closed=True)
     except BaseException as error:
         if (attempt is None or not attempt.is_under_way) and not records.never_sent(error):
-            driver.run(locks.interrupted(core, owner, nonce), even_if_closed=True)
+            driver.run(locks.withdraw_interrupted(core, owner, nonce), even_if_closed=True)
         raise
 
 
-def give_back(
+def release(
     driver: BlockingDriver,
     core: LockCore[L],
-    who: Who,
+    caller: Caller,
     entered: bool = False,
     error: BaseException | None = None,
 ) -> None:
     """``locks.release``; with ``entered``, ``locks.leave``: ``with`` ends, and its body raised ``error``."""
     if driver.closed or (entered and core.reentrant):
-        driver.run(locks.leave(core, who, error) if entered else locks.release(core, who))
+        driver.run(locks.leave(core, caller, error) if entered else locks.release(core, caller))
         return
     mine: list[Entry[L]] = []
     try:
-        leaving: locks.Leaving[L] | None = None
+        leaving: locks.StartedRelease[L] | None = None
         try:
-            entry = core.claim(who, mine, entered)
+            entry = core.claim(caller, mine, entered)
         except NotHeld:
             pass  # the coroutine words the error
         else:
             if not entered:
-                core.spend(entry, who)
+                core.mark_released(entry, caller)
             if not core.leave(entry):
-                if entry.spent is not None and entry.spent() is not entry.who():
-                    raise locks.not_held(entry.lease._state)
+                if entry.released_by is not None and entry.released_by() is not entry.caller():
+                    raise locks.not_held_error(entry.lease._state)
                 return
             state = entry.lease._state
             outcome: Reply | Exception | None = None
             if state.ended is None and state.loss(core.client_state.now()) is None:
                 try:
-                    outcome = driver.adapter.apply(state.name, records.releasing(core.client_state, state))
+                    outcome = driver.adapter.apply(
+                        state.name, records.release_request(core.client_state, state)
+                    )
                     if outcome.__class__ is Done:
-                        records.released(core.client_state, state)
+                        records.mark_released(core.client_state, state)
                         return
                 except (TransientError, HoldfastError) as trouble:
                     outcome = trouble
-            leaving = locks.Leaving(mine, entry, outcome)
+            leaving = locks.StartedRelease(mine, entry, outcome)
         if entered:
-            driver.run(locks.leave(core, who, error, leaving), even_if_closed=True)
+            driver.run(locks.leave(core, caller, error, leaving), even_if_closed=True)
         else:
-            driver.run(locks.release(core, who, leaving), even_if_closed=True)
+            driver.run(locks.release(core, caller, leaving), even_if_closed=True)
     except BaseException:
         if mine:
-            driver.run(locks.finish_leaving(core, mine), even_if_closed=True)
+            driver.run(locks.finish_release(core, mine), even_if_closed=True)
         raise
     finally:
         mine.clear()

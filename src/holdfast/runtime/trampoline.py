@@ -13,9 +13,9 @@ __all__ = ["run", "run_in_loop"]
 T = TypeVar("T")
 
 
-def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+def run(coroutine: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
     """In this thread. What ``perform`` raises is raised in the script, which decides what becomes of it."""
-    send, throw = script.send, script.throw
+    send, throw = coroutine.send, coroutine.throw
     reply: Any = None
     trouble: BaseException | None = None
     error: BaseException | None = None
@@ -34,12 +34,12 @@ def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
         return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
     finally:
         error = trouble = None  # they know this frame, and what it has would be kept by a circle
-        script.close()
+        coroutine.close()
 
 
-async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+async def run_in_loop(coroutine: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
     """The same in an event loop."""
-    send, throw = script.send, script.throw
+    send, throw = coroutine.send, coroutine.throw
     reply: Any = None
     trouble: BaseException | None = None
     error: BaseException | None = None
@@ -58,4 +58,4 @@ async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], A
         return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
     finally:
         error = trouble = None
-        script.close()
+        coroutine.close()

@@ -37,10 +37,10 @@ class ThreadWakeup:
         self._lock.acquire()
         self._is_reading = False
 
-    def post(self, handed: Handoff | None = None) -> None:
-        if handed is None:
+    def post(self, handoff: Handoff | None = None) -> None:
+        if handoff is None:
             self._is_to_look = True
-        self._handed = handed
+        self._handed = handoff
         try:  # noqa: SIM105 - on the way of every wake-up, where each call counts
             self._lock.release()
         except RuntimeError:
@@ -50,9 +50,9 @@ class ThreadWakeup:
 
     def fetch(self) -> Handoff | None:
         """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
+        handoff = None if self._is_to_look else self._handed
         self._handed = None
-        return handed
+        return handoff
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)

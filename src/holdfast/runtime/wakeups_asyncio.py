@@ -30,18 +30,18 @@ class LoopWakeup:
         self._posted = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def post(self, handed: Handoff | None = None) -> None:
-        if handed is None:
+    def post(self, handoff: Handoff | None = None) -> None:
+        if handoff is None:
             self._is_to_look = True
-        self._handed = handed
+        self._handed = handoff
         self._posted = True
         self._wake()
 
     def fetch(self) -> Handoff | None:
         """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
+        handoff = None if self._is_to_look else self._handed
         self._handed = None
-        return handed
+        return handoff
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -9,14 +9,14 @@ from .acquisition import (
     acquire,
     acquire_in_order,
     acquire_request,
-    granted,
     is_in_time,
+    keep_grant,
     never_sent,
 )
 from .admin import break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
-from .releases import abandon, dropped, release, released, releasing, tell_of_loss
-from .shutdown import close, closed
+from .releases import abandon, dropped, mark_released, release, release_request, report_loss
+from .shutdown import close, closed_error
 from .subscription import next_change, subscribe, unsubscribe
 
 __all__ = [
@@ -30,23 +30,23 @@ __all__ = [
     "adopt",
     "break_lock",
     "close",
-    "closed",
+    "closed_error",
     "downgrade",
     "dropped",
     "export",
     "extend",
-    "granted",
     "inspect",
     "is_in_time",
+    "keep_grant",
     "list_names",
+    "mark_released",
     "never_sent",
     "next_change",
     "release",
-    "released",
-    "releasing",
+    "release_request",
+    "report_loss",
     "resize",
     "set_value",
     "subscribe",
-    "tell_of_loss",
     "unsubscribe",
 ]

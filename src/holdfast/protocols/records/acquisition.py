@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from ...core.arguments import Spec
-from ...core.deadlines import DRIFT, connect_patience, pause_seconds, relied_until
+from ...core.deadlines import DRIFT, connect_seconds_for, lease_deadline, pause_seconds
 from ...core.effects import (
     Apply,
     ApplyInOrder,
@@ -40,24 +40,24 @@ from ...rules.requests import (
 )
 from ..client_state import ClientState, LeaseState
 from .releases import abandon, clean_up
-from .retry import too_many_wait, unavailable, unexpected
-from .shutdown import CLOSING, closed
+from .retry import queue_full_error, refusal_error, unavailable_error
+from .shutdown import CLOSING, closed_error
 
 __all__ = [
-    "LOOK_AGAIN_SECONDS",
+    "POLL_SECONDS_MAX",
     "Attempt",
     "NotGranted",
     "Outcome",
     "acquire",
     "acquire_in_order",
     "acquire_request",
-    "granted",
     "is_in_time",
+    "keep_grant",
     "lease_of",
     "never_sent",
 ]
 
-LOOK_AGAIN_SECONDS = 5.0
+POLL_SECONDS_MAX = 5.0
 """A waiter looks at least this often, whatever it was told."""
 
 
@@ -88,18 +88,18 @@ async def acquire(
             # Most often the lock is free, so nothing is prepared for waiting.
             try:
                 request = acquire_request(client_state, spec, owner, nonce)
-                outcome = await Apply(spec.name, request, connect_patience(timeout))
+                outcome = await Apply(spec.name, request, connect_seconds_for(timeout))
             except TransientError as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
-                outcome = state = granted(client_state, spec, nonce, owner, outcome, sent)
+                outcome = state = keep_grant(client_state, spec, nonce, owner, outcome, sent)
                 if is_in_time(client_state, state):
                     return state
         attempt = Attempt(client_state, spec, owner, nonce)
-        return await attempt.go_on(sent, timeout, outcome)
+        return await attempt.run(sent, timeout, outcome)
     except BaseException as error:
         if (attempt is None or not attempt.is_under_way) and not never_sent(error):
-            await Attempt(client_state, spec, owner, nonce).interrupted()
+            await Attempt(client_state, spec, owner, nonce).withdraw_in_background()
         raise
 
 
@@ -108,7 +108,7 @@ def never_sent(error: BaseException) -> bool:
     return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
-def granted(
+def keep_grant(
     client_state: ClientState, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float
 ) -> LeaseState:
     """The first request was granted: from here on the lease is kept."""
@@ -195,7 +195,7 @@ class Attempt:
         self.expected_from = 0.0
         """As if granted at this moment."""
 
-    async def go_on(
+    async def run(
         self, sent: float, timeout: float | None, outcome: Outcome | None
     ) -> LeaseState | NotGranted:
         """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet.
@@ -208,30 +208,30 @@ class Attempt:
             try:
                 if outcome is None:
                     self.traces = False
-                    await self.listen(sent)
-                    outcome = await self.ask()
+                    await self.enter_queue(sent)
+                    outcome = await self.send()
                 else:
                     self.sent = self.asked = sent
                 while True:
                     if outcome.__class__ is Queued:
                         if not self.queued and outcome.position >= self.client_state.max_waiters:
-                            raise too_many_wait(
+                            raise queue_full_error(
                                 self.spec.name, outcome.position, self.client_state.max_waiters
                             )
-                        until = self.in_line(outcome)
+                        until = self.wait_until(outcome)
                         if until is None:
-                            return await self._too_late()
+                            return await self._withdraw()
                         woken = await Wait(self.nonce, until, outcome.blockers)
-                        outcome = self.handed(woken) if woken.__class__ is Handoff else None
+                        outcome = self.accept_handoff(woken) if woken.__class__ is Handoff else None
                         if outcome is not None and is_in_time(self.client_state, outcome):
                             return outcome
                     if isinstance(outcome, TransientError):
-                        await self.outlast(outcome)
+                        await self.pause_or_give_up(outcome)
                     else:
-                        done = await self.weigh(outcome)
+                        done = await self.handle_outcome(outcome)
                         if done is not None:
                             return done
-                    outcome = await self.ask()
+                    outcome = await self.send()
             finally:
                 if self.listening:
                     await self.stop_listening()
@@ -239,10 +239,10 @@ class Attempt:
                     await Notify(CLOSING)
         except BaseException:
             # Also when it came after the grant, or while we stopped listening.
-            await self.interrupted()
+            await self.withdraw_in_background()
             raise
 
-    async def ask(self) -> Reply | TransientError:
+    async def send(self) -> Reply | TransientError:
         self.asked = self.client_state.now()
         if self.sent is None:
             self.sent = self.asked
@@ -254,7 +254,7 @@ class Attempt:
         had_traces, self.traces = self.traces, True
         left = None if self.ends_at is None else self.ends_at - self.asked
         try:
-            return await Apply(self.spec.name, request, connect_patience(left))
+            return await Apply(self.spec.name, request, connect_seconds_for(left))
         except TransientError as trouble:
             return trouble
         except EngineUnavailable as error:
@@ -262,14 +262,14 @@ class Attempt:
                 self.traces = had_traces
             raise
 
-    async def weigh(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
+    async def handle_outcome(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
         """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""
         client_state = self.client_state
         if isinstance(outcome, Granted):
-            reply = await self.dated(outcome) if self.undated else outcome
+            reply = await self.date_grant(outcome) if self.undated else outcome
             if reply is None:
                 return None
-            outcome = self.granted(reply)
+            outcome = self.keep_grant(reply)
             if client_state.now() < outcome.deadline and not client_state.closed:
                 if self.listening and not self.queued:
                     client_state.contended.pop(self.spec.name, None)
@@ -281,18 +281,18 @@ class Attempt:
             done = await self.not_granted(outcome)
         if done is None:
             if client_state.closed:
-                await self.client_closed()
+                await self.leave_queue()
             self.sent = None
             self.undated = self.uncertain
         return done
 
-    async def dated(self, reply: Granted) -> Granted | None:
+    async def date_grant(self, reply: Granted) -> Granted | None:
         """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
         sent = await Now()
         try:
             renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
         except TransientError as trouble:
-            await self.outlast(trouble)
+            await self.pause_or_give_up(trouble)
             return None
         if not isinstance(renewed, Done):
             self.sent = None
@@ -301,7 +301,7 @@ class Attempt:
         self.sent = self.asked = sent
         return reply._replace(age=renewed.age, lasts=None if reply.lasts is None else reply.lasts - passed)
 
-    def granted(self, reply: Granted) -> LeaseState:
+    def keep_grant(self, reply: Granted) -> LeaseState:
         sent = self.sent or 0.0
         if reply.age:
             # By which it is older than the first request that may have won it: mostly by nothing.
@@ -311,7 +311,7 @@ class Attempt:
         self.client_state.add(state)
         return state
 
-    def handed(self, handed: Handoff) -> LeaseState:
+    def accept_handoff(self, handed: Handoff) -> LeaseState:
         """The wake-up brought the lock along; with that, listening has ended."""
         self.listening = False
         self.client_state.waiting.pop(self.nonce, None)
@@ -322,7 +322,7 @@ class Attempt:
             since = placed  # a clock was set
         state = self.expected
         assert state is not None  # noqa: S101 - made when it had its place
-        state.begin(handed.token, since - self.expected_from)
+        state.complete(handed.token, since - self.expected_from)
         state.uncertain = self.uncertain
         self.client_state.add(state)
         return state
@@ -340,25 +340,25 @@ class Attempt:
         self.request = self.expected = None
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
-    async def client_closed(self) -> None:
+    async def leave_queue(self) -> None:
         """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
         with contextlib.suppress(TransientError, EngineUnavailable):
             await Apply(self.spec.name, Withdraw(self.nonce, self.client_state.linger))
             self.traces = False
-        raise closed()
+        raise closed_error()
 
-    def in_line(self, reply: Queued) -> float | None:
+    def wait_until(self, reply: Queued) -> float | None:
         """It has a place in the queue: until when to wait for its turn. None: there is no time left."""
         self.trouble_since, self.failures = None, 0
         self.queued = True
-        self.client_state.keep_place(self.nonce, reply.refresh_in)
+        self.client_state.refresh_every(self.nonce, reply.refresh_in)
         now = self.client_state.now()
         if self.expected is None:
             spec = self.spec
             grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
             self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
             self.expected_from = now
-        until = now + min(reply.poll_after, LOOK_AGAIN_SECONDS)
+        until = now + min(reply.poll_after, POLL_SECONDS_MAX)
         ends_at = self.ends_at
         if ends_at is None:
             return until
@@ -370,35 +370,35 @@ class Attempt:
         if isinstance(reply, Busy):
             now = self.client_state.now()
             if self.ends_at is not None and now >= self.ends_at:
-                return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
+                return await self._withdraw() if self.traces else NotGranted(reply.holders, reply.now)
             self.client_state.mark_contended(self.spec.name)
-            await self.listen(now)
+            await self.enter_queue(now)
             return None
-        raise unexpected(self.spec, reply)
+        raise refusal_error(self.spec, reply)
 
-    async def listen(self, now: float) -> None:
+    async def enter_queue(self, now: float) -> None:
         """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
         self.listening = True
         try:
             await Listen(self.nonce, self.spec.name)
         except TransientError as trouble:
-            await self.outlast(trouble)
+            await self.pause_or_give_up(trouble)
             return
         self.trouble_since, self.failures = None, 0
         self.client_state.wait(self.nonce, self.spec.name, now)
         self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce, wait=True)
 
-    async def _too_late(self) -> NotGranted:
+    async def _withdraw(self) -> NotGranted:
         linger = self.client_state.linger if self.uncertain else 0.0
         try:
             reply = await Apply(self.spec.name, Withdraw(self.nonce, linger))
         except TransientError:
-            await self.interrupted()
+            await self.withdraw_in_background()
             return NotGranted()
         self.traces = False
         return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
 
-    async def outlast(self, trouble: TransientError) -> None:
+    async def pause_or_give_up(self, trouble: TransientError) -> None:
         """The engine is in trouble: pause and go on, or give up when there is no more time for it."""
         now = await Now()
         if isinstance(trouble, OutcomeUnknown):
@@ -410,7 +410,7 @@ class Attempt:
             self.trouble_since = now
         gives_up_at = self._gives_up_at(now, self.trouble_since)
         if now >= gives_up_at:
-            raise unavailable(repr(self.spec.name), trouble) from trouble
+            raise unavailable_error(repr(self.spec.name), trouble) from trouble
         await Pause(min(pause_seconds(self.failures), gives_up_at - now))
         self.failures += 1
 
@@ -421,7 +421,7 @@ class Attempt:
         limit = since + self.client_state.io_timeout
         return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
 
-    async def interrupted(self) -> None:
+    async def withdraw_in_background(self) -> None:
         """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
         self.client_state.leases.pop(self.nonce, None)
         self.client_state.waiting.pop(self.nonce, None)
@@ -456,8 +456,8 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
         reply.metadata,
         counts_from,
         reply.ttl,
-        relied_until(counts_from, reply.ttl),
-        None if reply.lasts is None else relied_until(sent, reply.lasts),
+        lease_deadline(counts_from, reply.ttl),
+        None if reply.lasts is None else lease_deadline(sent, reply.lasts),
         spec.renew,
         spec.grace,
     )
@@ -477,12 +477,12 @@ async def acquire_in_order(
             if taken is None and all(state.loss(now) is None for state in held):
                 return tuple(held)
             # Not granted in time; or one was lost while we waited for another, and all are taken anew.
-            await _give_all_back(client_state, held)
+            await _abandon_all(client_state, held)
             held.clear()
             if taken is not None or (ends_at is not None and now >= ends_at):
                 return taken or NotGranted()
     except BaseException:
-        await _give_all_back(client_state, held)
+        await _abandon_all(client_state, held)
         raise
 
 
@@ -521,9 +521,9 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
             if isinstance(reply, Busy):
                 break
             if not isinstance(reply, Granted):
-                raise unexpected(attempt.spec, reply)
+                raise refusal_error(attempt.spec, reply)
             attempt.sent = attempt.asked = sent
-            taken.append(attempt.granted(reply))
+            taken.append(attempt.keep_grant(reply))
     except BaseException as error:
         for attempt in attempts:
             client_state.leases.pop(attempt.nonce, None)
@@ -540,6 +540,6 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
     return taken
 
 
-async def _give_all_back(client_state: ClientState, held: list[LeaseState]) -> None:
+async def _abandon_all(client_state: ClientState, held: list[LeaseState]) -> None:
     for state in reversed(held):
         await abandon(client_state, state)

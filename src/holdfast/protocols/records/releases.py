@@ -24,25 +24,28 @@ from ...rules.requests import (
     Withdraw,
 )
 from ..client_state import CleanupTask, ClientState, LeaseState
-from .retry import loss_reason, retry_until_deadline, unavailable
+from .retry import loss_reason, retry_until_deadline, unavailable_error
 
-__all__ = ["abandon", "clean_up", "dropped", "release", "released", "releasing", "tell_of_loss"]
+__all__ = ["abandon", "clean_up", "dropped", "mark_released", "release", "release_request", "report_loss"]
 
-HAND_OVER_SECONDS = 1.0
+WITHDRAWAL_SECONDS = 1.0
 """How long one who was interrupted waits for its attempt to be withdrawn."""
 
-JOB_SECONDS = 60.0
+CLEANUP_SECONDS = 60.0
 """How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
 
 
 async def release(
-    client_state: ClientState, state: LeaseState, patience: float, outcome: Reply | Exception | None = None
+    client_state: ClientState,
+    state: LeaseState,
+    retry_seconds: float,
+    outcome: Reply | Exception | None = None,
 ) -> None:
     """Give it back. Where it was gone already the state says so; after a failure it can be called again.
 
     ``outcome``: what came of the first request, where the caller has made it itself.
     """
-    request = releasing(client_state, state)
+    request = release_request(client_state, state)
     try:
         try:
             if isinstance(outcome, Exception):
@@ -52,16 +55,16 @@ async def release(
             state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
                 trouble, OutcomeUnknown
             )
-            if not patience:
-                raise unavailable(repr(state.name), trouble) from trouble
-            reply, uncertain = await retry_until_deadline(client_state, state.name, request, patience)
+            if not retry_seconds:
+                raise unavailable_error(repr(state.name), trouble) from trouble
+            reply, uncertain = await retry_until_deadline(client_state, state.name, request, retry_seconds)
             state.release_outcome_unknown = state.release_outcome_unknown or uncertain
     except HoldfastError as error:
         state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
             error.__cause__, OutcomeUnknown
         )
-        state.renews = state.leaving = False
-        client_state.ring("timer")
+        state.renews = state.is_releasing = False
+        client_state.wake_timer("timer")
         raise
     except BaseException:
         await abandon(client_state, state, wait=True)
@@ -69,20 +72,20 @@ async def release(
     # Had a release of ours come first, there would have been nothing to break.
     if isinstance(reply, Gone) and (reply.reason == "broken" or not state.release_outcome_unknown):
         client_state.leases.pop(state.nonce, None)
-        state.lose(loss_reason(reply), reply.note)
-        await tell_of_loss(state)
+        state.mark_lost(loss_reason(reply), reply.note)
+        await report_loss(state)
     else:
-        released(client_state, state)
+        mark_released(client_state, state)
 
 
-def releasing(client_state: ClientState, state: LeaseState) -> Release:
+def release_request(client_state: ClientState, state: LeaseState) -> Release:
     """The request that gives it back, and from now on it is on its way."""
-    state.leaving = True
+    state.is_releasing = True
     # Without the detour through its Python constructor.
     return tuple.__new__(Release, (state.nonce, client_state.linger if state.uncertain else 0.0))
 
 
-def released(client_state: ClientState, state: LeaseState) -> None:
+def mark_released(client_state: ClientState, state: LeaseState) -> None:
     """It was given back."""
     client_state.leases.pop(state.nonce, None)
     state.end("released")
@@ -92,7 +95,7 @@ async def abandon(client_state: ClientState, state: LeaseState, wait: bool = Fal
     """Give it back behind our back: the keeper does it, and again if it fails."""
     client_state.drop(state)
     if state.reason is not None:
-        await tell_of_loss(state)  # from here on the timer does not know it
+        await report_loss(state)  # from here on the timer does not know it
     state.end("released")
     request = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
     await clean_up(client_state, state.name, state.ttl, request, wait)
@@ -102,30 +105,30 @@ async def clean_up(
     client_state: ClientState, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
 ) -> None:
     """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
-    job = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
+    task = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
         try:
             now = await Now()
-            job.give_up_at = now + ttl + JOB_SECONDS
+            task.give_up_at = now + ttl + CLEANUP_SECONDS
             if wait:
-                await Listen(job.nonce, None)
+                await Listen(task.nonce, None)
         finally:
-            client_state.hand_over(job)  # also if a second interrupt came just now
+            client_state.queue_cleanup(task)  # also if a second interrupt came just now
         if wait:
-            await Wait(job.nonce, now + HAND_OVER_SECONDS)
+            await Wait(task.nonce, now + WITHDRAWAL_SECONDS)
     finally:
         if wait:
-            await Unlisten(job.nonce)
+            await Unlisten(task.nonce)
 
 
-async def tell_of_loss(state: LeaseState) -> None:
+async def report_loss(state: LeaseState) -> None:
     """Once, by whoever finds out first: the timer, the keeper, or a release."""
-    if not state.signalled:
-        state.signalled = True
+    if not state.is_loss_reported:
+        state.is_loss_reported = True
         try:
             await Signal(state)
         except BaseException:
-            state.signalled = False  # the timer tries again
+            state.is_loss_reported = False  # the timer tries again
             raise
 
 
@@ -136,8 +139,8 @@ def dropped(client_state: ClientState, state: LeaseState) -> None:
     """
     client_state.drop(state)
     state.end("dropped")
-    job = f"{state.nonce}/job"
-    client_state.hand_over(CleanupTask(state.name, Stop(state.nonce), job, give_up_at=state.deadline))
+    task = f"{state.nonce}/job"
+    client_state.queue_cleanup(CleanupTask(state.name, Stop(state.nonce), task, give_up_at=state.deadline))
     release = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
     over = state.deadline + state.ttl
-    client_state.hand_over(CleanupTask(state.name, release, job, give_up_at=over, due_at=state.deadline))
+    client_state.queue_cleanup(CleanupTask(state.name, release, task, give_up_at=over, due_at=state.deadline))

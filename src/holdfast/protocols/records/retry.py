@@ -26,11 +26,11 @@ from ..client_state import ClientState
 __all__ = [
     "loss_reason",
     "pause_or_give_up",
+    "queue_full_error",
+    "refusal_error",
     "retry_until_deadline",
-    "too_many_wait",
-    "unavailable",
-    "unexpected",
-    "unexpected_reply",
+    "unavailable_error",
+    "unexpected_reply_error",
 ]
 
 
@@ -38,7 +38,7 @@ async def retry_until_deadline(
     client_state: ClientState,
     name: str,
     request: Request,
-    patience: float | None = None,
+    seconds: float | None = None,
     may_repeat: bool = True,
 ) -> tuple[Reply, bool]:
     """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
@@ -57,22 +57,22 @@ async def retry_until_deadline(
             if not isinstance(worst, OutcomeUnknown):
                 worst = trouble
             if isinstance(worst, OutcomeUnknown) and not may_repeat:
-                raise unavailable(repr(name), worst) from worst
+                raise unavailable_error(repr(name), worst) from worst
             if since is None:
                 since = await Now()
-            ends_at = since + (client_state.io_timeout if patience is None else patience)
+            ends_at = since + (client_state.io_timeout if seconds is None else seconds)
             failures = await pause_or_give_up(repr(name), worst, ends_at, failures)
 
 
 async def pause_or_give_up(name: str, trouble: TransientError, ends_at: float, failures: int) -> int:
     left = ends_at - await Now()
     if left <= 0:
-        raise unavailable(name, trouble) from trouble
+        raise unavailable_error(name, trouble) from trouble
     await Pause(min(pause_seconds(failures), left))
     return failures + 1
 
 
-def unavailable(name: str, trouble: TransientError) -> EngineUnavailable:
+def unavailable_error(name: str, trouble: TransientError) -> EngineUnavailable:
     return EngineUnavailable(f"the engine cannot be reached for {name}: {trouble}")
 
 
@@ -80,7 +80,7 @@ def loss_reason(reply: Gone) -> LossReason:
     return cast(LossReason, reply.reason) if reply.reason in ("stolen", "broken") else "expired"
 
 
-def too_many_wait(name: str, waiting: int, limit: int) -> EngineUnavailable:
+def queue_full_error(name: str, waiting: int, limit: int) -> EngineUnavailable:
     """The queue is full. What was left there of this attempt is withdrawn by the one who raises it."""
     return EngineUnavailable(
         f"{name!r} has {waiting} waiters already, and {limit} may wait for one name: try again later, or "
@@ -88,7 +88,7 @@ def too_many_wait(name: str, waiting: int, limit: int) -> EngineUnavailable:
     )
 
 
-def unexpected(spec: Spec, reply: Reply) -> HoldfastError:
+def refusal_error(spec: Spec, reply: Reply) -> HoldfastError:
     """Why a lock that was asked for cannot be granted, ever."""
     if isinstance(reply, Mismatch):
         if reply.kind == spec.kind:
@@ -100,10 +100,10 @@ def unexpected(spec: Spec, reply: Reply) -> HoldfastError:
             f"{spec.name!r} is a {reply.kind}, here it is used as a {spec.kind}: "
             "a name has one kind, use another name"
         )
-    return unexpected_reply(spec.name, reply)
+    return unexpected_reply_error(spec.name, reply)
 
 
-def unexpected_reply(name: str, reply: Reply) -> HoldfastError:
+def unexpected_reply_error(name: str, reply: Reply) -> HoldfastError:
     if isinstance(reply, Exhausted):
         return EngineUnavailable(f"no more tokens can be minted for {name!r}: the engine's clock is far off")
     if isinstance(reply, Gone):

@@ -15,7 +15,7 @@ from ...errors import EngineUnavailable, InvalidArgument
 from ..client_state import ClientState
 from .releases import release
 
-__all__ = ["CLOSING", "close", "closed"]
+__all__ = ["CLOSING", "close", "closed_error"]
 
 CLOSE_SECONDS = 1.0
 """How long a client that is being closed waits for its other threads or tasks to leave their queues."""
@@ -28,13 +28,13 @@ async def close(client_state: ClientState) -> None:
     """Send away those who wait, and give back everything that is held."""
     client_state.closed = True
     if client_state.waiting:
-        await _send_away(client_state)
+        await _wake_waiters(client_state)
     for state in list(client_state.leases.values()):
         with contextlib.suppress(EngineUnavailable):
             await release(client_state, state, 0.0)
 
 
-async def _send_away(client_state: ClientState) -> None:
+async def _wake_waiters(client_state: ClientState) -> None:
     ends_at = (await Now()) + CLOSE_SECONDS
     await Listen(CLOSING, None)
     try:
@@ -46,5 +46,5 @@ async def _send_away(client_state: ClientState) -> None:
         await Unlisten(CLOSING)
 
 
-def closed() -> InvalidArgument:
+def closed_error() -> InvalidArgument:
     return InvalidArgument("this client is closed: connect again")
