@@ -414,8 +414,8 @@ class World:
             self._await(task, client.bells[op.timer], op.until)
         elif isinstance(op, Signal):
             client.signals.append((self.now, op.lease))
-            op.lease.tell_onlookers()
-            for listener in op.lease.fire():
+            op.lease.call_end_callbacks()
+            for listener in op.lease.take_loss_callbacks():
                 listener()
             self._then(task)
         else:

@@ -1,7 +1,7 @@
-"""What one client knows of itself: the leases it holds, where it waits, what it still has to clean up.
+"""The state of one client: the leases it holds, the names it waits for, and the clean-up it still owes.
 
-Plain data with a few derived answers. Times are the local clock's, passed in. Threads share a book: every
-method leans on single dict, list and attribute operations, which do not tear.
+Plain data with a few derived values. Times are readings of the local clock, passed in. Threads share one
+``ClientState``: every method relies on single dict, list and attribute operations, which are atomic.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["EXITS", "CleanupTask", "ClientState", "Hold", "LeaseState", "WaitReg
 CONTENDED_NAMES_MAX: Final = 1000
 
 ROUNDING_SECONDS: Final = 1e-6
-"""Two moments this close are one: the same time, reckoned on two clocks."""
+"""Two times this close are the same time, computed from two clocks."""
 
 LATE_SECONDS: Final = 1.0
-"""A process that runs tells a loss sooner than this after its time has come: else it was paused."""
+"""A running process reports a loss within this time after it is due; a later report means it was paused."""
 
 UNANSWERED: Final = 0.1
-"""A renewal that has been under way for this part of its ttl may be one that is never answered."""
+"""A renewal that has been in flight for this fraction of the ttl counts as unanswered."""
 
 WARN_AHEAD: Final = 1 / 3
-"""A renewal that is not answered is noticed when this part of the ttl is left."""
+"""An unanswered renewal is reported when this fraction of the ttl is left."""
 
 EXITS: Final[tuple[type[BaseException], ...]] = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 LOSS_MESSAGES: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
     "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
-    "stolen": "somebody else holds it now",
+    "stolen": "another client holds it now",
     "unreachable": "the engine could not be reached to renew it in time",
     "broken": "it was broken",
     "max_hold": "it was held for as long as max_hold allows",
@@ -121,29 +121,29 @@ class LeaseState:
         self.reason: LossReason | None = None
         self.note = ""
         self.ended: str | None = None
-        """How it ended on purpose: released, downgraded, exported, forked."""
+        """How the lease ended on purpose: released, downgraded, exported, dropped, forked."""
         self.ended_by: weakref.ref[Any] | None = None
-        """The thread or task that released the lease itself, where that is known."""
+        """The thread or task that called ``lease.release()``, where that is known."""
         self.is_releasing = False
-        """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
+        """A release is in flight: a renewal that finds the lease gone, or the deadline, is then no loss."""
         self.release_outcome_unknown = False
-        """An earlier release may have reached the engine: that the next finds it gone is no loss."""
+        """An earlier release may have been applied: a later one that finds the lease gone is then no loss."""
         self.successor: LeaseState | None = None
         self.trouble = ""
-        """Why the last renewal did not get through, and on which engine; empty: it did."""
+        """Why the last renewal failed, and on which engine; empty: it succeeded."""
         self.renewal_in_flight: tuple[float, str] | None = None
-        """A renewal is under way: since when, on which engine."""
+        """When the renewal in flight was sent, and to which engine."""
         self.uncertain = False
-        """A request of this attempt may still be under way somewhere."""
+        """A request of this attempt may still be in flight."""
         self.is_loss_reported = False
         self.has_fired = False
         self.loss_callbacks: list[Callable[[], object]] = []
-        """To be told of the loss, apart from everything else: a user's own callbacks."""
+        """Called at the loss, on a thread or task of their own: the user's callbacks."""
         self.end_callbacks: list[Callable[[], None]] = []
-        """To be told of the loss or of the end, at once: must not block."""
+        """Called at once at the loss or the end, and must not block."""
 
     def complete(self, token: int, later: float) -> None:
-        """It was expected, and is granted now; so much later than was reckoned with."""
+        """Complete a lease prepared before its grant, which came ``later`` seconds later than assumed."""
         self.token = token
         self.renew_at += later
         self.deadline += later
@@ -152,14 +152,14 @@ class LeaseState:
         return f"<LeaseState {self.name!r} token={self.token} ended={self.ended} reason={self.reason}>"
 
     def extend(self, deadline: float, now: float) -> None:
-        """A renewal succeeded. It never revives: whoever saw the loss was right."""
+        """A renewal succeeded. It never revives a lost lease: loss is final once a caller has seen it."""
         if self.held_until is not None and deadline > self.held_until:
             deadline = self.held_until
         if now < self.deadline and deadline > self.deadline and self.reason is None:
             self.deadline = deadline
 
     def loss(self, now: float) -> LossReason | None:
-        """Why it can no longer be relied on; None: it can. Final once told."""
+        """Why the lease can no longer be relied on; None: it can. Final once returned."""
         if self.reason is None and now >= self.deadline and self.ended is None:
             self.mark_lost(*self._expiry_reason(now))
         return self.reason
@@ -181,14 +181,14 @@ class LeaseState:
         return "expired", ""
 
     def is_unanswered(self, now: float) -> bool:
-        """Whether a renewal is under way that should have been answered by ``now``.
+        """Whether a renewal is in flight that should have been answered by ``now``.
 
-        One that was sent later, by a process that has just woken up, says nothing about the engine.
+        A renewal that a process sent just after it resumed says nothing about the engine.
         """
         return self.renewal_in_flight is not None and now - self.renewal_in_flight[0] >= self.ttl * UNANSWERED
 
     def mark_expiring(self, now: float) -> None:
-        """The deadline is so near that its holder must be told: from here on it is lost."""
+        """The grace period has begun: from here on the lease counts as lost."""
         self.mark_lost(*self._expiry_reason(now))
 
     def remaining(self, now: float) -> float:
@@ -202,7 +202,7 @@ class LeaseState:
 
     @property
     def warn_at(self) -> float:
-        """By now a renewal should have been answered."""
+        """When a renewal that is still unanswered is reported."""
         return self.deadline - max(self.grace, self.ttl * WARN_AHEAD if self.renews else 0.0)
 
     def lost_error(self) -> LockLost:
@@ -214,7 +214,7 @@ class LeaseState:
         return error
 
     def end(self, how: str) -> None:
-        """It ended on purpose."""
+        """The lease ended on purpose."""
         self.ended = how
         if self.end_callbacks:
             self.call_end_callbacks()
@@ -224,7 +224,7 @@ class LeaseState:
             tell()
 
     def take_loss_callbacks(self) -> list[Callable[[], object]]:
-        """Those to be told now; each is handed out once, however often and from wherever this is called."""
+        """The callbacks to call now. Each is returned once, however often and by whichever thread."""
         self.has_fired = True
         due = []
         while self.loss_callbacks:
@@ -246,22 +246,22 @@ class WaitRegistration:
 
 @dataclass(slots=True)
 class CleanupTask:
-    """Something left to clean up: the keeper tries until it gets through or there is no point any more."""
+    """A clean-up request that the keeper repeats until it succeeds or until ``give_up_at``."""
 
     name: str
     request: Request
     nonce: str
-    """Posted when done."""
+    """The nonce that is notified when the task is done."""
     give_up_at: float
     due_at: float = 0.0
     attempts: int = 0
     unexpected_errors: int = 0
-    """So often it ended with an error that nobody expected."""
+    """How often the request raised an error that no engine should raise."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """A reentrant lock held by one thread or task."""
+    """A reentrant lock that one thread or task holds."""
 
     state: LeaseState
     lease: weakref.ref[Any]
@@ -270,51 +270,51 @@ class Hold:
 
 @dataclass(slots=True)
 class ClientState:
-    """Everything one client has to remember."""
+    """Everything one client remembers."""
 
     client: str
     io_timeout: float
     linger: float
-    """How long a copy of a request can be under way; 0 where requests cannot be delayed."""
+    """How long a copy of a request can stay in flight; 0 where requests cannot be delayed."""
     wake_timer: Callable[[TimerName], None]
     now: Callable[[], float]
-    """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
+    """The result of ``await Now()`` as a plain call, for the path of every grant."""
     new_nonce: Callable[[], str]
-    """What ``await Nonce()`` tells, likewise."""
+    """The result of ``await Nonce()``, likewise."""
     session_bound: bool = False
-    """What is left behind does not expire with its ttl: cleaning up is never given up."""
+    """What is left in the engine does not expire with its ttl, so the keeper never gives up a clean-up."""
     max_waiters: int = MAX_WAITERS
-    """So many may wait for one name, of all clients; one more is turned away."""
+    """How many waiters of all clients one name may have; a further one is refused."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, WaitRegistration] = field(default_factory=dict)
     cleanup_tasks: deque[CleanupTask] = field(default_factory=deque)
     cleanup_failures: int = 0
-    """So many of them have failed since one was done."""
+    """How many clean-up tasks have failed since the last one succeeded."""
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
-    """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
-    so that a new one in its place never passes for it."""
+    """Reentrant locks by name and holder. A weak reference to a thread or task that has ended equals no
+    other, so a new thread with the same id is never taken for the holder."""
     rwlock_holds: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
     """Reader/writer locks by name and holder, likewise."""
     contended: dict[str, None] = field(default_factory=dict)
-    """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
+    """Names that were not free at the last attempt: the next attempt asks for a place in the queue first."""
     closed: bool = False
     """Nothing new is granted to this client."""
     closing: bool = False
-    """The keeper and the timer are to end."""
+    """The keeper and the timer have to end."""
     keeper_wakes_at: float = inf
     timer_wakes_at: float = inf
     keeper_horizon: float = inf
-    """The soonest duty that arose since the keeper last looked, even if it is gone by now: waking for it
-    once is cheaper than being rung at every grant."""
+    """The earliest duty that arose since the keeper's last round, even if it is gone by now: one needless
+    wake-up is cheaper than one at every grant."""
     timer_horizon: float = inf
     reports: Reports = field(default_factory=Reports)
     exits: tuple[type[BaseException], ...] = EXITS
-    """What ends the keeper and the timer; any other error does not."""
+    """The errors that end the keeper and the timer; no other error does."""
     stopped_timers: set[TimerName] = field(default_factory=set)
-    """The keeper or the timer ended unexpectedly and does not run again yet: nothing new is granted."""
+    """Those that ended unexpectedly and do not run again yet: meanwhile nothing is granted."""
 
     def check_timers_run(self) -> None:
-        """Nothing is granted that nobody would renew, or of whose loss nobody would tell."""
+        """Refuse to grant a lease that no keeper would renew, or whose loss no timer would report."""
         if self.stopped_timers:
             for timer in list(self.stopped_timers):
                 self.wake_timer(timer)
@@ -324,12 +324,12 @@ class ClientState:
             )
 
     def mark_running(self, timer: TimerName) -> None:
-        """The keeper or the timer has been round once."""
+        """The keeper or the timer has completed a round."""
         if self.stopped_timers:
             self.stopped_timers.discard(timer)
 
     def mark_stopped(self, timer: TimerName) -> None:
-        """It ended, though nobody asked it to: until it runs again, whatever comes rings."""
+        """The keeper or the timer ended unexpectedly: until it runs again, every new duty wakes it."""
         self.stopped_timers.add(timer)
         if timer == "keeper":
             self.keeper_wakes_at = inf
@@ -337,7 +337,7 @@ class ClientState:
             self.timer_wakes_at = inf
 
     def add(self, state: LeaseState) -> None:
-        """A new grant: from here on it is kept and timed."""
+        """A new grant: from here on the keeper renews it and the timer watches its deadline."""
         self.leases[state.nonce] = state
         due = state.renew_at
         if state.renews and due < self.keeper_wakes_at:
@@ -354,7 +354,7 @@ class ClientState:
         self.leases.pop(state.nonce, None)
 
     def retime(self, state: LeaseState) -> None:
-        """Its times were changed from outside the keeper."""
+        """The lease's times were changed outside the keeper."""
         if state.nonce in self.leases:
             self.add(state)
 
@@ -364,7 +364,7 @@ class ClientState:
             self.wake_timer("keeper")
 
     def refresh_every(self, nonce: str, seconds: float) -> None:
-        """Say so often that it still waits; the engine would forget it sooner than usual."""
+        """Refresh a waiter's place this often, because its engine forgets waiters sooner than others do."""
         waiting = self.waiting.get(nonce)
         if waiting is not None and seconds < waiting.refresh_in:
             waiting.refresh_at -= waiting.refresh_in - seconds
@@ -383,7 +383,7 @@ class ClientState:
         self.wake_timer("keeper")
 
     def wake_background(self, nonce: str) -> bool:
-        """Something happened to a lease of ours: let the keeper look at once."""
+        """Something happened to a lease of this client: have the keeper check it at once."""
         state = self.leases.get(nonce)
         if state is None:
             return False
@@ -392,7 +392,7 @@ class ClientState:
         return True
 
     def forked(self) -> None:
-        """This is the child of a fork: it owns nothing of what its parent holds."""
+        """Called in the child of a fork, which owns nothing of what its parent holds."""
         for state in list(self.leases.values()):
             state.mark_lost("forked")
             state.ended = "forked"

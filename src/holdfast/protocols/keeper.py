@@ -1,6 +1,6 @@
-"""The keeper renews what is held and refreshes where one waits; the timer tells in time what is lost.
+"""The keeper renews leases and refreshes places in queues; the timer reports losses in time.
 
-Two scripts, because a renewal that hangs must not keep the loss from being told.
+They are two coroutines, because a renewal that hangs must not delay the report of a loss.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .records import report_loss
 __all__ = ["deadline_loop", "renewal_loop"]
 
 BATCH_AHEAD = 0.1
-"""What is due within this part of its ttl is renewed along with what is due now."""
+"""A lease that is due within this fraction of its ttl is renewed together with those due now."""
 
 RETRY_SECONDS_MAX = 1.0
 
 UNEXPECTED_ERRORS_MAX = 5
-"""So often something is cleaned up in vain with an error that nobody expected, before it is given up."""
+"""After so many unexpected errors a clean-up task is given up."""
 
 REPORT_AGAIN_SECONDS = 0.5
 REPORT_SECONDS_MAX = 60.0
-"""How often, and for how long, a loss is told that could not be told."""
+"""How often, and for how long, the report of a loss is repeated after it failed."""
 
 CHECKS_MAX = 20
-"""So many leases that are not renewed are looked at between two rounds of renewing."""
+"""How many leases without renewal are checked between two rounds of renewals."""
 
 
 async def renewal_loop(client_state: ClientState) -> None:
     """Until the client closes: renew, refresh, clean up, sleep until the next duty."""
-    setbacks = 0
+    failures = 0
     while not client_state.closing:
         client_state.keeper_wakes_at = inf
         done = [
             await _isolated(client_state, each)
             for each in (_renew_batch, _check_unrenewed, _clean_up, _sleep)
         ]
-        setbacks = 0 if all(done) else setbacks + 1
-        if setbacks:
-            await Pause(pause_seconds(setbacks))
+        failures = 0 if all(done) else failures + 1
+        if failures:
+            await Pause(pause_seconds(failures))
 
 
 async def _sleep(client_state: ClientState) -> None:
@@ -67,12 +67,12 @@ async def _sleep(client_state: ClientState) -> None:
 async def _isolated(
     client_state: ClientState, step: Callable[[ClientState], ProtocolCoroutine[None]]
 ) -> bool:
-    """One step of the keeper. An error that nobody expected ends the step, not the keeper."""
+    """Run one step. An unexpected error ends the step, not the keeper. False: there was one."""
     try:
         await step(client_state)
     except client_state.exits:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, others are to be renewed
+    except BaseException as error:  # noqa: BLE001 - the other leases still have to be renewed
         client_state.reports.unexpected("renewing what this client holds", error)
         return False
     return True
@@ -85,7 +85,7 @@ class Due(NamedTuple):
     nonce: str
     request: Renew | Refresh
     state: LeaseState | None
-    """None: it waits."""
+    """None: a place in a queue."""
 
 
 async def _renew_batch(client_state: ClientState) -> None:
@@ -97,14 +97,16 @@ async def _renew_batch(client_state: ClientState) -> None:
     due = [Due(s.name, s.nonce, Renew(s.nonce, s.ttl), s) for s in leases]
     due += [Due(waiting.name, nonce, Refresh(nonce), None) for nonce, waiting in refreshes]
     for state in leases:
-        state.renew_at = sent + state.ttl * RENEW_AFTER  # before we ask: a nudge meanwhile asks once more
+        state.renew_at = (
+            sent + state.ttl * RENEW_AFTER
+        )  # before the request: a wake-up meanwhile asks once more
     for _, waiting in refreshes:
         waiting.refresh_at = sent + waiting.refresh_in
     await _send_batch(client_state, due, sent)
 
 
 async def _send_batch(client_state: ClientState, due: list[Due], sent: float, again: bool = False) -> None:
-    """``again``: it is one, and it is asked alone after an error that nobody expected."""
+    """``again``: a single request, repeated alone after an unexpected error."""
     leases = [each.state for each in due if each.state is not None]
     for state in leases:
         state.renewal_in_flight = sent, client_state.reports.engine
@@ -118,7 +120,7 @@ async def _send_batch(client_state: ClientState, due: list[Due], sent: float, ag
         return
     except client_state.exits:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it concerns one of them
+    except BaseException as error:  # noqa: BLE001 - it concerns one request of the batch
         await _bisect_batch(client_state, due, error, again)
         return
     finally:
@@ -129,7 +131,7 @@ async def _send_batch(client_state: ClientState, due: list[Due], sent: float, ag
             await _handle_reply(client_state, each, reply, sent, now)
         except client_state.exits:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it concerns this one alone
+        except BaseException as error:  # noqa: BLE001 - it concerns this lease alone
             await _fail_one(client_state, each, error)
     troubled = [state for state in leases if state.trouble and _is_held(state)]
     if troubled:
@@ -139,7 +141,7 @@ async def _send_batch(client_state: ClientState, due: list[Due], sent: float, ag
 
 
 async def _bisect_batch(client_state: ClientState, due: list[Due], error: BaseException, again: bool) -> None:
-    """One of them cannot be renewed, and no engine should say so in this way: find out which, by halves."""
+    """One request of the batch raised an error that no engine should raise: find out which, by bisection."""
     if again:
         await _fail_one(client_state, due[0], error)
         return
@@ -150,20 +152,20 @@ async def _bisect_batch(client_state: ClientState, due: list[Due], error: BaseEx
 
 
 async def _fail_one(client_state: ClientState, due: Due, error: BaseException) -> None:
-    """It cannot be told any more whether it is held: that is the loss of this one, and of no other."""
+    """Nobody can say whether this lease is still held: it counts as lost, and no other lease does."""
     state = due.state
     if state is None:
         client_state.reports.unexpected(
             f"keeping the place of {due.nonce} in the queue of {due.name!r}", error
         )
-        await Notify(due.nonce)  # let it ask for itself
+        await Notify(due.nonce)  # the waiter asks for itself
         return
     client_state.reports.unexpected(f"renewing the {state.kind} {state.name!r} (token {state.token})", error)
     if _is_held(state):
         state.mark_lost(
             "unreachable", f"renewing it ended with an unexpected {type(error).__name__}: see the log"
         )
-        client_state.wake_timer("timer")  # which tells of it, apart from what failed here
+        client_state.wake_timer("timer")  # which reports the loss, apart from what failed here
 
 
 async def _handle_reply(client_state: ClientState, due: Due, reply: Reply, sent: float, now: float) -> None:
@@ -184,14 +186,14 @@ def _is_due(state: LeaseState, now: float) -> bool:
 
 
 async def _check_unrenewed(client_state: ClientState) -> None:
-    """Something may have happened to leases that are not renewed: ask, but give them no time by asking.
+    """Ask whether leases without renewal are still held, without extending them.
 
-    A few at a time: others are to be renewed meanwhile.
+    A few at a time, because other leases have to be renewed meanwhile.
     """
     now = await Now()
     suspects = [s for s in list(client_state.leases.values()) if not s.renews and _is_due(s, now)]
     for state in suspects[:CHECKS_MAX]:
-        state.renew_at = inf  # before we ask: a nudge meanwhile asks once more
+        state.renew_at = inf  # before the request: a wake-up meanwhile asks once more
         try:
             reply = await Apply(state.name, Stop(state.nonce))
             await _handle_renewal(client_state, state, state.ttl, reply, now, await Now())
@@ -199,7 +201,7 @@ async def _check_unrenewed(client_state: ClientState) -> None:
             continue
         except client_state.exits:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it concerns this one alone
+        except BaseException as error:  # noqa: BLE001 - it concerns this lease alone
             await _fail_one(
                 client_state, Due(state.name, state.nonce, Renew(state.nonce, state.ttl), state), error
             )
@@ -208,7 +210,7 @@ async def _check_unrenewed(client_state: ClientState) -> None:
 async def _handle_renewal(
     client_state: ClientState, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
 ) -> None:
-    """``ttl`` is what was asked for: meanwhile the lease may have been given another."""
+    """``ttl`` is that of the request: meanwhile ``extend`` may have given the lease another."""
     if isinstance(reply, Done):
         state.trouble = ""
         state.renew_at = min(state.renew_at, sent + (ttl - reply.age) * RENEW_AFTER)
@@ -224,7 +226,7 @@ async def _handle_renewal(
         client_state.drop(state)
         await report_loss(state)
     elif not isinstance(reply, Gone):
-        _retry_soon(client_state, state, sent, "it cannot tell whether this one is held")
+        _retry_soon(client_state, state, sent, "it cannot say whether this lease is held")
 
 
 def _retry_soon(client_state: ClientState, state: LeaseState, sent: float, cause: str) -> None:
@@ -248,11 +250,11 @@ async def _clean_up(client_state: ClientState) -> None:
                 client_state.cleanup_tasks.append(task)
             if client_state.session_bound:
                 _delay_all(client_state, now)
-            return  # a failure may have taken its time: first see to what is held
+            return  # the failure may have taken long: leases come first
         except client_state.exits:
             client_state.cleanup_tasks.append(task)
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it concerns this one alone
+        except BaseException as error:  # noqa: BLE001 - it concerns this lease alone
             await _retry_later(client_state, task, now, error)
         else:
             client_state.cleanup_failures = 0
@@ -262,11 +264,11 @@ async def _clean_up(client_state: ClientState) -> None:
 async def _retry_later(
     client_state: ClientState, task: CleanupTask, now: float, error: BaseException
 ) -> None:
-    """It may not happen again; if it does, what is left behind ends with its ttl, or with this client."""
+    """Try again after an unexpected error; after too many, what is left ends with its ttl or its client."""
     task.unexpected_errors += 1
-    detail = f"{type(task.request).__name__.lower()} of {task.name!r} in the background"
+    request = f"the {type(task.request).__name__.lower()} of {task.name!r}"
     client_state.reports.unexpected(
-        f"trying the {detail}, for the time number {task.unexpected_errors}", error
+        f"trying {request} in the background, attempt {task.unexpected_errors}", error
     )
     if task.unexpected_errors < UNEXPECTED_ERRORS_MAX:
         task.due_at = now + pause_seconds(task.attempts)
@@ -277,7 +279,7 @@ async def _retry_later(
 
 
 def _delay_all(client_state: ClientState, now: float) -> None:
-    """There is one engine for all of them, which may be away for long: one asks at a time, however many."""
+    """All clean-up tasks need the same engine, which may be away for long: try one at a time."""
     due_at = now + pause_seconds(client_state.cleanup_failures)
     client_state.cleanup_failures += 1
     for task in list(client_state.cleanup_tasks):
@@ -298,14 +300,14 @@ def _next_duty(client_state: ClientState) -> float | None:
 
 
 async def deadline_loop(client_state: ClientState) -> None:
-    """Until the client closes: tell of every loss, at the deadline less the grace at the latest."""
-    setbacks = 0
+    """Until the client closes: report every loss, at the deadline minus the grace period at the latest."""
+    failures = 0
     while not client_state.closing:
         client_state.timer_wakes_at = inf
         done = await _isolated(client_state, _report_losses)
-        setbacks = 0 if done else setbacks + 1
-        if setbacks:
-            await Pause(pause_seconds(setbacks))
+        failures = 0 if done else failures + 1
+        if failures:
+            await Pause(pause_seconds(failures))
 
 
 async def _report_losses(client_state: ClientState) -> None:
@@ -316,8 +318,8 @@ async def _report_losses(client_state: ClientState) -> None:
             await _check_deadline(client_state, state, now)
         except client_state.exits:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it concerns this one alone
-            client_state.reports.unexpected(f"telling the loss of the {state.kind} {state.name!r}", error)
+        except BaseException as error:  # noqa: BLE001 - it concerns this lease alone
+            client_state.reports.unexpected(f"reporting the loss of the {state.kind} {state.name!r}", error)
             earliest = now + REPORT_AGAIN_SECONDS
             if now >= state.deadline + REPORT_SECONDS_MAX:
                 client_state.drop(state)
@@ -346,7 +348,7 @@ async def _check_deadline(client_state: ClientState, state: LeaseState, now: flo
 
 
 def _discard_expired(client_state: ClientState, state: LeaseState) -> None:
-    """It is over: nothing keeps it any more, and the engine is told so that others need not wait."""
+    """The lease is over: stop keeping it, and release it in the engine, so that waiters need not wait."""
     client_state.drop(state)
     if state.reason not in ("stolen", "broken"):
         request = Release(state.nonce, client_state.linger)

@@ -1,7 +1,7 @@
-"""What locks mean to those who use them, whatever the engine: who may release, re-entry, leaving ``with``.
+"""The semantics of locks on every engine: re-entry, release by another thread, leaving ``with``.
 
-Written once for threads and asyncio: a facade passes who calls (a weak reference to its thread or task)
-and gets back what its family granted, wrapped as the facade's own kind of lease.
+Written once for threads and asyncio: a facade passes its caller (a weak reference to a thread or task) and
+gets a lease of its own class that wraps the grant.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 log = logging.getLogger("holdfast")
 
 ENTRIES_KEPT = 64
-"""So many entries that were released may wait for the end of their ``with`` before they are swept."""
+"""How many released entries may wait for the end of their ``with`` before they are swept."""
 
 HOLDS_KEPT = 64
-"""So many reentrant holds that are over may be remembered before they are swept."""
+"""How many ended reentrant holds are kept before they are swept."""
 
 
 class HasState(Protocol):
@@ -68,7 +68,7 @@ Caller = weakref.ref[Any]
 
 
 class Entry(Generic[L]):
-    """One lease taken through a lock object, and by whom."""
+    """One lease acquired through a lock object, and its caller."""
 
     __slots__ = ("caller", "claims", "entered", "last", "lease", "released_by")
 
@@ -76,60 +76,60 @@ class Entry(Generic[L]):
         self.caller = caller
         self.lease = lease
         self.entered = entered
-        """Taken by ``with``."""
+        """Acquired by ``with``."""
         self.claims: list[object] = []
-        """Those who set out to leave it; the first one does. One append decides, so neither another thread
-        nor an interrupt can come in between."""
+        """The releases that claim this entry; the first one has it. A single append decides, so neither
+        another thread nor an interrupt can come in between."""
         self.last: bool | None = None
-        """Whether leaving it gives the lease back; inner entries of an rlock do not. None: not left."""
+        """Whether leaving this entry releases the lease; inner entries of an rlock do not. None: not left."""
         self.released_by: Caller | None = None
-        """Who released it inside its ``with``, whose end then finds nothing to give back."""
+        """The caller that released it inside its ``with``, whose end then has nothing to release."""
 
 
 @dataclass(slots=True, eq=False)
 class StartedAcquire:
-    """An acquire that a driver has begun itself."""
+    """An acquire whose first request was sent by ``uncontended.acquire``."""
 
     attempt: records.Attempt
     sent: float
     outcome: records.Outcome | None = None
-    """What came of the first request; None: it was not made."""
+    """The result of the first request; None: it was not sent."""
 
 
 @dataclass(slots=True, eq=False)
 class StartedRelease(Generic[L]):
-    """A release of which a driver has taken the first steps itself."""
+    """A release whose first steps were taken by ``uncontended.release``."""
 
     mine: list[Entry[L]]
     entry: Entry[L]
     outcome: Reply | Exception | None = None
-    """What came of the first request; None: it was not made."""
+    """The result of the first request; None: it was not sent."""
 
 
 class LockCore(Generic[L]):
-    """A lock object behind its facade: what was asked for and what was taken through it."""
+    """The part of a lock object that both facades share: its spec and the leases acquired through it."""
 
     __slots__ = ("client_state", "entries", "spec", "wrap")
     reentrant = False
     may_deadlock = False
 
     def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
-        """Who would wait for itself is refused, where that means anything."""
+        """Refuse a caller that would wait for itself; only reader/writer locks can tell."""
 
     def __init__(self, client_state: ClientState, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
         self.client_state = client_state
         self.spec = spec
         self.wrap = wrap
         self.entries: list[Entry[L]] = []
-        """Changed in place, one append or removal at a time: threads share it."""
+        """Threads share this list: each change is one append or removal in place."""
 
     def reenter(self, caller: Caller, now: float, entered: bool) -> L | None:
-        """The lease this caller has already, where that means anything."""
+        """The lease that this caller holds already; only reentrant locks return one."""
         return None
 
     def enter(self, caller: Caller, lease: L, entered: bool) -> None:
         if self.entries:
-            for entry in self.entries[:]:  # those that were given back through their lease
+            for entry in self.entries[:]:  # those released through their lease
                 if entry.lease._state.ended is not None and (
                     not entry.entered or len(self.entries) > ENTRIES_KEPT
                 ):
@@ -137,14 +137,14 @@ class LockCore(Generic[L]):
         self.entries.append(Entry(caller, lease, entered))
 
     def current(self) -> L | None:
-        """The latest lease taken through this object and not given back."""
-        for entry in self.entries[::-1]:  # a copy: others come and go
+        """The latest lease acquired through this object and not released."""
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
             if entry.lease._state.ended is None and not entry.claims and entry.released_by is None:
                 return entry.lease
         return None
 
     def claim(self, caller: Caller, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
-        """The entry that a release by this caller concerns, for this caller alone; it is in ``mine`` too."""
+        """The entry that a release by this caller concerns, claimed for it, and appended to ``mine``."""
         while True:
             entry = self.find(caller, entered)
             mine.append(entry)
@@ -153,12 +153,12 @@ class LockCore(Generic[L]):
                 return entry
 
     def find(self, caller: Caller, entered: bool) -> Entry[L]:
-        """First the caller's own, even a lost one; one who has none releases the object's current lease.
+        """First the caller's own entry, even a lost one; without one, the object's current lease.
 
-        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as
-        happens to test fixtures and exit stacks.
+        The end of ``with`` (``entered``) concerns entries acquired by ``with``, also those of another thread
+        or task, as happens with test fixtures and exit stacks.
         """
-        for entry in self.entries[-1:]:  # mostly there is but one, and it is the caller's
+        for entry in self.entries[-1:]:  # most often there is only one, and it is the caller's
             fits = (
                 entry.entered if entered else entry.lease._state.ended is None and entry.released_by is None
             )
@@ -166,7 +166,7 @@ class LockCore(Generic[L]):
                 return entry
         thread = caller()
         fallback = None
-        for entry in self.entries[::-1]:  # a copy: others come and go
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
             if entry.claims or (entry.released_by is not None and not entered):
                 continue
             if entry.entered if entered else entry.lease._state.ended in (None, "forked"):
@@ -179,12 +179,12 @@ class LockCore(Generic[L]):
         return fallback
 
     def leave(self, entry: Entry[L]) -> bool:
-        """The claimed entry is over; True: its lease is to be given back. May be called again."""
+        """End the claimed entry. True: its lease has to be released. May be called again."""
         self._remove(entry)
         return entry.released_by is None
 
     def mark_released(self, entry: Entry[L], caller: Caller) -> None:
-        """It is released by ``release()``: of the ``with`` it was entered by remains that it will be left."""
+        """``release()`` inside a ``with``: keep an entry that the end of that ``with`` will find."""
         if entry.entered:
             remains = Entry(entry.caller, entry.lease, entered=True)
             remains.released_by = caller
@@ -194,7 +194,7 @@ class LockCore(Generic[L]):
                 self.entries.append(remains)
 
     def restore(self, entry: Entry[L]) -> None:
-        """The release did not get through: it can be called again."""
+        """The release failed: it can be called again."""
         for each in self.entries[:]:
             if each.released_by is not None and each.lease is entry.lease:
                 self._remove(each)
@@ -204,7 +204,7 @@ class LockCore(Generic[L]):
         try:
             self.entries.remove(entry)
         except ValueError:
-            return  # somebody tidied up already
+            return  # another thread removed it already
 
     def not_held_error(self) -> NotHeld:
         error = NotHeld(
@@ -216,7 +216,7 @@ class LockCore(Generic[L]):
 
 
 class SharedCore(LockCore[L]):
-    """One side of a reader/writer lock. Who reads would wait for ever for its own write side."""
+    """One side of a reader/writer lock. A reader that asks for its own write side would wait for ever."""
 
     __slots__ = ()
     may_deadlock = True
@@ -233,7 +233,7 @@ class SharedCore(LockCore[L]):
         sides[key] = [*states, lease._state]
 
     def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
-        """Before anything is asked: it is known here what this thread or task holds through this client."""
+        """Before any request: this client knows what the thread or task holds through it."""
         if self.spec.mode != "write" or timeout == 0:
             return
         for state in self.client_state.rwlock_holds.get((self.spec.name, caller), ()):
@@ -249,7 +249,7 @@ class SharedCore(LockCore[L]):
 
 
 class ReentrantCore(LockCore[L]):
-    """Re-entry is per client, name and thread or task, through whichever object, and costs no round trip."""
+    """Re-entry is per client, name and thread or task, through any lock object, and costs no round trip."""
 
     __slots__ = ()
     reentrant = True
@@ -285,9 +285,9 @@ class ReentrantCore(LockCore[L]):
         holds[self.spec.name, caller] = Hold(lease._state, weakref.ref(lease))
 
     def find(self, caller: Caller, entered: bool) -> Entry[L]:
-        """Only the caller's own."""
+        """Only an entry of the caller."""
         thread = caller()
-        for entry in self.entries[::-1]:  # a copy: others come and go
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
             if entry.caller() is not thread or entry.claims:
                 continue
             if entry.entered if entered else entry.released_by is None:
@@ -322,7 +322,7 @@ async def acquire(
     entered: bool = False,
     begun: StartedAcquire | None = None,
 ) -> L | None:
-    """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
+    """A lease for this caller, re-entered or granted. Not granted: None, or LockTimeout for ``with``."""
     if core.reentrant:
         again = core.reenter(caller, core.client_state.now(), entered)
         if again is not None:
@@ -343,8 +343,8 @@ async def acquire(
         core.client_state.check_timers_run()
         lease = core.wrap(state)
         core.enter(caller, lease, entered)
-        # From here to the caller's next instruction nothing is called any more: an interrupt could come in
-        # there, and nobody would have the lease.
+        # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
+        # lease.
         return lease
     except BaseException:
         if isinstance(state, LeaseState):
@@ -353,7 +353,7 @@ async def acquire(
 
 
 def enter(core: LockCore[L], caller: Caller, owner: str) -> ProtocolCoroutine[L]:
-    """``with``: granted, or LockTimeout; the body never runs without the lock."""
+    """``with``: a lease, or LockTimeout; the body never runs without the lock."""
     return acquire(core, caller, owner, core.spec.timeout, entered=True)  # type: ignore[return-value]  # as said
 
 
@@ -362,7 +362,7 @@ def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
     holders = describe_holders(lease.holders, lease.now)
     detail = (
         ", ".join(f"{printable(h.owner)} (token {h.token})" for h in holders[:3])
-        or "nobody any more, or others before us"
+        or "no holder is left, or other waiters come first"
     )
     error = LockTimeout(
         f"the {core.spec.kind} {core.spec.name!r} was not granted in {timeout:g} s: held by {detail}"
@@ -372,7 +372,7 @@ def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
 
 
 async def withdraw_interrupted(core: LockCore[L], owner: str, nonce: str) -> None:
-    """An acquire ended, with or without the lock, before a script was begun that would clean up after it."""
+    """An acquire was interrupted before a coroutine began that would clean up after it."""
     state = core.client_state.leases.get(nonce)
     if state is not None:
         await records.abandon(core.client_state, state, wait=True)
@@ -381,7 +381,7 @@ async def withdraw_interrupted(core: LockCore[L], owner: str, nonce: str) -> Non
 
 
 async def release(core: LockCore[L], caller: Caller, leaving: StartedRelease[L] | None = None) -> None:
-    """``release()``: the caller's own lease first, else the object's current one."""
+    """``release()``: the caller's own lease, else the object's current one."""
     mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
         if leaving is not None:
@@ -405,7 +405,7 @@ async def release(core: LockCore[L], caller: Caller, leaving: StartedRelease[L] 
 
 
 async def finish_release(core: LockCore[L], mine: list[Entry[L]]) -> None:
-    """Interrupted on the way out: what was claimed is given back behind the caller's back."""
+    """A release was interrupted: the keeper releases the claimed leases in the background."""
     for entry in list(mine):
         if entry.claims and entry.claims[0] is mine and core.leave(entry):
             state = _latest_state(entry.lease._state)
@@ -414,14 +414,14 @@ async def finish_release(core: LockCore[L], mine: list[Entry[L]]) -> None:
 
 
 def _latest_state(state: LeaseState) -> LeaseState:
-    """What a lease was downgraded to."""
+    """The state that a lease was downgraded to, else its own."""
     while state.successor is not None:
         state = state.successor
     return state
 
 
 async def release_many(core: LockCore[L], caller: Caller, count: int) -> None:
-    """Several permits; more than were taken through the object is refused before any is given back."""
+    """Release several permits; refuse at once more than were acquired through this object."""
     held = [e for e in core.entries if e.released_by is None and e.lease._state.ended in (None, "forked")]
     if count > len(held):
         error = NotHeld(
@@ -442,8 +442,8 @@ async def release_lease(
 ) -> None:
     """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time.
 
-    ``outcome``: what came of the first request, where the caller has made it itself.
-    ``who``: the caller, where it releases the lease itself.
+    ``outcome``: the result of the first request, where the caller has sent it itself.
+    ``caller``: the thread or task that called ``lease.release()``.
     """
     if outcome is None:
         if state.ended == "forked":
@@ -452,7 +452,8 @@ async def release_lease(
             raise not_held_error(state)
         state.ended_by = caller
         if state.loss(client_state.now()) is not None:
-            # The engine may keep it for a moment longer than we rely on it: who asks again must not meet it.
+            # The engine may keep the lease a moment longer than its holder relies on it: a new acquire must
+            # not find it there.
             await records.abandon(client_state, state, wait=state.reason != "unreachable")
             raise state.lost_error()
     await records.release(client_state, state, client_state.io_timeout, outcome)
@@ -488,13 +489,13 @@ async def set_value(client_state: ClientState, state: LeaseState, data: bytes, r
 
 
 async def export(client_state: ClientState, state: LeaseState) -> str:
-    """The secret that the adopter has to present."""
+    """Returns the secret that the adopter has to present."""
     check(state, client_state.now())
     return await records.export(client_state, state)
 
 
 async def downgrade(client_state: ClientState, state: LeaseState, wrap: Callable[[LeaseState], T]) -> T:
-    """``wrap``: what the caller has of a read lease. Nothing is called between that and the caller."""
+    """``wrap`` makes the caller's read lease. Nothing is called between that and the caller."""
     if state.mode != "write":
         raise InvalidArgument(f"only a write lease can be downgraded; this is a lease to {state.mode}")
     check(state, client_state.now())
@@ -511,7 +512,7 @@ def not_held_error(state: LeaseState) -> NotHeld:
         "released": "it was released already",
         "downgraded": "it was downgraded: use the lease that downgrade() returned",
         "exported": "it was exported: the process that adopts it holds it",
-        "dropped": "nobody could reach it any more, so it was left to expire",
+        "dropped": "the program dropped it, so it was left to expire",
     }.get(state.ended or "", "it ended")
     error = NotHeld(
         f"this lease of the {state.kind} {state.name!r} (token {state.token}) is not held: {detail}"
@@ -523,7 +524,7 @@ def not_held_error(state: LeaseState) -> NotHeld:
 async def leave(
     core: LockCore[L], caller: Caller, error: BaseException | None, leaving: StartedRelease[L] | None = None
 ) -> None:
-    """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
+    """The end of ``with``: release this entry's lease, and report its loss."""
     mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
         if leaving is not None:
@@ -534,7 +535,7 @@ async def leave(
             await _leave(core, core.claim(caller, mine, entered=True), error)
     except NotHeld:
         if error is None:
-            raise  # otherwise it was given back inside the body, whose own error is what the caller must see
+            raise  # else it was released inside the body, whose own error comes first
     except HoldfastError:
         raise
     except BaseException:
@@ -548,7 +549,7 @@ async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None
     state = entry.lease._state
     if not core.leave(entry):
         if entry.released_by is not None and entry.released_by() is not entry.caller():
-            raise not_held_error(state)  # by another: the body went on without the lock
+            raise not_held_error(state)  # another thread released it: the body went on without the lock
         if state.ended is None and state.loss(core.client_state.now()) is not None:
             _report_loss(core.spec, state, error)
         return
@@ -562,13 +563,13 @@ async def _release_last(
     error: BaseException | None,
     outcome: Reply | Exception | None = None,
 ) -> None:
-    """The outermost entry was left: its lease ends."""
+    """The outermost entry was left: release its lease."""
     state = _latest_state(state)
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:
         if state.ended_by is not None and state.ended_by() is not caller():
-            raise not_held_error(state)  # by another: the body went on without the lock
+            raise not_held_error(state)  # another thread released it: the body went on without the lock
         return
     if outcome is not None or state.loss(core.client_state.now()) is None:
         try:

@@ -30,7 +30,7 @@ class BlockingAdapter(Protocol):
 
 
 class BlockingDriver(Protocol):
-    """A driver that runs a coroutine in the calling thread."""
+    """A driver that runs coroutines in the calling thread."""
 
     closed: bool
 

@@ -1,4 +1,4 @@
-"""The records family: a lock is a record in an engine, moved by one transition at a time."""
+"""The records family: a lock is a record in an engine, and each request is one transition of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Taking a lock, or several: one attempt from its first request to the grant, or to its last trace.
+"""Acquiring a lock, or several: an attempt from its first request to its grant or its withdrawal.
 
-Each attempt carries a fresh nonce, so the engine recognises its own: after an unknown outcome the same
-request is simply asked again, and what was granted is granted still. An attempt that is given up is
-withdrawn, by the keeper if need be, and a copy of it that arrives late is refused.
+Each attempt carries a fresh nonce, by which the engine recognises it: after an unknown outcome the same
+request is sent again, and an earlier grant is returned. An attempt that is given up is withdrawn, by the
+keeper if need be, and the engine refuses a copy of it that arrives late.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = [
 ]
 
 POLL_SECONDS_MAX = 5.0
-"""A waiter looks at least this often, whatever it was told."""
+"""A waiter asks the engine at least this often, whatever the last reply said."""
 
 
 class NotGranted:
-    """It was not granted in time; these had it, as of ``now`` on the engine's clock."""
+    """The lock was not granted in time. ``holders`` held it at ``now`` by the engine's clock."""
 
     __slots__ = ("holders", "now")
 
@@ -72,13 +72,13 @@ class NotGranted:
 
 
 Outcome = Reply | TransientError | LeaseState
-"""What came of asking: an answer, none, or a lease that came too late."""
+"""The result of a request: a reply, a failure, or a lease that was granted too late."""
 
 
 async def acquire(
     client_state: ClientState, spec: Spec, owner: str, timeout: float | None
 ) -> LeaseState | NotGranted:
-    """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
+    """Acquire one lock within ``timeout`` seconds (None: no limit; 0: one try)."""
     nonce = client_state.new_nonce()
     attempt: Attempt | None = None
     outcome: Outcome | None = None
@@ -104,21 +104,21 @@ async def acquire(
 
 
 def never_sent(error: BaseException) -> bool:
-    """Whether the request that failed so cannot be in the engine, so that there is nothing to withdraw."""
+    """Whether the failed request cannot have reached the engine, so that there is nothing to withdraw."""
     return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
 def keep_grant(
     client_state: ClientState, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float
 ) -> LeaseState:
-    """The first request was granted: from here on the lease is kept."""
+    """The first request was granted: from here on the keeper renews the lease."""
     state = lease_of(spec, nonce, owner, reply, sent)
     client_state.add(state)
     return state
 
 
 def is_in_time(client_state: ClientState, state: LeaseState) -> bool:
-    """Whether what was granted is of any use."""
+    """Whether the grant arrived before its own deadline, and before the client was closed."""
     return client_state.now() < state.deadline and not client_state.closed
 
 
@@ -139,11 +139,11 @@ def acquire_request(
         spec.limit,
         spec.metadata,
     )
-    return tuple.__new__(Acquire, fields)  # without the detour through its Python constructor
+    return tuple.__new__(Acquire, fields)  # as its constructor does, without a Python call
 
 
 class Attempt:
-    """An attempt that goes on: what was asked, until when, and what of it may be left in the engine."""
+    """An attempt beyond its first request: what was requested, and what the engine may hold of it."""
 
     __slots__ = (
         "asked",
@@ -170,37 +170,37 @@ class Attempt:
     def __init__(self, client_state: ClientState, spec: Spec, owner: str, nonce: str) -> None:
         self.client_state, self.spec, self.owner, self.nonce = client_state, spec, owner, nonce
         self.is_under_way = False
-        """Whoever goes on with it cleans up after it."""
+        """``run`` has begun, and cleans up after the attempt."""
         self.ends_at: float | None = None
         self.sent: float | None = None
-        """Before the first request was sent that may have been granted."""
+        """When the first request that may have been granted was sent."""
         self.asked = 0.0
-        """Before the last one was sent: what the engine tells of the age of a grant counts from there."""
+        """When the last request was sent: the age of a grant in a reply counts from here."""
         self.placed: float | None = None
-        """Before a place in the queue was first asked for: nothing can be handed over before that."""
+        """When a place in the queue was first requested: no handoff can be earlier."""
         self.traces = True
-        """Something of it may be in the engine."""
+        """The engine may hold something of this attempt."""
         self.uncertain = False
-        """A copy of it may still be under way."""
+        """A copy of a request may still be in flight."""
         self.undated = False
-        """Such a copy may have been granted since, before the request that we count from."""
+        """Such a copy may have been granted before the request from which the lease is counted."""
         self.queued = False
         self.listening = False
         self.trouble_since: float | None = None
         self.failures = 0
         self.request: Acquire | None = None
-        """Made when it is needed: mostly it is to ask for a place in the queue, too."""
+        """Built when it is needed, since most often it also asks for a place in the queue."""
         self.expected: LeaseState | None = None
-        """The lease, but for its token: made while there is time, before waiting for it."""
+        """The lease without its token, built before the wait, so that a handoff costs less time."""
         self.expected_from = 0.0
-        """As if granted at this moment."""
+        """The time of grant that ``expected`` assumes."""
 
     async def run(
         self, sent: float, timeout: float | None, outcome: Outcome | None
     ) -> LeaseState | NotGranted:
-        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet.
+        """Run the attempt from the outcome of the first request, sent at ``sent``, to its end.
 
-        Whatever ends it, nothing of it stays behind.
+        ``outcome`` None: no request was sent yet. Whatever ends the attempt, nothing of it stays behind.
         """
         try:
             self.is_under_way = True
@@ -238,7 +238,7 @@ class Attempt:
                 elif self.client_state.closed:
                     await Notify(CLOSING)
         except BaseException:
-            # Also when it came after the grant, or while we stopped listening.
+            # Also where the error came after the grant, or during ``stop_listening``.
             await self.withdraw_in_background()
             raise
 
@@ -263,7 +263,7 @@ class Attempt:
             raise
 
     async def handle_outcome(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
-        """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""
+        """The result of the attempt, or None: ask again. ``outcome`` None: a wait has ended."""
         client_state = self.client_state
         if isinstance(outcome, Granted):
             reply = await self.date_grant(outcome) if self.undated else outcome
@@ -287,7 +287,7 @@ class Attempt:
         return done
 
     async def date_grant(self, reply: Granted) -> Granted | None:
-        """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
+        """The time of the grant is unknown: renew it, and count from the renewal. None: ask again."""
         sent = await Now()
         try:
             renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
@@ -304,7 +304,7 @@ class Attempt:
     def keep_grant(self, reply: Granted) -> LeaseState:
         sent = self.sent or 0.0
         if reply.age:
-            # By which it is older than the first request that may have won it: mostly by nothing.
+            # How much older the grant is than the first request that may have won it: most often not at all.
             reply = reply._replace(age=max(reply.age - (self.asked - sent), 0.0))
         state = lease_of(self.spec, self.nonce, self.owner, reply, sent)
         state.uncertain = self.uncertain
@@ -312,10 +312,10 @@ class Attempt:
         return state
 
     def accept_handoff(self, handed: Handoff) -> LeaseState:
-        """The wake-up brought the lock along; with that, listening has ended."""
+        """The wake-up carried the grant, and with it the subscription has ended."""
         self.listening = False
         self.client_state.waiting.pop(self.nonce, None)
-        # Its place was asked for before it was there, and is at least as old by our clock, but for the drift.
+        # The place was requested before it existed, so by our clock it is at least this old, drift aside.
         placed = self.placed or 0.0
         since = placed + handed.age * (1.0 - DRIFT)
         if not since <= self.client_state.now():
@@ -328,7 +328,7 @@ class Attempt:
         return state
 
     async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
-        """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
+        """The reply took longer than the lease lasts: release it, and begin again with a new nonce."""
         if self.client_state.closed:
             return None
         await abandon(self.client_state, state)
@@ -341,14 +341,14 @@ class Attempt:
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def leave_queue(self) -> None:
-        """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
+        """The client was closed during the attempt: leave the queue now, because the keeper is ending too."""
         with contextlib.suppress(TransientError, EngineUnavailable):
             await Apply(self.spec.name, Withdraw(self.nonce, self.client_state.linger))
             self.traces = False
         raise closed_error()
 
     def wait_until(self, reply: Queued) -> float | None:
-        """It has a place in the queue: until when to wait for its turn. None: there is no time left."""
+        """The attempt has a place in the queue: until when to wait for its turn. None: no time is left."""
         self.trouble_since, self.failures = None, 0
         self.queued = True
         self.client_state.refresh_every(self.nonce, reply.refresh_in)
@@ -377,7 +377,7 @@ class Attempt:
         raise refusal_error(self.spec, reply)
 
     async def enter_queue(self, now: float) -> None:
-        """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
+        """Subscribe to wake-ups, then ask for a place in the queue: in this order no wake-up is missed."""
         self.listening = True
         try:
             await Listen(self.nonce, self.spec.name)
@@ -399,7 +399,7 @@ class Attempt:
         return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
 
     async def pause_or_give_up(self, trouble: TransientError) -> None:
-        """The engine is in trouble: pause and go on, or give up when there is no more time for it."""
+        """A request failed: pause before the next one, or give up when no time is left."""
         now = await Now()
         if isinstance(trouble, OutcomeUnknown):
             self.uncertain = True
@@ -415,14 +415,14 @@ class Attempt:
         self.failures += 1
 
     def _gives_up_at(self, now: float, since: float) -> float:
-        """Once queued, the timeout decides; before that, io_timeout does, or an earlier timeout."""
+        """Once queued, the timeout decides; before that, io_timeout or an earlier timeout."""
         if self.queued:
             return self.ends_at if self.ends_at is not None else now + self.client_state.io_timeout
         limit = since + self.client_state.io_timeout
         return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
 
     async def withdraw_in_background(self) -> None:
-        """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
+        """Have the keeper withdraw what the engine may hold of this attempt."""
         self.client_state.leases.pop(self.nonce, None)
         self.client_state.waiting.pop(self.nonce, None)
         if self.traces:
@@ -448,7 +448,7 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
     return LeaseState(
         spec.name,
         spec.kind,
-        reply.mode,  # type: ignore[arg-type]  # an engine answers with a mode that it was asked for
+        reply.mode,  # type: ignore[arg-type]  # an engine replies with a mode that was requested
         nonce,
         owner,
         reply.token,
@@ -466,8 +466,11 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
 async def acquire_in_order(
     client_state: ClientState, specs: tuple[Spec, ...], owner: str, timeout: float | None
 ) -> tuple[LeaseState, ...] | NotGranted:
-    """Several locks, all or none, in the given order: as many as are free in one step, then waiting for
-    the next while holding those before it. Callers who agree on an order cannot deadlock."""
+    """Acquire several locks, all or none, in the given order.
+
+    One step takes as many as are free; then the caller waits for the next while it holds those before it.
+    Callers that agree on an order cannot deadlock.
+    """
     ends_at = None if timeout is None else (await Now()) + timeout
     held: list[LeaseState] = []
     try:
@@ -476,7 +479,7 @@ async def acquire_in_order(
             now = await Now()
             if taken is None and all(state.loss(now) is None for state in held):
                 return tuple(held)
-            # Not granted in time; or one was lost while we waited for another, and all are taken anew.
+            # Not granted in time; or one was lost during the wait for another, and all are acquired anew.
             await _abandon_all(client_state, held)
             held.clear()
             if taken is not None or (ends_at is not None and now >= ends_at):
@@ -493,7 +496,7 @@ async def _take_rest(
     ends_at: float | None,
     held: list[LeaseState],
 ) -> NotGranted | None:
-    """Add to ``held`` until all are there; what is returned says why that cannot be."""
+    """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
     while len(held) < len(specs):
         rest = specs[len(held) :]
         if len(rest) > 1:
@@ -508,7 +511,7 @@ async def _take_rest(
 
 
 async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
-    """Those that can be had now, up to the first that cannot."""
+    """Acquire those that are free now, up to the first that is not."""
     attempts = [Attempt(client_state, spec, owner, await Nonce()) for spec in specs]
     sent = await Now()
     taken: list[LeaseState] = []

@@ -1,4 +1,4 @@
-"""What can be asked about a name, or done to it, without holding it."""
+"""What a client can ask about a name, or do to it, without holding it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ async def break_lock(client_state: ClientState, name: str, token: int | None, re
     except EngineUnavailable as error:
         if isinstance(error.__cause__, OutcomeUnknown):
             raise EngineUnavailable(
-                f"the engine did not answer: {name!r} may have been broken; look before breaking it again"
+                f"the engine did not answer: {name!r} may have been broken; inspect it before you break it "
+                "again"
             ) from error.__cause__
         raise
     if not isinstance(reply, Broken):

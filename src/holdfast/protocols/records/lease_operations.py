@@ -1,4 +1,4 @@
-"""What a holder can do with its lease besides giving it back."""
+"""What a holder can do with its lease besides releasing it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["adopt", "downgrade", "export", "extend", "set_value"]
 
 
 async def extend(client_state: ClientState, state: LeaseState, ttl: float) -> None:
-    """From now on renew with this ttl, and renew once at once. Never shortens what is granted."""
+    """Renew now, and from now on with this ttl. Never shortens what is granted."""
     sent = await Now()
     reply, _ = await retry_until_deadline(client_state, state.name, Renew(state.nonce, ttl))
     now = await Now()
@@ -51,7 +51,7 @@ async def set_value(client_state: ClientState, state: LeaseState, data: bytes, r
 
 
 async def downgrade(client_state: ClientState, state: LeaseState) -> LeaseState:
-    """A read lease in place of the write lease, without a moment in between."""
+    """Replace the write lease by a read lease in one step."""
     nonce = await Nonce()
     sent = await Now()
     state.is_releasing = True
@@ -60,7 +60,7 @@ async def downgrade(client_state: ClientState, state: LeaseState) -> LeaseState:
         if isinstance(reply, Granted):
             return _downgraded(client_state, state, nonce, reply, sent)
     except BaseException:
-        # It may have happened all the same, and nobody will have the read lease.
+        # The downgrade may have been applied, and no caller will get the read lease.
         if state.successor is None:
             await clean_up(
                 client_state, state.name, state.ttl, Release(nonce, client_state.linger), wait=True
@@ -69,9 +69,7 @@ async def downgrade(client_state: ClientState, state: LeaseState) -> LeaseState:
     finally:
         state.is_releasing = False
         client_state.wake_timer("timer")
-        client_state.wake_timer(
-            "keeper"
-        )  # one that planned its next duty meanwhile did not count this lease in
+        client_state.wake_timer("keeper")  # its last round skipped this lease
     _check_held(client_state, state, reply, await Now())
     raise unexpected_reply_error(state.name, reply)
 
@@ -108,10 +106,10 @@ def _downgraded(
 
 
 async def export(client_state: ClientState, state: LeaseState) -> str:
-    """Let it live one ttl without us, for another process to adopt: the secret that it has to present.
+    """Leave the lease to be adopted by another process within one ttl. Returns the secret it must present.
 
-    The engine gets a hash of it. Exported once more, after a try that failed, it has another secret, and the
-    latest is the one that counts.
+    The engine stores a hash of the secret. A repeated export, after one that failed, has a new secret, and
+    only the latest is valid.
     """
     secret = await Nonce()
     reply, _ = await retry_until_deadline(client_state, state.name, Export(state.nonce, seal_of(secret)))
@@ -122,12 +120,12 @@ async def export(client_state: ClientState, state: LeaseState) -> str:
 
 
 async def adopt(client_state: ClientState, spec: Spec, nonce: str, owner: str, secret: str) -> LeaseState:
-    """Take over what another process exported, with its token."""
+    """Take over a lease that another process exported, with its token."""
     client_state.check_timers_run()
     seal = seal_of(secret)
     if nonce in client_state.leases:
-        # The engine would say yes to a repeated request; but two leases of one grant would not know of
-        # each other's release.
+        # The engine would accept a repeated request; but of two leases of one grant, neither would
+        # notice the release of the other.
         twice = NotHeld(f"the exported lease of {spec.name!r} was adopted by this client already")
         twice.name = spec.name
         raise twice
@@ -137,7 +135,7 @@ async def adopt(client_state: ClientState, spec: Spec, nonce: str, owner: str, s
             client_state, spec.name, Adopt(nonce, client_state.client, owner, seal, spec.renew)
         )
     except BaseException:
-        # It may have happened all the same, and nobody will have the lease: let it run out.
+        # The adoption may have been applied, and no caller will get the lease: let it expire.
         undo = Adopt(nonce, client_state.client, owner, seal, renews=False)
         await clean_up(client_state, spec.name, spec.ttl, undo, wait=True)
         raise
@@ -153,9 +151,9 @@ async def adopt(client_state: ClientState, spec: Spec, nonce: str, owner: str, s
     for task in list(client_state.cleanup_tasks):
         if isinstance(task.request, Adopt) and task.request.nonce == nonce:
             with contextlib.suppress(ValueError):
-                client_state.cleanup_tasks.remove(task)  # left by an earlier try that failed
+                client_state.cleanup_tasks.remove(task)  # left by an earlier adoption that failed
     state = lease_of(spec, nonce, owner, reply, sent)
-    state.uncertain = True  # of the one who asked for it first: who knows what it left under way
+    state.uncertain = True  # the first holder may have left requests in flight
     client_state.add(state)
     return state
 

@@ -1,4 +1,4 @@
-"""Giving a lock back: at once, or behind the caller's back by the keeper."""
+"""Releasing a lease: at once, or in the background by the keeper."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .retry import loss_reason, retry_until_deadline, unavailable_error
 __all__ = ["abandon", "clean_up", "dropped", "mark_released", "release", "release_request", "report_loss"]
 
 WITHDRAWAL_SECONDS = 1.0
-"""How long one who was interrupted waits for its attempt to be withdrawn."""
+"""How long an interrupted caller waits until its attempt is withdrawn."""
 
 CLEANUP_SECONDS = 60.0
-"""How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
+"""How long beyond the ttl the keeper repeats a clean-up; by then nothing is left to clean up."""
 
 
 async def release(
@@ -41,9 +41,9 @@ async def release(
     retry_seconds: float,
     outcome: Reply | Exception | None = None,
 ) -> None:
-    """Give it back. Where it was gone already the state says so; after a failure it can be called again.
+    """Release the lease; ``state`` says whether it was lost before. After a failure it can be called again.
 
-    ``outcome``: what came of the first request, where the caller has made it itself.
+    ``outcome``: the result of the first request, where the caller has sent it itself.
     """
     request = release_request(client_state, state)
     try:
@@ -69,7 +69,7 @@ async def release(
     except BaseException:
         await abandon(client_state, state, wait=True)
         raise
-    # Had a release of ours come first, there would have been nothing to break.
+    # Had an earlier release been applied first, there would have been nothing to break.
     if isinstance(reply, Gone) and (reply.reason == "broken" or not state.release_outcome_unknown):
         client_state.leases.pop(state.nonce, None)
         state.mark_lost(loss_reason(reply), reply.note)
@@ -79,23 +79,23 @@ async def release(
 
 
 def release_request(client_state: ClientState, state: LeaseState) -> Release:
-    """The request that gives it back, and from now on it is on its way."""
+    """The request that releases the lease, which counts as being released from now on."""
     state.is_releasing = True
-    # Without the detour through its Python constructor.
+    # As its constructor does, without a Python call.
     return tuple.__new__(Release, (state.nonce, client_state.linger if state.uncertain else 0.0))
 
 
 def mark_released(client_state: ClientState, state: LeaseState) -> None:
-    """It was given back."""
+    """The engine confirmed the release."""
     client_state.leases.pop(state.nonce, None)
     state.end("released")
 
 
 async def abandon(client_state: ClientState, state: LeaseState, wait: bool = False) -> None:
-    """Give it back behind our back: the keeper does it, and again if it fails."""
+    """Have the keeper release the lease in the background, and again if that fails."""
     client_state.drop(state)
     if state.reason is not None:
-        await report_loss(state)  # from here on the timer does not know it
+        await report_loss(state)  # from here on the timer does not watch it
     state.end("released")
     request = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
     await clean_up(client_state, state.name, state.ttl, request, wait)
@@ -104,7 +104,10 @@ async def abandon(client_state: ClientState, state: LeaseState, wait: bool = Fal
 async def clean_up(
     client_state: ClientState, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
 ) -> None:
-    """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
+    """Queue a clean-up for the keeper; with ``wait``, wait for it, at most ``WITHDRAWAL_SECONDS``.
+
+    Where the network is dead, what is left in the engine expires with the ttl.
+    """
     task = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
         try:
@@ -113,7 +116,7 @@ async def clean_up(
             if wait:
                 await Listen(task.nonce, None)
         finally:
-            client_state.queue_cleanup(task)  # also if a second interrupt came just now
+            client_state.queue_cleanup(task)  # also where a second interrupt came just now
         if wait:
             await Wait(task.nonce, now + WITHDRAWAL_SECONDS)
     finally:
@@ -122,7 +125,7 @@ async def clean_up(
 
 
 async def report_loss(state: LeaseState) -> None:
-    """Once, by whoever finds out first: the timer, the keeper, or a release."""
+    """Report the loss once; the timer, the keeper or a release calls this, whichever notices it first."""
     if not state.is_loss_reported:
         state.is_loss_reported = True
         try:
@@ -133,9 +136,9 @@ async def report_loss(state: LeaseState) -> None:
 
 
 def dropped(client_state: ClientState, state: LeaseState) -> None:
-    """Nobody can reach the lease any more: let it run out. Called by the garbage collector: no waiting.
+    """No code can reach the lease any more: let it expire. The garbage collector calls this; it never waits.
 
-    Where one session carries everything that the client holds, it is given back when its time is over.
+    Where one session carries everything that the client holds, the keeper releases it at its deadline.
     """
     client_state.drop(state)
     state.end("dropped")

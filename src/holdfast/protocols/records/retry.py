@@ -1,4 +1,4 @@
-"""When the engine does not answer, or answers what nobody expected."""
+"""What to do when the engine does not answer, or gives an unexpected reply."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def retry_until_deadline(
     seconds: float | None = None,
     may_repeat: bool = True,
 ) -> tuple[Reply, bool]:
-    """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
+    """Repeat a request until there is a reply, for at most ``seconds`` (None: io_timeout).
 
-    What must not happen twice (``may_repeat`` is False) is not asked again once it may have happened.
-
-    Tells whether an earlier try may have happened; so does the cause of the error, if there was no answer.
+    ``may_repeat`` False: the request must not be applied twice, so it is not repeated once it may have been
+    applied. Returns the reply, and whether an earlier try may have been applied; where there is no reply, the
+    cause of the error says so.
     """
     worst: TransientError | None = None
     failures = 0
@@ -81,7 +81,7 @@ def loss_reason(reply: Gone) -> LossReason:
 
 
 def queue_full_error(name: str, waiting: int, limit: int) -> EngineUnavailable:
-    """The queue is full. What was left there of this attempt is withdrawn by the one who raises it."""
+    """The queue is full. The attempt that raises this withdraws what it left there."""
     return EngineUnavailable(
         f"{name!r} has {waiting} waiters already, and {limit} may wait for one name: try again later, or "
         "raise the limit with the option max_waiters of connect() or of the URL"
@@ -89,12 +89,12 @@ def queue_full_error(name: str, waiting: int, limit: int) -> EngineUnavailable:
 
 
 def refusal_error(spec: Spec, reply: Reply) -> HoldfastError:
-    """Why a lock that was asked for cannot be granted, ever."""
+    """Why the requested lock can never be granted."""
     if isinstance(reply, Mismatch):
         if reply.kind == spec.kind:
             return InvalidArgument(
                 f"the semaphore {spec.name!r} was declared with limit {reply.limit}, here with {spec.limit}: "
-                "declare the same, and change it with resize()"
+                "declare the same limit, and change it with resize()"
             )
         return InvalidArgument(
             f"{spec.name!r} is a {reply.kind}, here it is used as a {spec.kind}: "
@@ -105,7 +105,9 @@ def refusal_error(spec: Spec, reply: Reply) -> HoldfastError:
 
 def unexpected_reply_error(name: str, reply: Reply) -> HoldfastError:
     if isinstance(reply, Exhausted):
-        return EngineUnavailable(f"no more tokens can be minted for {name!r}: the engine's clock is far off")
+        return EngineUnavailable(
+            f"no more tokens can be minted for {name!r}: the engine's clock is far ahead; set it right"
+        )
     if isinstance(reply, Gone):
         return EngineUnavailable(f"the attempt at {name!r} was ended from outside: it is {reply.reason}")
     return EngineUnavailable(

@@ -1,4 +1,4 @@
-"""The end of a client: those who wait are sent away, what is held is given back."""
+"""Closing a client: its waiters leave their queues, and its leases are released."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from .releases import release
 __all__ = ["CLOSING", "close", "closed_error"]
 
 CLOSE_SECONDS = 1.0
-"""How long a client that is being closed waits for its other threads or tasks to leave their queues."""
-
+"""How long ``close`` waits for the other threads or tasks of its client to leave their queues."""
 
 CLOSING = "closing"
 
 
 async def close(client_state: ClientState) -> None:
-    """Send away those who wait, and give back everything that is held."""
+    """Have all waiters of this client leave their queues, then release every lease."""
     client_state.closed = True
     if client_state.waiting:
         await _wake_waiters(client_state)

@@ -1,4 +1,4 @@
-"""Hearing of the changes of a name."""
+"""Subscriptions to the changes of a name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["next_change", "subscribe", "unsubscribe"]
 
 
 async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot]:
-    """From now on every change of the name wakes ``next_change``."""
+    """From now on every change of the name wakes ``next_change``. Returns the nonce and the present state."""
     nonce = await Nonce()
     try:
         await _listen(client_state, name, nonce)
@@ -39,10 +39,10 @@ async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot
 async def next_change(
     client_state: ClientState, name: str, nonce: str, timeout: float | None, seen: Snapshot | None = None
 ) -> Snapshot | None:
-    """What stands there after the next change since ``seen``; None: nothing changed in time.
+    """The state after the next change since ``seen``; None: nothing changed in time.
 
-    Nobody writes down that a lease expired or its holder died: we look by ourselves when it is due, or when
-    one of the holders is seen to die.
+    The engine writes nothing when a lease expires or a holder dies, so this reads the state again when an
+    expiry is due, and when the engine notices that a holder died.
     """
     now = await Now()
     ends_at = None if timeout is None else now + timeout
@@ -66,7 +66,7 @@ async def next_change(
 
 
 def _seconds_to_next_event(seen: Snapshot) -> float:
-    """Seconds until time alone changes what was seen."""
+    """Seconds until the passing of time alone changes ``seen``."""
     at = next_event_at(seen.record)
     return POLL_SECONDS_MAX if at is None else min(max(at - seen.now, 0.01), POLL_SECONDS_MAX)
 
@@ -76,7 +76,7 @@ def _clients_of(seen: Snapshot) -> tuple[str, ...]:
 
 
 def _visible_state(seen: Snapshot) -> tuple[object, ...]:
-    """What makes a difference to one who watches."""
+    """The part of a snapshot whose changes a subscriber sees."""
     record = seen.record
     holders = [(holder.token, holder.owner) for holder in record.holders]
     return record.token, holders, [waiter.nonce for waiter in record.queue], record.value, record.limit
