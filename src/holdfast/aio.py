@@ -6,7 +6,7 @@
         async with locks.lock("invoices", ttl=30, timeout=5) as lease:
             print(lease.token)
 
-Facades that hold no logic: what locks mean is in ``protocols``.
+Facades without logic: the semantics of locks are in ``protocols``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def connect(
     url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
         engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
         pool of psycopg) and uses its settings.
-    namespace: locks of one namespace know nothing of those of another.
+    namespace: locks of different namespaces are independent.
     io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
     options: of the engine, as in the query of its URL; see the page of the engine.
 
@@ -112,7 +112,7 @@ class AsyncClient:
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this engine promises, and when it can fail."""
+        """What this engine promises, and when a promise can fail."""
         return self._engine.guarantees
 
     @documents_lock_options("cancel", "async with")
@@ -122,7 +122,7 @@ class AsyncClient:
 
     @documents_lock_options("cancel", "async with")
     def rlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRLock:
-        """One at a time; the task that has it may take it again."""
+        """A reentrant lock: one holder at a time, and the task that holds it may acquire it again."""
         return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
     @documents_lock_options("cancel", "async with")
@@ -148,12 +148,12 @@ class AsyncClient:
         return spec
 
     async def inspect(self, name: str) -> LockInfo:
-        """Who holds ``name``, who waits for it, and the value it carries."""
+        """The holders of ``name``, its waiters and its value."""
         arguments.check_name(name)
         return describe(name, await self._driver.run(records.inspect(self._driver.client_state, name)))
 
     async def list(self, prefix: str = "") -> list[LockInfo]:
-        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
         found = await self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
@@ -165,14 +165,14 @@ class AsyncClient:
     async def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
         """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
-        ``reason`` is what the log and the holder are told.
+        ``reason`` is shown to the holder and in the log.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
         arguments.check_name(name)
         arguments.check_token(token)
-        told = arguments.check_reason(reason)
-        return await self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
+        reason = arguments.check_reason(reason)
+        return await self._driver.run(records.break_lock(self._driver.client_state, name, token, reason))
 
     async def adopt(self, text: str) -> AsyncLease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
@@ -186,7 +186,7 @@ class AsyncClient:
         return AsyncLease(self, state)
 
     async def close(self) -> None:
-        """Release everything held and let go of the engine. Safe to call again."""
+        """Release everything held and disconnect. Safe to call again."""
         await self._driver.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -199,13 +199,13 @@ class AsyncClient:
 
 
 class AsyncLease(BaseLease):
-    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another task."""
+    """One grant. Any code that has it may release it; pass it to guards, or to another task."""
 
     __slots__ = ()
     _client: AsyncClient
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
+        """Release the lease. NotHeld if it was released already, LockLost if it was lost."""
         driver, caller = self._client._driver, weakref.ref(_current_task())
         return driver.call(locks.release_lease, driver.client_state, self._state, None, caller)
 
@@ -280,7 +280,7 @@ class AsyncLock:
 
     @property
     def lease(self) -> AsyncLease | None:
-        """The lease taken through this object and not given back; None: there is none."""
+        """The latest lease acquired through this object and not released; None: there is none."""
         return self._core.current()
 
     def acquire(
@@ -291,8 +291,8 @@ class AsyncLock:
         ``blocking=False`` tries once. ``timeout``: seconds or a timedelta, None or -1 for ever; left out,
         that of the lock.
 
-
-        It belongs to the task that called this, also when another awaits it (``wait_for``, ``create_task``).
+        The lease belongs to the task that called this, also when another task awaits it (``wait_for``,
+        ``create_task``).
         """
         core = self._core
         seconds = core.spec.timeout
@@ -304,11 +304,11 @@ class AsyncLock:
         return driver.call(locks.acquire, core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Give back this task's lease, or, called by a task without one, the object's current lease."""
+        """Release this task's lease, or, in a task without one, the object's current lease."""
         return self._driver().call(locks.release, self._core, weakref.ref(_current_task()))
 
     async def locked(self) -> bool:
-        """Whether anyone holds it."""
+        """Whether any client holds the lock."""
         return (await self._client.inspect(self.name)).locked
 
     async def __aenter__(self) -> AsyncLease:
@@ -338,7 +338,7 @@ class AsyncLock:
             if not pending:
                 del self._cancellations[task]
         driver = self._driver()
-        if left is None or not driver.closed:  # closing gave it back, and the body's own error comes first
+        if left is None or not driver.closed:  # closing released it, and the body's own error comes first
             await driver.run(locks.leave(self._core, weakref.ref(task), left))
         if left is not None and left is not error:
             raise left
@@ -361,29 +361,29 @@ class AsyncLock:
 
 
 class AsyncRLock(AsyncLock):
-    """Its holder, a task, takes it again at once, and gets the same lease."""
+    """Its holder, a task, acquires it again at once, and gets the same lease."""
 
     __slots__ = ()
 
 
 class AsyncSemaphore(AsyncLock):
-    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+    """Permits, each with a lease of its own: the permit of a crashed holder becomes free."""
 
     __slots__ = ()
 
     def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
-        """Give back ``n`` permits taken through this object, this task's own first."""
+        """Release ``n`` permits acquired through this object, this task's own first."""
         arguments.check_limit(n, "n")
         return self._driver().call(locks.release_many, self._core, weakref.ref(_current_task()), n)
 
     async def resize(self, n: int) -> None:
-        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below the number held, nothing is granted, nor revoked."""
         arguments.check_limit(n)
         driver = self._driver()
         await driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     async def locked(self) -> bool:
-        """Whether no permit can be had at once."""
+        """Whether no permit is free."""
         info = await self._client.inspect(self.name)
         return len(info.holders) >= (info.limit or self._core.spec.limit)
 
@@ -443,7 +443,7 @@ class AsyncWatch:
     async def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
 
-        None: none came within ``timeout`` (None: for ever).
+        None: no change came within ``timeout`` (None: for ever).
         """
         if self._first is not None:
             first, self._first = self._first, None

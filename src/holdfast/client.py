@@ -1,4 +1,4 @@
-"""The threads API: facades that hold no logic. What locks mean is in ``protocols``."""
+"""The threads API: facades without logic. The semantics of locks are in ``protocols``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def connect(
     url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
         engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
         pool of psycopg) and uses its settings.
-    namespace: locks of one namespace know nothing of those of another.
+    namespace: locks of different namespaces are independent.
     io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
     options: of the engine, as in the query of its URL; see the page of the engine.
 
@@ -99,7 +99,7 @@ class Client:
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this engine promises, and when it can fail."""
+        """What this engine promises, and when a promise can fail."""
         return self._engine.guarantees
 
     @documents_lock_options("raise", "with")
@@ -109,7 +109,7 @@ class Client:
 
     @documents_lock_options("raise", "with")
     def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
-        """One at a time; the thread that has it may take it again."""
+        """A reentrant lock: one holder at a time, and the thread that holds it may acquire it again."""
         return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
     @documents_lock_options("raise", "with")
@@ -135,12 +135,12 @@ class Client:
         return spec
 
     def inspect(self, name: str) -> LockInfo:
-        """Who holds ``name``, who waits for it, and the value it carries."""
+        """The holders of ``name``, its waiters and its value."""
         arguments.check_name(name)
         return describe(name, self._driver.run(records.inspect(self._driver.client_state, name)))
 
     def list(self, prefix: str = "") -> list[LockInfo]:
-        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
         found = self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
@@ -152,14 +152,14 @@ class Client:
     def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
         """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
-        ``reason`` is what the log and the holder are told.
+        ``reason`` is shown to the holder and in the log.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
         arguments.check_name(name)
         arguments.check_token(token)
-        told = arguments.check_reason(reason)
-        return self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
+        reason = arguments.check_reason(reason)
+        return self._driver.run(records.break_lock(self._driver.client_state, name, token, reason))
 
     def adopt(self, text: str) -> Lease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
@@ -173,7 +173,7 @@ class Client:
         return Lease(self, state)
 
     def close(self) -> None:
-        """Release everything held and let go of the engine. Safe to call again."""
+        """Release everything held and disconnect. Safe to call again."""
         self._driver.close()
 
     def __enter__(self) -> Client:
@@ -195,7 +195,7 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A process that ends in order leaves nothing held."""
+    """A process that exits normally leaves nothing held."""
     for client in list(_open_clients):
         with contextlib.suppress(Exception):
             client.close()
@@ -205,7 +205,7 @@ _callers: Final = threading.local()
 
 
 def _caller() -> tuple[weakref.ref[threading.Thread], threading.Thread]:
-    """Who calls: numbers of threads are used again, so it is known by the thread itself. Found out once."""
+    """The calling thread, looked up once. It is known by its object, because thread ids are reused."""
     thread = threading.current_thread()
     this = _callers.this = weakref.ref(thread), thread
     return this
@@ -219,13 +219,13 @@ def _calling() -> weakref.ref[threading.Thread]:
 
 
 class Lease(BaseLease):
-    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another thread."""
+    """One grant. Any code that has it may release it; pass it to guards, or to another thread."""
 
     __slots__ = ()
     _client: Client
 
     def release(self) -> None:
-        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
+        """Release the lease. NotHeld if it was released already, LockLost if it was lost."""
         self._client._driver.run(
             locks.release_lease(self._client._driver.client_state, self._state, caller=_calling())
         )
@@ -298,7 +298,7 @@ class Lock:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease taken through this object and not given back; None: there is none."""
+        """The latest lease acquired through this object and not released; None: there is none."""
         return self._core.current()
 
     def acquire(self, blocking: bool = True, timeout: Duration | Unset | None = UNSET) -> Lease | None:
@@ -315,12 +315,12 @@ class Lock:
         return driver.acquire(core, caller, driver.owner_prefix + thread.name, seconds)
 
     def release(self) -> None:
-        """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
+        """Release this thread's lease, or, in a thread without one, the object's current lease."""
         driver, caller, _ = self._ready()
         driver.release(self._core, caller)
 
     def locked(self) -> bool:
-        """Whether anyone holds it."""
+        """Whether any client holds the lock."""
         return self._client.inspect(self.name).locked
 
     def __enter__(self) -> Lease:
@@ -332,7 +332,7 @@ class Lock:
     ) -> None:
         driver, caller, _ = self._ready()
         if error is not None and driver.closed:
-            return  # closing gave it back, and the body's own error is what the caller must see
+            return  # closing released it, and the body's own error comes first
         driver.leave(self._core, caller, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -347,7 +347,7 @@ class Lock:
         return locked
 
     def _ready(self) -> tuple[ThreadsDriver, weakref.ref[threading.Thread], threading.Thread]:
-        """The driver as it is now, and who calls: after a fork another book knows what this process holds."""
+        """The driver and the caller. After a fork the driver has another ``ClientState``."""
         driver = self._client._driver
         if driver.running_loop() is not None:
             driver.mark_loop_warned()
@@ -367,24 +367,24 @@ class RLock(Lock):
 
 
 class Semaphore(Lock):
-    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+    """Permits, each with a lease of its own: the permit of a crashed holder becomes free."""
 
     __slots__ = ()
 
     def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits taken through this object, this thread's own first."""
+        """Release ``n`` permits acquired through this object, this thread's own first."""
         arguments.check_limit(n, "n")
         driver, caller, _ = self._ready()
         driver.run(locks.release_many(self._core, caller, n))
 
     def resize(self, n: int) -> None:
-        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below the number held, nothing is granted, nor revoked."""
         arguments.check_limit(n)
         driver, _, _ = self._ready()
         driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     def locked(self) -> bool:
-        """Whether no permit can be had at once."""
+        """Whether no permit is free."""
         info = self._client.inspect(self.name)
         return len(info.holders) >= (info.limit or self._core.spec.limit)
 
@@ -444,7 +444,7 @@ class Watch:
     def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
 
-        None: none came within ``timeout`` (None: for ever).
+        None: no change came within ``timeout`` (None: for ever).
         """
         if self._first is not None:
             first, self._first = self._first, None

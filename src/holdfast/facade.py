@@ -1,4 +1,4 @@
-"""What the two facades share: everything about a lease that needs no I/O, and how engines are found."""
+"""What both facades share: everything about a lease that needs no I/O, and how an engine is chosen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 IO_TIMEOUT_SECONDS = 5.0
 
 UPGRADE_MESSAGE = (
-    "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
+    "a read lease cannot be upgraded on any engine, because two readers that try would wait for each other "
     "for ever: release it and take write(), or take write() and downgrade()"
 )
 
@@ -107,7 +107,7 @@ class BaseClient(Protocol):
 
 
 class BaseLease:
-    """One grant, as far as it can be known without asking anybody."""
+    """One grant, as far as this process knows it without I/O."""
 
     __slots__ = ("__weakref__", "_acquired_at", "_client", "_state", "_successor")
 
@@ -116,7 +116,7 @@ class BaseLease:
         self._state = state
         self._acquired_at = wall_seconds()
         self._successor: BaseLease | None = None
-        """What it was downgraded to: ``with`` gives that back, so it lives as long as this one."""
+        """What this lease was downgraded to: the end of ``with`` releases that, so it lives as long."""
 
     def __repr__(self) -> str:
         state = self._state
@@ -149,7 +149,7 @@ class BaseLease:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The tokens of the shared grants that lived beside this one when it was made."""
+        """The tokens of the shared grants that existed beside this one when it was granted."""
         return self._state.peers
 
     @property
@@ -193,7 +193,7 @@ class BaseLease:
         try:
             state = self._state
         except AttributeError:
-            return  # interrupted while it was made
+            return  # interrupted during its construction
         if state.ended is None and state.reason is None and not self._client._driver.closed:
             warnings.warn(
                 f"the lease of {state.name!r} (token {state.token}) was dropped without release: "

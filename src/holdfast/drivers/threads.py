@@ -1,4 +1,4 @@
-"""The threads driver: runs a script in the calling thread, and the keeper and the timer in two of its own."""
+"""The threads driver: coroutines run in the calling thread, the keeper and the timer in two of their own."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ from ..core.effects import (
     Unlisten,
     Wait,
 )
-from ..engine_api import AdapterContext, Engine
+from ..engine_api import AdapterContext, Engine, ThreadsAdapter
 from ..errors import EngineUnavailable
 from ..protocols import records, uncontended
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.keeper import deadline_loop, renewal_loop
 from ..protocols.locks import Caller, HasState, LockCore
-from ..protocols.reports import Reports
 from ..rules.requests import Handoff, Reply, Request
 from ..runtime.clock import boottime
 from ..runtime.connect_timeout import connect_timeout
-from ..runtime.identity import attempt_names, new_client_id, owner_prefix
 from ..runtime.thread_join import join_thread
 from ..runtime.wakeups import ThreadWakeup
+from .base import BaseDriver
 
 __all__ = ["ThreadsDriver"]
 
@@ -53,46 +52,23 @@ log = logging.getLogger("holdfast")
 CLOSE_SECONDS = 2.0
 
 
-class ThreadsDriver:
-    """Everything one client needs to run scripts on threads."""
+class ThreadsDriver(BaseDriver[ThreadWakeup]):
+    """Runs the protocols of one client on threads."""
 
     def __init__(self, engine: Engine, io_timeout: float, max_waiters: int = MAX_WAITERS) -> None:
-        self._engine = engine
-        self._io_timeout = io_timeout
-        self._max_waiters = max_waiters
-        self.closed = False
         self.running_loop: Callable[[], object] = self._find_running_loop
-        """The event loop that runs in this thread, if one does: blocking would stop everything else there."""
-        self._reset()
+        """The event loop that runs in this thread, if there is one: blocking would stop its tasks."""
+        super().__init__(engine, io_timeout, max_waiters)
 
     def _reset(self) -> None:
-        """All state that a fork must not inherit."""
-        client = new_client_id()
-        self.owner_prefix = owner_prefix()
-        self._wakeups: dict[str, ThreadWakeup] = {}
-        self._timer_wakeups: dict[TimerName, ThreadWakeup] = {
-            "keeper": ThreadWakeup(),
-            "timer": ThreadWakeup(),
-        }
+        super()._reset()
+        self._timer_wakeups = {"keeper": ThreadWakeup(), "timer": ThreadWakeup()}
         self._threads: dict[TimerName, threading.Thread] = {}
         self._starting = threading.Lock()
-        self._failures = 0
-        """So often one of the threads has ended unexpectedly."""
-        new_nonce = attempt_names(client)
-        engine = self._engine
-        self.client_state = ClientState(
-            client,
-            self._io_timeout,
-            engine.linger,
-            self._wake_timer,
-            boottime,
-            new_nonce,
-            engine.session_bound,
-            reports=Reports(engine.url),
-        )
-        self.client_state.max_waiters = self._max_waiters
+        client, new_nonce = self.client_state.client, self.client_state.new_nonce
         context = AdapterContext(client, self.post, self.notify_all, self._io_timeout, self._is_keeper)
-        self.adapter = adapter = self._engine.threads(context)
+        self.adapter: ThreadsAdapter = self._engine.threads(context)
+        adapter = self.adapter
         self._perform: dict[type, Callable[[Any], Any]] = {
             Now: lambda op: boottime(),
             Nonce: lambda op: new_nonce(),
@@ -108,15 +84,10 @@ class ThreadsDriver:
             Signal: lambda op: self.signal(op.lease),
         }
 
-    @property
-    def source(self) -> str:
-        """Whose numbers our tokens are."""
-        return self.adapter.source
-
-    # --- running scripts ------------------------------------------------------------------------
+    # --- running coroutines ------------------------------------------------------------------------
 
     def _find_running_loop(self) -> object:
-        """``running_loop`` until somebody imports asyncio: where nobody did there is none."""
+        """``running_loop`` while asyncio is not imported: without it no event loop runs."""
         asyncio = sys.modules.get("asyncio")
         if asyncio is None or not hasattr(asyncio, "_get_running_loop"):
             return None  # it may be being imported just now
@@ -124,11 +95,11 @@ class ThreadsDriver:
         return self.running_loop()
 
     def mark_loop_warned(self) -> None:
-        """The caller was told that it blocks an event loop: once is enough."""
+        """The warning that a call blocks an event loop was given: once is enough."""
         self.running_loop = lambda: None
 
     def run(self, coroutine: ProtocolCoroutine[T], even_if_closed: bool = False) -> T:
-        """Run a script to its end. An interrupt is thrown into it wherever it comes: the script cleans up."""
+        """Run a coroutine to its end. An interrupt is thrown into it wherever it comes, and it cleans up."""
         if self.closed and not even_if_closed:
             coroutine.close()
             raise records.closed_error()
@@ -148,21 +119,21 @@ class ThreadsDriver:
                         finally:
                             del error  # else this frame and its traceback keep each other alive
                     try:
-                        if op.__class__ is Apply:  # the one that every grant needs takes the shortest way
+                        if op.__class__ is Apply:  # every grant needs this one: the shortest path
                             if op.connect_seconds is None:
                                 reply = adapter.apply(op.name, op.request)
                             else:
                                 reply = self.apply_within(op.name, op.request, op.connect_seconds)
                         else:
                             reply = perform[op.__class__](op)
-                    except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+                    except BaseException as failure:  # noqa: BLE001 - the coroutine handles it
                         trouble = failure
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+                return end.value  # type: ignore[no-any-return]  # the value a coroutine returns is its T
             except BaseException as stray:
                 if coroutine.cr_frame is None:  # type: ignore[attr-defined]  # ended with this very error
                     raise
-                trouble = stray  # came between two operations: an interrupt in this very frame
+                trouble = stray  # an interrupt in this very frame, between two effects
 
     def apply_within(self, name: str, request: Request, connect_seconds: float) -> Reply:
         """One request, with so many seconds to connect where there is no connection yet."""
@@ -189,7 +160,7 @@ class ThreadsDriver:
         """The end of ``with``, whose body ended with ``error``."""
         uncontended.release(self, core, caller, entered=True, error=error)
 
-    # --- what a script awaits ---------------------------------------------------------------------
+    # --- what a coroutine awaits ---------------------------------------------------------------------
 
     def _listen(self, op: Listen) -> None:
         self._wakeups[op.nonce] = wakeup = ThreadWakeup()
@@ -197,37 +168,11 @@ class ThreadsDriver:
             self.adapter.listen(op.name)
             wakeup.name, wakeup.notification_reader = op.name, self.adapter.notification_reader
 
-    def _unlisten(self, op: Unlisten | Wait) -> None:
-        wakeup = self._wakeups.pop(op.nonce, None)
-        self.adapter.unlisten(op.nonce, None if wakeup is None else wakeup.name)
-
     def _wait(self, op: Wait) -> Handoff | bool:
-        wakeup = self._wakeups[op.nonce]
-        if op.blockers:
-            self.adapter.watch_clients(op.nonce, op.blockers)
-        woken = wakeup.wait_until(op.until)
-        handoff = wakeup.fetch()
-        if handoff is None:
-            return woken
-        self._unlisten(op)
-        return handoff
+        wakeup = self._awaited(op)
+        return self._received(op, wakeup, wakeup.wait_until(op.until))
 
-    # --- wake-ups -------------------------------------------------------------------------------
-
-    def post(self, nonce: str, handoff: Handoff | None = None) -> None:
-        """Wake whoever waits for this nonce, or have the keeper look at the lease of that name."""
-        wakeup = self._wakeups.get(nonce)
-        if wakeup is not None:
-            wakeup.post(handoff)
-        else:
-            self.client_state.wake_background(nonce)
-
-    def notify_all(self) -> None:
-        """Wake-ups may have been missed: everyone looks for itself, and the keeper at what is held."""
-        for wakeup in list(self._wakeups.values()):
-            wakeup.post()
-        for nonce in list(self.client_state.leases):
-            self.client_state.wake_background(nonce)
+    # --- the keeper and the timer ---------------------------------------------------------------
 
     def _wake_timer(self, timer: TimerName) -> None:
         self._timer_wakeups[timer].post()
@@ -244,7 +189,7 @@ class ThreadsDriver:
             self._threads[timer] = thread
         try:
             thread.start()
-        except RuntimeError as error:  # there can be no more threads
+        except RuntimeError as error:  # no more threads can be started
             self._threads.pop(timer, None)
             self.client_state.mark_stopped(timer)
             self.client_state.reports.unexpected(f"starting the {timer} thread of a client", error)
@@ -259,12 +204,12 @@ class ThreadsDriver:
             self.run(
                 (renewal_loop if timer == "keeper" else deadline_loop)(client_state), even_if_closed=True
             )
-        except BaseException as error:  # noqa: BLE001 - whatever it is, what is held needs this thread
+        except BaseException as error:  # noqa: BLE001 - the leases need this thread
             if not client_state.closing:
                 self._restart_later(timer, client_state, error)
 
     def _restart_later(self, timer: TimerName, client_state: ClientState, error: BaseException) -> None:
-        """A thread ended though nobody asked it to: another takes its place, and until then none acquires."""
+        """A thread ended unexpectedly: start another in its place; until then nothing is granted."""
         client_state.mark_stopped(timer)
         client_state.reports.unexpected(
             f"running the {timer} thread of a client, which is started again", error
@@ -276,16 +221,16 @@ class ThreadsDriver:
             self._start_timer(timer)
 
     def _listen_for_losses(self) -> None:
-        """Have the engine tell us what is taken from us; where it cannot, the next renewal finds out."""
+        """Have the engine report lost leases; where it cannot, the next renewal notices the loss."""
         try:
             self.adapter.listen(None)
         except (TransientError, EngineUnavailable):
             pass
-        except Exception as error:  # noqa: BLE001 - no more than a short cut is lost
+        except Exception as error:  # noqa: BLE001 - the next renewal notices the loss as well
             self.client_state.reports.unexpected("listening for losses", error)
 
     def signal(self, state: LeaseState) -> None:
-        """Tell of a loss: on a thread of its own, for a user's callback may take its time."""
+        """Report a loss, on a thread of its own, because a user's callback may take long."""
         state.call_end_callbacks()
         listeners = state.take_loss_callbacks()
         if listeners:
@@ -293,13 +238,13 @@ class ThreadsDriver:
             try:
                 thread.start()
             except RuntimeError:
-                state.loss_callbacks[:0] = listeners  # there can be no more threads: it is tried again
+                state.loss_callbacks[:0] = listeners  # no more threads can be started: the timer tries again
                 raise
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give back everything held, end the threads, let go of the engine. Safe to call again."""
+        """Release every lease, end the threads and disconnect. Safe to call again."""
         if self.closed:
             return
         self.closed = True
@@ -316,12 +261,6 @@ class ThreadsDriver:
         for thread in list(self._threads.values()):
             join_thread(thread, CLOSE_SECONDS)
         self.adapter.close()
-
-    def forked(self) -> None:
-        """This is the child: it owns nothing, and begins anew when it is first used."""
-        self.client_state.forked()
-        self.adapter.forked()
-        self._reset()
 
 
 def _call_all(listeners: list[Callable[[], object]]) -> None:
