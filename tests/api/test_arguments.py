@@ -42,7 +42,9 @@ CONNECT: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect], ids=["threads", "asyncio"])
-@pytest.mark.parametrize(("url", "options", "told"), CONNECT, ids=[f"{c[0]!r} {c[1]}"[:40] for c in CONNECT])
+@pytest.mark.parametrize(
+    ("url", "options", "reported"), CONNECT, ids=[f"{c[0]!r} {c[1]}"[:40] for c in CONNECT]
+)
 def test_connecting(connect: Callable[..., Any], url: Any, options: dict[str, Any], reported: str) -> None:
     with pytest.raises(InvalidArgument, match=reported) as refusal:
         connect(url, **options)

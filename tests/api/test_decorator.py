@@ -122,7 +122,7 @@ async def async_generator() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [
         (coroutine, r"holdfast\.aio"),
         (generator, "generator"),
@@ -137,7 +137,7 @@ def test_what_would_run_outside_the_lock_is_refused(client: Client, function: An
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [(plain, "async"), (generator, "generator"), (async_generator, "generator"), (None, "functions")],
 )
 def test_the_same_in_asyncio(function: Any, reported: str) -> None:

@@ -41,7 +41,7 @@ def test_all_schemes_are_listed() -> None:
 
 @pytest.mark.engine("redis")
 @pytest.mark.parametrize(
-    ("prefix", "told"),
+    ("prefix", "reported"),
     [("", "for the list of names:"), ("jobs/", "for the list of names that begin with 'jobs/':")],
 )
 def test_a_list_that_cannot_be_had_is_named(prefix: str, reported: str) -> None:
