@@ -95,7 +95,7 @@ async def test_a_thread_that_ends_is_started_again_and_nothing_is_acquired_meanw
 
     go_on = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(client_state), "runs", held_up)
+        patch.setattr(type(client_state), "mark_running", held_up)
         world.spy.before = end
         await world.until(lambda: "keeper" in client_state.stopped_timers)
         with pytest.raises(EngineUnavailable, match="started again"):
