@@ -82,7 +82,7 @@ def test_contended_it_listens_before_it_queues_and_is_woken_by_the_release() -> 
     world.finish(waiting)
     assert waiting.ended_at - released_at <= 2 * LATENCY_SECONDS
     assert kinds(waiting)[9:] == [Now, Apply, Now, Unlisten]
-    assert (b.boxes, b.client_state.waiting) == ({}, {})
+    assert (b.wakeups, b.client_state.waiting) == ({}, {})
 
 
 def test_a_release_between_the_try_and_the_queue_is_not_missed() -> None:
@@ -155,7 +155,7 @@ def test_not_granted_in_time_nothing_stays(timeout: float) -> None:
     assert isinstance(task.result, records.NotGranted)
     assert timeout <= task.ended_at - started <= timeout + 4 * LATENCY_SECONDS
     assert world.queue() == []
-    assert (b.boxes, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == ({}, {}, [])
+    assert (b.wakeups, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == ({}, {}, [])
 
 
 FAILURES = {
@@ -391,7 +391,7 @@ def test_an_interrupt_at_any_operation_leaves_nothing(story: str, after: bool) -
             {},
             [],
         ), reported
-        assert len(b.boxes) <= 1, reported
+        assert len(b.wakeups) <= 1, reported
 
 
 @pytest.mark.parametrize("story", STORIES)

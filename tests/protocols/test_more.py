@@ -65,7 +65,7 @@ def test_a_subscription_that_ended_leaves_nothing() -> None:
     assert len(world.look().record.watchers) == 1
     w.run(records.unsubscribe(w.client_state, "x", nonce), once(LOST_REPLY, Unwatch))
     assert world.look().record.watchers == ()
-    assert (w.boxes, w.client_state.waiting) == ({}, {})
+    assert (w.wakeups, w.client_state.waiting) == ({}, {})
 
 
 def test_a_subscription_that_the_engine_forgot_is_made_again() -> None:
@@ -86,7 +86,7 @@ def test_subscribing_to_an_engine_that_is_not_there_leaves_nothing() -> None:
     w = world.client("w")
     with pytest.raises(EngineUnavailable):
         w.run(records.subscribe(w.client_state, "x"), always(REFUSED, Watch))
-    assert (w.boxes, w.client_state.waiting) == ({}, {})
+    assert (w.wakeups, w.client_state.waiting) == ({}, {})
 
 
 # --- hand-over --------------------------------------------------------------------------------

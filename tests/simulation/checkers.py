@@ -481,7 +481,7 @@ def nothing_left_behind(seen: Evidence) -> Iterator[str]:
             ("waiting", list(client_state.waiting)),
             ("jobs", [job.nonce for job in client_state.cleanup_tasks]),
             ("holds", [name for (name, _), hold in client_state.holds.items() if hold.state.ended is None]),
-            ("mailboxes", list(client.boxes)),
+            ("mailboxes", list(client.wakeups)),
         ):
             if left:
                 yield f"{client.id} at the end: {what} {', '.join(left)}"

@@ -119,10 +119,10 @@ class SessionsClient(TranslatingClient):
         return await op
 
     def _hear_of(self, op: Listen) -> None:
-        self.boxes[op.nonce] = SimulatedWakeup()
+        self.wakeups[op.nonce] = SimulatedWakeup()
 
     def _stop_hearing_of(self, op: Unlisten) -> None:
-        self.boxes.pop(op.nonce, None)
+        self.wakeups.pop(op.nonce, None)
         self.desk.watching.discard(op.nonce)
 
     def _tick(self) -> None:

@@ -93,7 +93,7 @@ class SimulatedWakeup(Wakeup):
 class Task:
     """A script under way."""
 
-    __slots__ = ("box", "cleaning", "countdown", "done", "label", "op", "script", "ticket")
+    __slots__ = ("cleaning", "countdown", "done", "label", "op", "script", "ticket", "wakeup")
 
     def __init__(self, script: ProtocolCoroutine[Any], label: str) -> None:
         self.script = script
@@ -102,7 +102,7 @@ class Task:
         """Changes whenever it goes on: what was meant for an earlier stop no longer reaches it."""
         self.op: Any = None
         """What it waits for; None: it is running, or has ended."""
-        self.box: SimulatedWakeup | None = None
+        self.wakeup: SimulatedWakeup | None = None
         self.countdown = 0
         """Operations until an interrupt strikes; 0: none is coming."""
         self.cleaning = False
@@ -170,8 +170,8 @@ class SimulatedClient:
         self.paused_until = 0.0
         self.tasks: dict[str, Task] = {}
         self._running: Task | None = None
-        self.boxes: dict[str, SimulatedWakeup] = {}
-        self.bells: dict[TimerName, SimulatedWakeup] = {
+        self.wakeups: dict[str, SimulatedWakeup] = {}
+        self.timer_wakeups: dict[TimerName, SimulatedWakeup] = {
             "keeper": SimulatedWakeup(),
             "timer": SimulatedWakeup(),
         }
@@ -185,7 +185,7 @@ class SimulatedClient:
             ListNames: self._send,
             Ask: self._send,
             Wait: self._wait,
-            SleepUntil: self._doze,
+            SleepUntil: self._sleep_until,
             Pause: self._pause,
         }
         self.sending: tuple[type, ...] = (Apply, RenewBatch, ApplyInOrder, ListNames, Ask)
@@ -316,9 +316,9 @@ class SimulatedClient:
             task.countdown = max(after, 1)
         elif self.paused_until <= self.world.now:
             self.world.cover("interrupt", self.step(task.op))
-            if task.box is not None:
-                task.box.task = None
-                task.box = None
+            if task.wakeup is not None:
+                task.wakeup.task = None
+                task.wakeup = None
             if task.cleaning and not self.throws_again:
                 self._advance(task, None, None)
             else:
@@ -358,34 +358,34 @@ class SimulatedClient:
         )
 
     def _wait(self, task: Task, op: Wait) -> None:
-        self._await_box(task, self.boxes[op.nonce], op.until)
+        self._await_wakeup(task, self.wakeups[op.nonce], op.until)
 
-    def _doze(self, task: Task, op: SleepUntil) -> None:
-        self._await_box(task, self.bells[op.timer], op.until)
+    def _sleep_until(self, task: Task, op: SleepUntil) -> None:
+        self._await_wakeup(task, self.timer_wakeups[op.timer], op.until)
 
-    def _await_box(self, task: Task, box: SimulatedWakeup, until: float | None) -> None:
+    def _await_wakeup(self, task: Task, wakeup: SimulatedWakeup, until: float | None) -> None:
         now = self.world.now
-        if box.posted:
-            self.world.at(now, self._opened, task, task.ticket, box)
+        if wakeup.posted:
+            self.world.at(now, self._opened, task, task.ticket, wakeup)
             return
-        box.task = task
-        task.box = box
+        wakeup.task = task
+        task.wakeup = wakeup
         if until is not None:
             when = max(self.clock.when(until) + JUST_AFTER_SECONDS, now)
-            self.world.at(when, self._opened, task, task.ticket, box)
+            self.world.at(when, self._opened, task, task.ticket, wakeup)
 
-    def _opened(self, task: Task, ticket: int, box: SimulatedWakeup) -> None:
+    def _opened(self, task: Task, ticket: int, wakeup: SimulatedWakeup) -> None:
         """A wake-up came, or it was waited for long enough."""
         if task.ticket != ticket or not self.alive:
             return
         if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._opened, task, ticket, box)
+            self.world.at(self.paused_until, self._opened, task, ticket, wakeup)
             return
-        posted, box.posted, box.task, task.box = box.posted, False, None, None
-        handed = box.fetch()
-        if handed is not None:
+        posted, wakeup.posted, wakeup.task, task.wakeup = wakeup.posted, False, None, None
+        handoff = wakeup.fetch()
+        if handoff is not None:
             self._unlisten(task.op)
-        self._advance(task, handed or posted, None)
+        self._advance(task, handoff or posted, None)
 
     # --- operations at once ---------------------------------------------------------------------
 
@@ -416,10 +416,10 @@ class SimulatedClient:
         if op.name is not None and self.node.down == "refusing":
             self.world.cover("node down", "Listen")
             raise NotApplied("connection refused")
-        self.boxes[op.nonce] = SimulatedWakeup()
+        self.wakeups[op.nonce] = SimulatedWakeup()
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
-        self.boxes.pop(op.nonce, None)
+        self.wakeups.pop(op.nonce, None)
 
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
@@ -428,31 +428,31 @@ class SimulatedClient:
         for listener in state.take_loss_callbacks():
             listener()
 
-    def woken(self, nonce: str, handed: Handoff | None = None) -> None:
+    def woken(self, nonce: str, handoff: Handoff | None = None) -> None:
         """A wake-up arrived from the node."""
         if self.alive:
             if self.paused_until > self.world.now:
-                self.world.at(self.paused_until, self.woken, nonce, handed)
+                self.world.at(self.paused_until, self.woken, nonce, handoff)
             else:
-                self.post(nonce, handed)
+                self.post(nonce, handoff)
 
-    def post(self, nonce: str, handed: Handoff | None = None) -> None:
-        box = self.boxes.get(nonce)
-        if box is None:
+    def post(self, nonce: str, handoff: Handoff | None = None) -> None:
+        wakeup = self.wakeups.get(nonce)
+        if wakeup is None:
             self.client_state.wake_background(nonce)
         else:
-            box.post(handed)
-            self._open(box)
+            wakeup.post(handoff)
+            self._open(wakeup)
 
-    def _open(self, box: SimulatedWakeup) -> None:
-        box.posted = True
-        if box.task is not None:
-            self.world.at(self.world.now, self._opened, box.task, box.task.ticket, box)
+    def _open(self, wakeup: SimulatedWakeup) -> None:
+        wakeup.posted = True
+        if wakeup.task is not None:
+            self.world.at(self.world.now, self._opened, wakeup.task, wakeup.task.ticket, wakeup)
 
     def ring(self, timer: TimerName) -> None:
         if not self.alive:
             return
-        self._open(self.bells[timer])
+        self._open(self.timer_wakeups[timer])
         if timer not in self.tasks and not self.client_state.closing:
             self.start(
                 renewal_loop(self.client_state) if timer == "keeper" else deadline_loop(self.client_state),

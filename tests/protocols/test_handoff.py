@@ -68,7 +68,7 @@ def test_who_is_handed_the_lock_asks_nobody() -> None:
     assert (holder.nonce, holder.client, holder.token) == (state.nonce, "b", state.token)
     assert (state.kind, state.mode, state.ttl, state.metadata) == ("lock", "exclusive", 30.0, {"job": "7"})
     assert set(kinds(waiting)[kinds(waiting).index(Wait) + 1 :]) == {Now}
-    assert (b.boxes, b.client_state.waiting) == ({}, {})
+    assert (b.wakeups, b.client_state.waiting) == ({}, {})
     assert b.client_state.leases == {state.nonce: state}
 
 
@@ -186,7 +186,7 @@ def test_what_comes_too_late_is_given_back_and_asked_for_as_another() -> None:
     assert Release(first.nonce) in b.services["keeper"].asked()
     assert world.holders() == [state.nonce]
     assert list(b.client_state.leases) == [state.nonce]
-    assert b.boxes == {}
+    assert b.wakeups == {}
 
 
 def test_as_another_it_is_counted_from_another_place() -> None:
@@ -233,7 +233,7 @@ def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
 def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
     """What was handed over was taken away again before it knew; by another, whose message may come first."""
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.deaf = True
     a.run(records.release(a.client_state, held, 0.0))
     (heir,) = world.look().record.holders
@@ -252,7 +252,7 @@ def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
 
 def test_one_who_looked_believes_what_it_is_told_afterwards() -> None:
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.post(nonce)
     world.pass_time(2 * LATENCY_SECONDS)
     assert kinds(waiting)[-1] is Wait
@@ -290,7 +290,7 @@ def test_an_age_below_nothing_makes_it_last_less_long() -> None:
 
 def test_a_client_that_was_closed_meanwhile_gives_it_back() -> None:
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.told_after = 0.01
     a.run(records.release(a.client_state, held, 0.0))
     assert world.holders() == [nonce]
@@ -356,7 +356,7 @@ def nothing_is_left(world: World, reported: str) -> None:
         {},
         [],
     ), reported
-    assert len(b.boxes) <= 1, reported
+    assert len(b.wakeups) <= 1, reported
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -379,7 +379,7 @@ def test_an_interrupt_just_as_it_is_handed_over_leaves_nothing(told_after: float
     world, a, held, b, waiting = held_and_wanted()
     b.told_after = told_after
     a.run(records.release(a.client_state, held, 0.0))
-    assert world.holders() == list(b.boxes)
+    assert world.holders() == list(b.wakeups)
     world.interrupt(waiting)
     world.finish(waiting)
     with pytest.raises(KeyboardInterrupt):
