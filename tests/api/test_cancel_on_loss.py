@@ -133,7 +133,7 @@ def test_a_body_that_ends_as_the_loss_is_told() -> None:
 
 
 def test_it_is_lost_without_an_await_in_the_body() -> None:
-    """The loop was blocked longer than the ttl: nothing could be cancelled, the loss is told at the end."""
+    """The loop was blocked longer than the ttl: nothing could be cancelled, so the end of ``with`` raises."""
 
     async def test(client: AsyncClient) -> None:
         async def body() -> None:

@@ -196,7 +196,7 @@ def test_threads_and_tasks_exclude_each_other() -> None:
 
 
 def test_a_loop_that_is_blocked_longer_than_the_ttl() -> None:
-    """It could not renew; when it runs again the loss is told, whoever asks first."""
+    """It could not renew; when it runs again, the first call reports the loss."""
 
     async def test(client: AsyncClient) -> None:
         reported: list[AsyncLease] = []

@@ -271,7 +271,7 @@ async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: typ
 
 
 async def test_a_renewal_that_hangs_for_ever(world: SpyWorld) -> None:
-    """The loss is told at the deadline all the same; by one who is not the renewer."""
+    """The loss is reported at the deadline all the same, by a thread other than the keeper."""
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
     reported: list[Lease] = []

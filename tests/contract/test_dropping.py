@@ -59,5 +59,5 @@ async def dropped(world: World, client: Client) -> LeaseState:
         gc.collect()
         return state.ended is not None or state.reason is not None
 
-    await world.until(is_over, "somebody keeps it")
+    await world.until(is_over, "it is still renewed")
     return state

@@ -1,4 +1,4 @@
-"""Losing a lease: told once, in time, and for good."""
+"""Losing a lease: reported once, in time, and for good."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_loss_that_release_finds_out_first_is_told_too(world: World) -> 
 
     with pytest.raises(LockLost):
         await ann(stand_still_then_release)
-    await world.until(lambda: reported == [lease], "nobody was told", timeout=5)
+    await world.until(lambda: reported == [lease], "no callback was called", timeout=5)
 
 
 async def test_waiting_for_the_loss(world: World) -> None:

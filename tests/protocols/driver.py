@@ -90,7 +90,7 @@ HANGS = Fault(arrives=False, answered_in=float("inf"))
 
 
 def late_copy(seconds: float) -> Fault:
-    """The caller is told nothing; the request arrives all the same, later."""
+    """The caller gets no reply; the request arrives later all the same."""
     return Fault(OutcomeUnknown("no answer"), arrives_in=seconds)
 
 
@@ -272,7 +272,7 @@ class World:
         self.now = ends_at
 
     def _go_on(self, ends_at: float) -> bool:
-        """One step of somebody; False: nothing more happens by then."""
+        """One step of one task; False: nothing more happens by then."""
         if self._ready:
             task, value, error = self._ready.popleft()
             self._resume(task, self._woken(task, value) if isinstance(value, Box) else value, error)

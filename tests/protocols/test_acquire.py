@@ -272,7 +272,7 @@ def test_a_copy_that_arrives_after_the_release_is_refused() -> None:
 
 
 def test_a_copy_that_arrives_after_giving_up_is_refused() -> None:
-    """The first request is under way still, the second is told that it is busy, and then time is up."""
+    """The first request is still in flight, the reply to the second is Busy, and then time is up."""
     world = World()
     a, b = world.client("a"), world.client("b")
     held = a.acquire()

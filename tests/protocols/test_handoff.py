@@ -35,7 +35,7 @@ from protocols.test_races import SPEC as SHORT
 from protocols.test_races import Driven, a_book
 
 JUST_NOW = 0.0625
-"""Seconds that somebody has waited who is handed the lock all the same."""
+"""A waiter that has waited for so many seconds still gets the lock by handoff."""
 
 
 def held_and_wanted(**changes: Any) -> tuple[World, Client, LeaseState, Client, Attempt]:
@@ -389,7 +389,7 @@ def test_an_interrupt_just_as_it_is_handed_over_leaves_nothing(told_after: float
 
 
 def test_a_grant_that_is_found_out_counts_as_ever() -> None:
-    """Whoever was not told of it asks, and the engine says since when it has it."""
+    """A waiter without the wake-up asks, and the reply has the age of the grant."""
     world, a, held, b, waiting = held_and_wanted(ttl=10.0)
     b.deaf = True
     a.start(records.release(a.client_state, held, 0.0))

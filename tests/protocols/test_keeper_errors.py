@@ -1,4 +1,4 @@
-"""No error of one renewal ends the keeper or the timer, or costs another lease; what fails is told."""
+"""No error of one renewal ends the keeper or the timer, or costs another lease; what fails is reported."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Breaking:
 def test_an_error_at_every_single_step(
     monkeypatch: pytest.MonkeyPatch, timer: str, error: BaseException
 ) -> None:
-    """Whichever operation raises: everything that is held after it is renewed, and every loss is told."""
+    """Whichever operation raises: everything that is held after it is renewed, and every loss is reported."""
     for number in range(1, 60):
         world = World()
         a = world.client("a")

@@ -210,7 +210,7 @@ def test_a_downgrade_that_was_interrupted_leaves_no_reader(after: bool) -> None:
         world.pass_time(100.0)
         a = world.clients["a"]
         for state in list(a.client_state.leases.values()):
-            assert state.loss(world.now) is None, "either it is held still, or its loss was told"
+            assert state.loss(world.now) is None, "either it is held still, or its loss was reported"
             a.run(records.release(a.client_state, state, 0.0))
         world.pass_time(1.0)
         assert world.is_free()

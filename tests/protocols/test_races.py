@@ -1,4 +1,4 @@
-"""Races that the simulation found, told step by step: a script is handed its replies one by one."""
+"""Races that the simulation found, step by step: a coroutine gets its replies one by one."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_second_release_tells_a_loss_only_if_the_first_cannot_have_happened(
 
 
 def test_a_grant_that_an_earlier_copy_may_have_got_is_counted_from_a_renewal() -> None:
-    """The first request is under way when the second is told to wait: it may arrive before the third."""
+    """The first request is in flight when the second is queued: it may arrive before the third."""
     client_state = a_book()
     acquire = Driven(records.acquire(client_state, SPEC, "me", None))
     acquire.fail(OutcomeUnknown("no answer"))

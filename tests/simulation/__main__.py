@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _again(console: Console, options: argparse.Namespace) -> int:
-    """One schedule, as it was told; of the scenario that a campaign runs with this seed, if none was."""
+    """One schedule, as it was given; of the scenario that a campaign runs with this seed, if none was."""
     seed = options.seed or 0
     outcome = one_schedule(seed, options.scenario or campaign_scenario_of(seed), load_plan(options.plan))
     if outcome.found:

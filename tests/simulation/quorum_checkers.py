@@ -266,7 +266,7 @@ QUORUM_CHECKERS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {
         checkers.everyone_served,
         checkers.nothing_left_behind,
         checkers.no_lost_update,
-        checkers.loss_told,
+        checkers.loss_reported,
         checkers.scripts_end_well,
     )
 }
