@@ -1,16 +1,17 @@
-"""Writes the parts of the documents that the program itself knows best.
+"""Writes the parts of the documents that are derived from the program.
 
     python tools/generate_docs.py            write them
-    python tools/generate_docs.py --check    say whether they are current
+    python tools/generate_docs.py --check    report whether they are current
 
 docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``;
-docs/command-line.md is what ``--help`` says.
+docs/command-line.md comes from the texts of ``--help``.
 """
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 
 from holdfast.cli.app import ROOT as COMMANDS
@@ -51,7 +52,7 @@ def documents() -> dict[Path, str]:
 
 
 def engines() -> list[tuple[str, Guarantees]]:
-    """One of each engine, in the order of registration. Opening one does no I/O."""
+    """The guarantees of each engine, in the order of registration. Opening an engine does no I/O."""
     seen: dict[str, Guarantees] = {}
     for scheme in SCHEMES:
         promised = open_engine(EXAMPLES[scheme], "holdfast", {}).guarantees
@@ -86,17 +87,28 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def for_code() -> list[str]:
+    """The fields of ``Guarantees`` that are no text for people."""
+    promised = engines()[0][1]
+    return [
+        "scope",
+        "primitives",
+        *(f.name for f in fields(promised) if isinstance(getattr(promised, f.name), bool)),
+    ]
+
+
 def guarantees_page() -> str:
     parts = [
         "# Guarantees\n",
-        "What each engine promises and when it can fail, as the program has it (`client.guarantees`).\n",
+        "What each engine promises and when it can fail: the texts of `client.guarantees`.\n",
+        f"Code reads its other fields: {', '.join(f'`{name}`' for name in for_code())}.\n",
         table(),
     ]
     for name, g in engines():
         parts.append(f"## {name}\n")
         parts.append(
             f"- **Scope**: {g.scope}\n- **Tokens**: {g.fencing}\n- **Order**: {g.fifo}\n"
-            f"- **A dead holder's lock**: {g.crash_release}\n- **Loss is told**: {g.loss_signal}\n"
+            f"- **A dead holder's lock**: {g.crash_release}\n- **Loss is reported**: {g.loss_signal}\n"
             f"- **Primitives**: {', '.join(g.primitives)}\n"
             + "".join(f"- **Needs**: {need}\n" for need in g.needs)
         )
@@ -106,7 +118,7 @@ def guarantees_page() -> str:
 
 
 def command_line_page() -> str:
-    """Every command with its arguments and options; not the text of ``--help``, which a terminal shapes."""
+    """Every command with its arguments and options; the text of ``--help`` depends on the terminal."""
     parts = [
         "# Command line\n",
         "What `holdfast --help` says, command by command.\n",
@@ -121,7 +133,7 @@ def command_line_page() -> str:
 
 
 def commands_of(group: Group, before: str = "") -> list[tuple[str, Command]]:
-    """Every command by its full name; a group is told by its commands."""
+    """Every command by its full name; a group is described by its commands."""
     found = []
     for name, place in group.commands.items():
         command = load(place)

@@ -1,4 +1,4 @@
-"""``world``: one engine that can be told to fail, under each driver; for ``async def`` tests."""
+"""``world``: one engine that fails on demand, under each driver; for ``async def`` tests."""
 
 from __future__ import annotations
 

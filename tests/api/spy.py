@@ -1,4 +1,4 @@
-"""The memory engine with somebody looking on: counts what is asked of it, and fails when told to.
+"""The memory engine with a spy: it records the requests, and fails on demand.
 
 ``spy.before`` and ``spy.after`` are called around every call to the engine. What they raise is what the
 engine raised: ``Refused`` before (nothing happened), ``Unknown`` after (it happened, and the reply was lost).

@@ -99,7 +99,7 @@ async def test_the_end_of_with_takes_nothing_from_another(world: SpyWorld) -> No
 
 @pytest.mark.parametrize("by_lease", [True, False])
 async def test_another_released_it_inside_the_body(world: SpyWorld, by_lease: bool) -> None:
-    """The body went on without the lock: that must be told."""
+    """The body went on without the lock: the end of ``with`` must raise."""
     ann, bob, lock = world.actor(), world.actor(), world.client().lock("x")
     with pytest.raises(NotHeld):
         async with ann.inside(lock) as lease:

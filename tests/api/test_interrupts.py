@@ -5,7 +5,7 @@ a function begins, when a generator goes on, when a call to C returns. Those poi
 profiler that raises there; and real signals come at many moments besides.
 
 One window no lock written in Python can close: an interrupt before ``release`` has begun its work. Then the
-object still knows what it holds (``lock.lease``), and can be told again.
+object still knows what it holds (``lock.lease``), and can release it again.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ needs: Final = pytest.mark.needs
 def takes_seconds(test: Callable[P, T]) -> Callable[P, T]:
     """Marks a test that waits for seconds of real time, for what a protocol does by its clock.
 
-    ``tests/protocols`` and ``tests/simulation`` tell the same in virtual time. Here it is told once for each
-    engine (and each other parameter), by threads or by asyncio, and under both drivers for ``memory``; on the
-    main Python only.
+    ``tests/protocols`` and ``tests/simulation`` test the same in virtual time. Here it is tested once for
+    each engine (and each other parameter), by threads or by asyncio, and under both drivers for ``memory``;
+    on the main Python only.
     """
     return pytest.mark.slow(pytest.mark.one_driver(test))
 

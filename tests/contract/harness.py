@@ -1,6 +1,6 @@
 """One way to write a test for threads and for asyncio: actors.
 
-An actor is a thread, or a task, that does what it is told, one thing after the other. Calling it with a
+An actor is a thread, or a task, that carries out orders, one after the other. Calling it with a
 function has it done there and gives a future of the result:
 
     ann, bob = world.actor("ann"), world.actor("bob")
@@ -48,16 +48,16 @@ def held(lease: Lease | None) -> Lease:
 
 
 async def given_back_in_time(actor: Actor, lock: Lock) -> tuple[Lease, list[Lease]]:
-    """A short lease that was released before it ran out, and what its callback was told."""
+    """A short lease that was released before it ran out, and the calls of its callback."""
     for _ in range(20):
-        told: list[Lease] = []
+        reported: list[Lease] = []
         lease = held(await actor(lock.acquire))
-        lease.on_lost(told.append)
+        lease.on_lost(reported.append)
         try:
             await actor(lock.release)
         except LockLost:
             continue  # this machine stood still
-        return lease, told
+        return lease, reported
     raise AssertionError("it was lost every time")
 
 
@@ -143,12 +143,12 @@ class ThreadActor(_Actor):
             self._tell(future, future.set_result, result)
 
     def _tell(self, future: asyncio.Future[Any], tell: Callable[[Any], None], what: Any) -> None:
-        def told() -> None:
+        def reported() -> None:
             if not future.done():
                 tell(what)
 
         with contextlib.suppress(RuntimeError):  # the test has ended, and its loop with it
-            self._loop.call_soon_threadsafe(told)
+            self._loop.call_soon_threadsafe(reported)
 
     async def stop(self) -> None:
         self._orders.put(None)
@@ -217,7 +217,7 @@ class World:
             self._kept.append(result)
 
     def client(self, **options: Any) -> Client:
-        """A client for the actors, closed at the end; in the world's own namespace unless told otherwise."""
+        """A client for the actors, closed at the end; by default in the world's own namespace."""
         client = self._connect(**{"namespace": self.namespace, **options})
         self._clients.append(client)
         return client
@@ -245,7 +245,7 @@ class World:
             locks.append(client.semaphore("semaphore", 2, ttl=ttl))
         return locks
 
-    # --- what stands in the engine, as somebody else sees it
+    # --- what is in the engine, as another client sees it
 
     def look(self, name: str) -> LockInfo:
         if self._observer is None:
@@ -272,7 +272,7 @@ class World:
         )
 
     def seen(self, name: str) -> Seen:
-        """The lease of its first holder, as somebody else sees it."""
+        """The lease of its first holder, as another client sees it."""
         return Seen(lambda: self.look(name).holders[0].remaining)
 
     async def until_free(self, name: str) -> None:

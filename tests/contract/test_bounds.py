@@ -1,4 +1,4 @@
-"""How many may wait for one name is bounded, and one more is told so at once."""
+"""The waiters of one name are limited, and a further one is refused at once."""
 
 from __future__ import annotations
 

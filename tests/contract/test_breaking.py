@@ -20,7 +20,7 @@ async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
     assert token is not None
     assert token > lease.token
     assert held(await waiting).token > token
-    await world.until(lambda: lease.lost, "the holder was not told")
+    await world.until(lambda: lease.lost, "the holder was not notified")
     assert lease.remaining == 0
     with pytest.raises(LockLost, match="its host is on fire") as loss:
         lease.check()
@@ -33,12 +33,12 @@ async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
 async def test_the_holder_is_told_at_once_however_long_its_ttl(world: World) -> None:
     ann, eve = world.actor(), world.actor()
     lease = held(await ann(world.client().lock("x", ttl=3600).acquire))
-    told: list[object] = []
-    lease.on_lost(told.append)
+    reported: list[object] = []
+    lease.on_lost(reported.append)
     waiting = ann(lease.wait_lost, timeout=20)
     await eve(world.client().break_lock, "x", reason="test")
     assert await waiting is True
-    await world.until(lambda: told == [lease])
+    await world.until(lambda: reported == [lease])
 
 
 @needs("wake-ups")
@@ -69,7 +69,7 @@ async def test_there_is_nothing_to_break(world: World) -> None:
     ann, client = world.actor(), world.client()
     assert await ann(client.break_lock, "x", reason="nobody there") is None
     await ann(client.lock("x").acquire)
-    assert await ann(client.break_lock, "x", reason="somebody there") is not None
+    assert await ann(client.break_lock, "x", reason="a test") is not None
     assert await ann(client.break_lock, "x", reason="nobody again") is None
 
 

@@ -64,7 +64,7 @@ async def test_closing_wakes_those_who_wait_for_a_loss(world: World) -> None:
 
 
 async def test_closing_ends_those_who_wait_for_a_lock(world: World) -> None:
-    """They are told, nothing of theirs stays in the queue, and nothing is granted to a closed client."""
+    """Waiters get an error and leave the queue, and nothing is granted to a closed client."""
     ann, bob, client = world.actor(), world.actor(), world.client()
     other = world.client()
     lock = other.lock("x")

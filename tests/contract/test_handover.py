@@ -53,7 +53,7 @@ async def test_the_exporter_has_it_no_more(world: World) -> None:
         await ann(lock.release)
     with pytest.raises(NotHeld):
         await ann(lease.export)
-    assert world.look("x").locked, "it is held for whoever adopts it"
+    assert world.look("x").locked, "it is held for the adopter"
 
 
 async def test_leaving_with_after_an_export_gives_nothing_back(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_every_kind_can_be_handed_over(world: World) -> None:
 
 @takes_seconds
 async def test_max_hold_goes_along(world: World) -> None:
-    """A hung holder must not hold for ever, and neither must whoever it hands over to."""
+    """A hung holder must not hold for ever, and neither must an adopter."""
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=20, max_hold=2.5).acquire))
     taken = await ann(world.client().adopt, await ann(lease.export))

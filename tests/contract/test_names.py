@@ -86,7 +86,7 @@ KINDS: dict[str, Callable[[Client], Lock]] = {
 @needs("rwlock", "semaphore")
 @pytest.mark.parametrize("first", KINDS)
 async def test_a_name_has_one_kind(world: World, first: str) -> None:
-    """Also after everybody has gone, for somebody may come back."""
+    """Also after every client has gone, because one may come back."""
     ann, client = world.actor(), world.client()
     lock = KINDS[first](client)
     await ann(lock.acquire)

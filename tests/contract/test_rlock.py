@@ -1,4 +1,4 @@
-"""The reentrant lock: whoever has it may take it again."""
+"""The reentrant lock: its holder may acquire it again."""
 
 from __future__ import annotations
 

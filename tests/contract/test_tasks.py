@@ -1,4 +1,4 @@
-"""What only tasks can do to a lock: have somebody else await it, be cancelled, block their loop."""
+"""What only tasks can do to a lock: have another task await it, be cancelled, block their loop."""
 
 from __future__ import annotations
 
@@ -106,24 +106,24 @@ async def test_cancelled_while_it_releases(world: World) -> None:
 
 
 async def test_a_loop_that_is_blocked_longer_than_the_ttl(world: World) -> None:
-    """It could not renew: that is told once, and to whoever asks first."""
+    """It could not renew: the first call reports the loss, once."""
     lock = client_of(world).lock("x", ttl=0.3)
     lease = await lock.acquire()
     assert lease is not None
-    told: list[AsyncLease] = []
-    lease.on_lost(told.append)
+    reported: list[AsyncLease] = []
+    lease.on_lost(reported.append)
     while not lease.lost:
         pass
     with pytest.raises(LockLost) as loss:
         lease.check()
     assert loss.value.reason == "expired"
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     with pytest.raises(LockLost):
         await lock.release()
     again = await lock.acquire(timeout=20)
     assert again is not None
     assert again.token > lease.token
-    assert told == [lease]
+    assert reported == [lease]
     await again.release()
 
 

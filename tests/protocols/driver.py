@@ -90,7 +90,7 @@ HANGS = Fault(arrives=False, answered_in=float("inf"))
 
 
 def late_copy(seconds: float) -> Fault:
-    """The caller is told nothing; the request arrives all the same, later."""
+    """The caller gets no reply; the request arrives later all the same."""
     return Fault(OutcomeUnknown("no answer"), arrives_in=seconds)
 
 
@@ -162,8 +162,8 @@ class Client:
         """How long a wake-up is under way to it."""
         self.faults: Faults | None = None
         """For every script of this client, the keeper's too."""
-        self.boxes: dict[str, Box] = {}
-        self.bells: dict[TimerName, Box] = {"keeper": Box(), "timer": Box()}
+        self.wakeups: dict[str, Box] = {}
+        self.timer_wakeups: dict[TimerName, Box] = {"keeper": Box(), "timer": Box()}
         self.services: dict[TimerName, Task[None]] = {}
         self.rings: list[tuple[float, TimerName]] = []
         self.signals: list[tuple[float, LeaseState]] = []
@@ -180,17 +180,17 @@ class Client:
         self.world.pass_without_driver(Nonce())
         return f"{self.name}-{next(self.count)}"
 
-    def ring(self, bell: TimerName) -> None:
-        self.rings.append((self.world.now, bell))
-        self.world.post(self.bells[bell])
-        if bell not in self.services:
-            script = renewal_loop if bell == "keeper" else deadline_loop
-            self.services[bell] = self.world.start(self, script(self.client_state))
+    def ring(self, timer: TimerName) -> None:
+        self.rings.append((self.world.now, timer))
+        self.world.post(self.timer_wakeups[timer])
+        if timer not in self.services:
+            script = renewal_loop if timer == "keeper" else deadline_loop
+            self.services[timer] = self.world.start(self, script(self.client_state))
 
     def post(self, nonce: str, handed: Handoff | None = None) -> None:
-        if nonce in self.boxes:
-            self.boxes[nonce].brought.append(handed)
-            self.world.post(self.boxes[nonce])
+        if nonce in self.wakeups:
+            self.wakeups[nonce].brought.append(handed)
+            self.world.post(self.wakeups[nonce])
         else:
             self.client_state.wake_background(nonce)
 
@@ -272,7 +272,7 @@ class World:
         self.now = ends_at
 
     def _go_on(self, ends_at: float) -> bool:
-        """One step of somebody; False: nothing more happens by then."""
+        """One step of one task; False: nothing more happens by then."""
         if self._ready:
             task, value, error = self._ready.popleft()
             self._resume(task, self._woken(task, value) if isinstance(value, Box) else value, error)
@@ -285,11 +285,11 @@ class World:
         return True
 
     @staticmethod
-    def _woken(task: Task[Any], box: Box) -> Handoff | bool:
+    def _woken(task: Task[Any], wakeup: Box) -> Handoff | bool:
         """What the wake-ups brought that came before it goes on. With the lock, listening ends."""
-        op, handed = task.ops[-1], box.fetch()
+        op, handed = task.ops[-1], wakeup.fetch()
         if handed is not None and isinstance(op, Wait):
-            task.client.boxes.pop(op.nonce, None)
+            task.client.wakeups.pop(op.nonce, None)
         return handed or True
 
     def _resume(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
@@ -409,13 +409,13 @@ class World:
         elif isinstance(op, Pause):
             self.at(self.now + op.seconds, lambda: self._then(task))
         elif isinstance(op, Wait):
-            self._await(task, client.boxes[op.nonce], op.until)
+            self._await(task, client.wakeups[op.nonce], op.until)
         elif isinstance(op, SleepUntil):
-            self._await(task, client.bells[op.timer], op.until)
+            self._await(task, client.timer_wakeups[op.timer], op.until)
         elif isinstance(op, Signal):
             client.signals.append((self.now, op.lease))
-            op.lease.tell_onlookers()
-            for listener in op.lease.fire():
+            op.lease.call_end_callbacks()
+            for listener in op.lease.take_loss_callbacks():
                 listener()
             self._then(task)
         else:
@@ -426,34 +426,34 @@ class World:
     @staticmethod
     def _mail(client: Client, op: Listen | Unlisten | Notify) -> None:
         if isinstance(op, Listen):
-            client.boxes[op.nonce] = Box()
+            client.wakeups[op.nonce] = Box()
         elif isinstance(op, Unlisten):
-            client.boxes.pop(op.nonce, None)
+            client.wakeups.pop(op.nonce, None)
         else:
             client.post(op.nonce)
 
-    def _await(self, task: Task[Any], box: Box, until: float | None) -> None:
-        if box.posted:
-            box.posted = False
-            self._then(task, box)
+    def _await(self, task: Task[Any], wakeup: Box, until: float | None) -> None:
+        if wakeup.posted:
+            wakeup.posted = False
+            self._then(task, wakeup)
             return
-        box.waiter = task
+        wakeup.waiter = task
         visit = task.visit
 
         def give_up() -> None:
-            if task.visit == visit and box.waiter is task:
-                box.waiter = None
+            if task.visit == visit and wakeup.waiter is task:
+                wakeup.waiter = None
                 self._then(task, False)
 
         if until is not None:
             self.at(until, give_up)
 
-    def post(self, box: Box) -> None:
-        if box.waiter is None:
-            box.posted = True
+    def post(self, wakeup: Box) -> None:
+        if wakeup.waiter is None:
+            wakeup.posted = True
             return
-        waiter, box.waiter = box.waiter, None
-        self._then(waiter, box)
+        waiter, wakeup.waiter = wakeup.waiter, None
+        self._then(waiter, wakeup)
 
     # --- what a test wants to know -------------------------------------------------------------
 

@@ -26,16 +26,16 @@ def test_a_subscription_hears_of_each_change() -> None:
     world.pass_time(20.0)
     assert not hearing.done, "nothing happened"
     state = a.acquire()
-    told = world.finish(hearing, within=0.1).result
-    assert told is not None
-    assert [h.nonce for h in told.record.holders] == [state.nonce]
+    reported = world.finish(hearing, within=0.1).result
+    assert reported is not None
+    assert [h.nonce for h in reported.record.holders] == [state.nonce]
     hearing = w.start(records.next_change(w.client_state, "x", nonce, None))
     world.pass_time(60.0)
     assert not hearing.done, "a renewal is no change"
     a.run(records.release(a.client_state, state, 0.0))
-    told = world.finish(hearing, within=0.1).result
-    assert told is not None
-    assert told.record.holders == ()
+    reported = world.finish(hearing, within=0.1).result
+    assert reported is not None
+    assert reported.record.holders == ()
 
 
 def test_a_change_between_two_waits_is_not_missed() -> None:
@@ -65,7 +65,7 @@ def test_a_subscription_that_ended_leaves_nothing() -> None:
     assert len(world.look().record.watchers) == 1
     w.run(records.unsubscribe(w.client_state, "x", nonce), once(LOST_REPLY, Unwatch))
     assert world.look().record.watchers == ()
-    assert (w.boxes, w.client_state.waiting) == ({}, {})
+    assert (w.wakeups, w.client_state.waiting) == ({}, {})
 
 
 def test_a_subscription_that_the_engine_forgot_is_made_again() -> None:
@@ -86,7 +86,7 @@ def test_subscribing_to_an_engine_that_is_not_there_leaves_nothing() -> None:
     w = world.client("w")
     with pytest.raises(EngineUnavailable):
         w.run(records.subscribe(w.client_state, "x"), always(REFUSED, Watch))
-    assert (w.boxes, w.client_state.waiting) == ({}, {})
+    assert (w.wakeups, w.client_state.waiting) == ({}, {})
 
 
 # --- hand-over --------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_downgrade_that_was_interrupted_leaves_no_reader(after: bool) -> None:
         world.pass_time(100.0)
         a = world.clients["a"]
         for state in list(a.client_state.leases.values()):
-            assert state.loss(world.now) is None, "either it is held still, or its loss was told"
+            assert state.loss(world.now) is None, "either it is held still, or its loss was reported"
             a.run(records.release(a.client_state, state, 0.0))
         world.pass_time(1.0)
         assert world.is_free()

@@ -53,8 +53,8 @@ def main() -> int:
         for outcome in run_campaign(seeds, options.processes, options.scenario or None):
             report.add(outcome)
             so_far = f"{report.schedules / (time.monotonic() - started):.0f}/s"
-            told = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
-            progress.update(task, advance=1, rate=so_far, description=told)
+            reported = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
+            progress.update(task, advance=1, rate=so_far, description=reported)
     seconds = time.monotonic() - started
     wide = Console(width=max(console.width, TABLE_WIDTH))
     wide.print(coverage_table(report.coverage))
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _again(console: Console, options: argparse.Namespace) -> int:
-    """One schedule, as it was told; of the scenario that a campaign runs with this seed, if none was."""
+    """One schedule, as it was given; of the scenario that a campaign runs with this seed, if none was."""
     seed = options.seed or 0
     outcome = one_schedule(seed, options.scenario or campaign_scenario_of(seed), load_plan(options.plan))
     if outcome.found:

@@ -37,7 +37,7 @@ __all__ = ["CHECKERS", "Evidence", "check"]
 ROUNDING_SECONDS: Final = 1e-6
 
 HAND_OFF_SECONDS: Final = 0.2
-"""Where nothing is wrong, whoever's turn has come has it within this: a wake-up, a request, and room."""
+"""Without faults, the waiter whose turn has come holds within this: a wake-up, a request, and a margin."""
 
 AFTER_EFFECTS_SECONDS: Final = 4.0
 """How long a fault that is over may still be felt: requests that time out, pauses between attempts."""
@@ -57,14 +57,14 @@ class Belief:
     deadline: float
     """The last one; it is only ever moved before it has come."""
     due: float
-    """When a loss has to be told: the deadline less the grace."""
+    """When a loss has to be reported: the deadline minus the grace."""
     ended: float = inf
-    """Given back, told to be lost, or gone with its client; whichever was first."""
+    """Released, reported lost, or gone with its client; whichever was first."""
     let_go: float = inf
     how: str = ""
     """In which way it was let go of first."""
     crashed: float = inf
-    told: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     returned: float = inf
     """When the one who asked for it got it."""
     raised: list[float] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Evidence:
                     known.ended = min(known.ended, event.at)
             elif isinstance(event, Told):
                 belief = by_state[id(event.state)]
-                belief.told.append(event.at)
+                belief.reported.append(event.at)
                 belief.ended = min(belief.ended, event.at)
             elif isinstance(event, Crashed):
                 self._crashed[event.client] = event.at
@@ -221,7 +221,7 @@ def _new_holders(change: Changed) -> list[tuple[str, int]]:
 
 
 def exclusion(seen: Evidence) -> Iterator[str]:
-    """Nobody believes to hold what somebody else believes to hold, beyond what the primitive allows.
+    """No two clients believe to hold a name at once, beyond what the primitive allows.
 
     A node that forgets, or whose clock is set, breaks this by nature; then the guard must hold.
     """
@@ -281,9 +281,9 @@ def _limits(seen: Evidence) -> dict[str, int]:
 
 
 def tokens(seen: Evidence) -> Iterator[str]:
-    """Each grant of a name has a larger token than every grant before it, as its client was told it.
+    """Each grant of a name has a larger token than every grant before it, as its client received it.
 
-    Also after the node forgot, unless somebody also set its clock back.
+    Also after the node forgot, unless its clock was also set back.
     """
     if seen.forgets and any(f.kind == "clock jump" and f.amount < 0 for f in seen.run.plan):
         return
@@ -306,13 +306,13 @@ def tokens(seen: Evidence) -> Iterator[str]:
 
 
 def _tokens_as_told(seen: Evidence, order: dict[str, list[tuple[float, int]]]) -> Iterator[str]:
-    told: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    reported: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for belief in seen.beliefs:
         grants = order.get(belief.state.nonce, [])
         index = bisect_right(grants, (belief.began, 1 << 60)) - 1
         if index >= 0:
-            told[belief.state.name].append((grants[index][1], belief.state.token, belief.state.nonce))
-    for name, grants_told in told.items():
+            reported[belief.state.name].append((grants[index][1], belief.state.token, belief.state.nonce))
+    for name, grants_told in reported.items():
         last = (0, 0, "")
         for grant in sorted(grants_told):
             if grant[0] != last[0] and grant[1] <= last[1]:
@@ -327,7 +327,7 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
     was granted, but never heard of it before it expired, may ask again.
     """
     if seen.jumps:
-        return  # what is remembered, and for how long, is told by the node's clock
+        return  # the node's clock decides what is remembered, and for how long
     clock = seen.run.world.node.clock
     for name, changes in seen.changes.items():
         granted: dict[str, float] = {}
@@ -342,8 +342,8 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
                 if nonce in granted and clock.when(expiries[nonce]) <= change.at:
                     continue
                 if before is not None and not seen.forgot_between(before, change.at):
-                    told = "granted twice" if nonce in granted else "granted after it was withdrawn"
-                    yield f"{name!r} at {change.at:.4f} s: {nonce} {told}"
+                    reported = "granted twice" if nonce in granted else "granted after it was withdrawn"
+                    yield f"{name!r} at {change.at:.4f} s: {nonce} {reported}"
                 granted[nonce] = change.at
             if change.before.holders is not change.after.holders:
                 for holder in change.after.holders:
@@ -479,9 +479,9 @@ def nothing_left_behind(seen: Evidence) -> Iterator[str]:
         for what, left in (
             ("leases", list(client_state.leases)),
             ("waiting", list(client_state.waiting)),
-            ("jobs", [job.nonce for job in client_state.jobs]),
+            ("jobs", [job.nonce for job in client_state.cleanup_tasks]),
             ("holds", [name for (name, _), hold in client_state.holds.items() if hold.state.ended is None]),
-            ("mailboxes", list(client.boxes)),
+            ("mailboxes", list(client.wakeups)),
         ):
             if left:
                 yield f"{client.id} at the end: {what} {', '.join(left)}"
@@ -531,11 +531,11 @@ def deadlines(seen: Evidence) -> Iterator[str]:
             )
 
 
-def loss_told(seen: Evidence) -> Iterator[str]:
-    """A loss is told by the deadline less the grace, or as soon as the client runs again; once."""
+def loss_reported(seen: Evidence) -> Iterator[str]:
+    """A loss is reported by the deadline minus the grace, or as soon as the client runs again; once."""
     for belief in seen.beliefs:
-        if len(belief.told) > 1:
-            yield f"{belief.state.nonce}: loss told {len(belief.told)} times"
+        if len(belief.reported) > 1:
+            yield f"{belief.state.nonce}: loss reported {len(belief.reported)} times"
         due = belief.due
         if belief.returned > due or min(belief.let_go, belief.crashed) <= due + ROUNDING_SECONDS:
             continue
@@ -549,14 +549,14 @@ def loss_told(seen: Evidence) -> Iterator[str]:
             continue  # gone with its client, or given back in time, though the pause took away the grace
         if belief.let_go <= by + ROUNDING_SECONDS and seen.interrupts(belief.state.nonce):
             continue  # interrupted the moment it ran again: given back without another look
-        if not belief.told:
-            yield f"{belief.state.nonce}: loss due at {due:.4f} s, never told"
-        elif belief.told[0] > by + ROUNDING_SECONDS:
-            yield f"{belief.state.nonce}: loss due at {by:.4f} s, told at {belief.told[0]:.4f} s"
+        if not belief.reported:
+            yield f"{belief.state.nonce}: loss due at {due:.4f} s, never reported"
+        elif belief.reported[0] > by + ROUNDING_SECONDS:
+            yield f"{belief.state.nonce}: loss due at {by:.4f} s, reported at {belief.reported[0]:.4f} s"
 
 
 def no_false_alarm(seen: Evidence) -> Iterator[str]:
-    """Loss is told before the deadline only where the grant is really gone, and not by our own release.
+    """A loss is reported before the deadline only where the grant is really gone, and not by its own release.
 
     Where the network copies a release, the answer to the copy may come first: it finds nothing any more.
     """
@@ -568,9 +568,9 @@ def no_false_alarm(seen: Evidence) -> Iterator[str]:
         ours = gone is not None and _gives_back(gone.request, nonce)
         if seen.jumps or nonce in seen.released_twice or seen.forgot_between(0.0, belief.deadline):
             continue
-        for at in belief.told:
+        for at in belief.reported:
             if at < due and (gone is None or gone.at > at or ours):
-                yield f"{nonce}: loss told at {at:.4f} s, though it was held until our own release"
+                yield f"{nonce}: loss reported at {at:.4f} s, though it was held until its own release"
         for at in belief.raised:
             in_time = belief.let_go < due and belief.how == "Release" and not belief.failed
             if in_time and ours and nonce not in seen.broken:
@@ -615,7 +615,7 @@ CHECKERS: Final[dict[str, Callable[[Evidence], Iterator[str]]]] = {
         nothing_left_behind,
         no_lost_update,
         deadlines,
-        loss_told,
+        loss_reported,
         no_false_alarm,
         scripts_end_well,
     )

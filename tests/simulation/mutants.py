@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.core.effects import (
     Apply,
     Effect,
@@ -97,7 +97,7 @@ class Delete(NamedTuple):
 
 
 def get_then_del() -> Patch:
-    """Look whether it is ours; then delete it, whoever's it is by then."""
+    """Check that the lock is its own; then delete it, whichever client holds it by then."""
 
     def delete(record: Record, ask: Delete, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.turns(record._replace(holders=()), now, admits), Done()
@@ -118,7 +118,7 @@ def get_then_del() -> Patch:
 
 
 def renewal_without_owner_check() -> Patch:
-    """EXPIRE: it is extended and all is well, whoever holds it."""
+    """EXPIRE: it is extended and all is well, whichever client holds it."""
 
     def renew(record: Record, ask: Renew, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         holders = tuple(h._replace(expires_at=max(h.expires_at, now + ask.ttl)) for h in record.holders)
@@ -151,7 +151,7 @@ def deadline_from_reply() -> Patch:
     async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
         state = await shipped(client_state, spec, owner, timeout)
         if isinstance(state, LeaseState):
-            state.deadline = relied_until(await Now(), state.ttl)
+            state.deadline = lease_deadline(await Now(), state.ttl)
             client_state.retime(state)
         return state
 
@@ -160,14 +160,14 @@ def deadline_from_reply() -> Patch:
 
 def renewal_from_reply() -> Patch:
     """A renewed lease is counted from when the answer came."""
-    shipped = keeper._renewed
+    shipped = keeper._handle_renewal
 
     async def renewed(
         client_state: ClientState, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
     ) -> None:
         await shipped(client_state, state, ttl, reply, now, now)
 
-    return mock.patch.object(keeper, "_renewed", renewed)
+    return mock.patch.object(keeper, "_handle_renewal", renewed)
 
 
 def undated_grants() -> Patch:
@@ -177,7 +177,7 @@ def undated_grants() -> Patch:
     async def dated(self: Any, reply: Granted) -> Granted:
         return reply
 
-    return _both(found_undated(), mock.patch.object(acquisition.Attempt, "dated", dated))
+    return _both(found_undated(), mock.patch.object(acquisition.Attempt, "date_grant", dated))
 
 
 def found_undated() -> Patch:
@@ -191,14 +191,14 @@ def found_undated() -> Patch:
 
 
 def handed_over_counted_from_the_message() -> Patch:
-    """Who is told that it has the lock counts from then."""
-    shipped = acquisition.Attempt.handed
+    """A waiter that gets the lock by handoff counts from then."""
+    shipped = acquisition.Attempt.accept_handoff
 
     def handed(self: acquisition.Attempt, brought: Handoff) -> LeaseState:
         self.placed = self.client_state.now()
         return shipped(self, brought._replace(age=0.0))
 
-    return mock.patch.object(acquisition.Attempt, "handed", handed)
+    return mock.patch.object(acquisition.Attempt, "accept_handoff", handed)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def wake_everyone() -> Patch:
 
 
 def subscribe_after_the_check() -> Patch:
-    """Ask, and only when told to wait begin to listen: what was said in between is lost."""
+    """Ask, and subscribe only when queued: notifications in between are lost."""
     shipped = records.acquire
 
     def acquire(
@@ -349,7 +349,7 @@ def hands_over_to_the_last() -> Patch:
 
 
 def newcomer_barges() -> Patch:
-    """Whoever comes while it is free takes it, though somebody else's turn has come."""
+    """A new request takes a free lock, though it is the turn of another waiter."""
 
     def may_pass(record: Record, mode: str, fair: bool, admits: Any) -> bool:
         return queueing.may_pass(record, mode, False, admits)
@@ -415,11 +415,14 @@ def refreshed_for_ever() -> Patch:
 def raw_errors() -> Patch:
     """What the transport raised reaches the user as it is."""
 
-    def unavailable(name: str, retry: TransientError) -> Exception:
-        return ConnectionError(str(retry))
+    def unavailable_error(name: str, failure: TransientError) -> Exception:
+        return ConnectionError(str(failure))
 
     return _both(
-        *(mock.patch.object(each, "unavailable", unavailable) for each in (acquisition, releases, retry))
+        *(
+            mock.patch.object(each, "unavailable_error", unavailable_error)
+            for each in (acquisition, releases, retry)
+        )
     )
 
 
@@ -443,7 +446,7 @@ def guard_checks_writes_only() -> Patch:
     return mock.patch.object(CounterStore, "advance", return_value=True)
 
 
-def loss_never_told() -> Patch:
+def loss_never_reported() -> Patch:
     """The timer sleeps."""
 
     async def deadline_loop(client_state: ClientState) -> None:
@@ -452,7 +455,7 @@ def loss_never_told() -> Patch:
     return mock.patch("simulator.client.deadline_loop", deadline_loop)
 
 
-def loss_told_early() -> Patch:
+def loss_reported_early() -> Patch:
     """A renewal that is late is taken for a loss, though most of the lease is left."""
     early = property(lambda state: state.deadline - state.grace - state.ttl / 2)
     return mock.patch.object(LeaseState, "signal_at", early)
@@ -520,6 +523,6 @@ MUTANTS: Final = (
     Mutant(
         "guard checks writes only", guard_checks_writes_only, ("no lost update",), ("guard",), 3.0, ("pause",)
     ),
-    Mutant("loss never told", loss_never_told, ("loss told",), ("lock", "rlock")),
-    Mutant("loss told early", loss_told_early, ("no false alarm",), ("lock", "rlock")),
+    Mutant("loss never reported", loss_never_reported, ("loss reported",), ("lock", "rlock")),
+    Mutant("loss reported early", loss_reported_early, ("no false alarm",), ("lock", "rlock")),
 )

@@ -1,4 +1,4 @@
-"""Fault plans: made by chance, told as JSON, made smaller."""
+"""Fault plans: random, written as JSON, and shrunk."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_plan(
 
 
 def wall_jumps(chance: random.Random) -> list[Fault]:
-    """Now and then somebody sets the clock on the wall of a client's machine, by a little or by an hour."""
+    """Now and then the wall clock of a client's machine is set, by a little or by an hour."""
     return [
         Fault(
             round(chance.uniform(0.3, FAULTS_END - 4.0), 4),

@@ -26,8 +26,9 @@ from holdfast.core.effects import (
 )
 from holdfast.protocols.client_state import EXITS, ClientState, LeaseState
 from holdfast.protocols.keeper import deadline_loop, renewal_loop
-from holdfast.protocols.reporting import Reports
+from holdfast.protocols.reports import Reports
 from holdfast.rules.requests import Acquire, Downgrade, Export, Handoff, Release, Stop, Withdraw
+from holdfast.runtime.wakeups import Wakeup
 
 from .network import Link
 from .servers import TIMED_OUT, Node, Server
@@ -37,7 +38,7 @@ from .world import Clock
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Ask", "Box", "Crash", "Interrupted", "SimulatedClient", "Task", "step_of"]
+__all__ = ["Ask", "Crash", "Interrupted", "SimulatedClient", "SimulatedWakeup", "Task", "step_of"]
 
 JUST_AFTER_SECONDS: Final = 1e-9
 """A clock is read a little after the moment one slept for: rounding must not make it a little before."""
@@ -78,35 +79,21 @@ def step_of(op: Any) -> str:
     return str(op.__class__.__name__)
 
 
-class Box:
-    """Remembers one wake-up until somebody waits for it."""
+class SimulatedWakeup(Wakeup):
+    """Wakes one task of the simulation."""
 
-    __slots__ = ("_handed", "_is_to_look", "posted", "task")
+    __slots__ = ("posted", "task")
 
     def __init__(self) -> None:
+        super().__init__()
         self.posted = False
-        self._handed: Handoff | None = None
-        self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
-        nonce has been told on a channel, where others may have heard it."""
         self.task: Task | None = None
-
-    def put(self, handed: Handoff | None) -> None:
-        if handed is None:
-            self._is_to_look = True
-        self._handed = handed
-
-    def fetch(self) -> Handoff | None:
-        """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
-        self._handed = None
-        return handed
 
 
 class Task:
     """A script under way."""
 
-    __slots__ = ("box", "cleaning", "countdown", "done", "label", "op", "script", "ticket")
+    __slots__ = ("cleaning", "countdown", "done", "label", "op", "script", "ticket", "wakeup")
 
     def __init__(self, script: ProtocolCoroutine[Any], label: str) -> None:
         self.script = script
@@ -115,7 +102,7 @@ class Task:
         """Changes whenever it goes on: what was meant for an earlier stop no longer reaches it."""
         self.op: Any = None
         """What it waits for; None: it is running, or has ended."""
-        self.box: Box | None = None
+        self.wakeup: SimulatedWakeup | None = None
         self.countdown = 0
         """Operations until an interrupt strikes; 0: none is coming."""
         self.cleaning = False
@@ -183,8 +170,11 @@ class SimulatedClient:
         self.paused_until = 0.0
         self.tasks: dict[str, Task] = {}
         self._running: Task | None = None
-        self.boxes: dict[str, Box] = {}
-        self.bells: dict[TimerName, Box] = {"keeper": Box(), "timer": Box()}
+        self.wakeups: dict[str, SimulatedWakeup] = {}
+        self.timer_wakeups: dict[TimerName, SimulatedWakeup] = {
+            "keeper": SimulatedWakeup(),
+            "timer": SimulatedWakeup(),
+        }
         self._nonces = 0
         self._states: dict[str, LeaseState] = {}
         self._deadlines: dict[str, float] = {}
@@ -195,7 +185,7 @@ class SimulatedClient:
             ListNames: self._send,
             Ask: self._send,
             Wait: self._wait,
-            SleepUntil: self._doze,
+            SleepUntil: self._sleep_until,
             Pause: self._pause,
         }
         self.sending: tuple[type, ...] = (Apply, RenewBatch, ApplyInOrder, ListNames, Ask)
@@ -326,9 +316,9 @@ class SimulatedClient:
             task.countdown = max(after, 1)
         elif self.paused_until <= self.world.now:
             self.world.cover("interrupt", self.step(task.op))
-            if task.box is not None:
-                task.box.task = None
-                task.box = None
+            if task.wakeup is not None:
+                task.wakeup.task = None
+                task.wakeup = None
             if task.cleaning and not self.throws_again:
                 self._advance(task, None, None)
             else:
@@ -368,34 +358,34 @@ class SimulatedClient:
         )
 
     def _wait(self, task: Task, op: Wait) -> None:
-        self._await_box(task, self.boxes[op.nonce], op.until)
+        self._await_wakeup(task, self.wakeups[op.nonce], op.until)
 
-    def _doze(self, task: Task, op: SleepUntil) -> None:
-        self._await_box(task, self.bells[op.timer], op.until)
+    def _sleep_until(self, task: Task, op: SleepUntil) -> None:
+        self._await_wakeup(task, self.timer_wakeups[op.timer], op.until)
 
-    def _await_box(self, task: Task, box: Box, until: float | None) -> None:
+    def _await_wakeup(self, task: Task, wakeup: SimulatedWakeup, until: float | None) -> None:
         now = self.world.now
-        if box.posted:
-            self.world.at(now, self._opened, task, task.ticket, box)
+        if wakeup.posted:
+            self.world.at(now, self._opened, task, task.ticket, wakeup)
             return
-        box.task = task
-        task.box = box
+        wakeup.task = task
+        task.wakeup = wakeup
         if until is not None:
             when = max(self.clock.when(until) + JUST_AFTER_SECONDS, now)
-            self.world.at(when, self._opened, task, task.ticket, box)
+            self.world.at(when, self._opened, task, task.ticket, wakeup)
 
-    def _opened(self, task: Task, ticket: int, box: Box) -> None:
+    def _opened(self, task: Task, ticket: int, wakeup: SimulatedWakeup) -> None:
         """A wake-up came, or it was waited for long enough."""
         if task.ticket != ticket or not self.alive:
             return
         if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._opened, task, ticket, box)
+            self.world.at(self.paused_until, self._opened, task, ticket, wakeup)
             return
-        posted, box.posted, box.task, task.box = box.posted, False, None, None
-        handed = box.fetch()
-        if handed is not None:
+        posted, wakeup.posted, wakeup.task, task.wakeup = wakeup.posted, False, None, None
+        handoff = wakeup.fetch()
+        if handoff is not None:
             self._unlisten(task.op)
-        self._advance(task, handed or posted, None)
+        self._advance(task, handoff or posted, None)
 
     # --- operations at once ---------------------------------------------------------------------
 
@@ -426,43 +416,43 @@ class SimulatedClient:
         if op.name is not None and self.node.down == "refusing":
             self.world.cover("node down", "Listen")
             raise NotApplied("connection refused")
-        self.boxes[op.nonce] = Box()
+        self.wakeups[op.nonce] = SimulatedWakeup()
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
-        self.boxes.pop(op.nonce, None)
+        self.wakeups.pop(op.nonce, None)
 
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
         self.world.trace.append(Told(self.world.now, self.id, state, state.reason or ""))
-        state.tell_onlookers()
-        for listener in state.fire():
+        state.call_end_callbacks()
+        for listener in state.take_loss_callbacks():
             listener()
 
-    def woken(self, nonce: str, handed: Handoff | None = None) -> None:
+    def woken(self, nonce: str, handoff: Handoff | None = None) -> None:
         """A wake-up arrived from the node."""
         if self.alive:
             if self.paused_until > self.world.now:
-                self.world.at(self.paused_until, self.woken, nonce, handed)
+                self.world.at(self.paused_until, self.woken, nonce, handoff)
             else:
-                self.post(nonce, handed)
+                self.post(nonce, handoff)
 
-    def post(self, nonce: str, handed: Handoff | None = None) -> None:
-        box = self.boxes.get(nonce)
-        if box is None:
+    def post(self, nonce: str, handoff: Handoff | None = None) -> None:
+        wakeup = self.wakeups.get(nonce)
+        if wakeup is None:
             self.client_state.wake_background(nonce)
         else:
-            box.put(handed)
-            self._open(box)
+            wakeup.post(handoff)
+            self._open(wakeup)
 
-    def _open(self, box: Box) -> None:
-        box.posted = True
-        if box.task is not None:
-            self.world.at(self.world.now, self._opened, box.task, box.task.ticket, box)
+    def _open(self, wakeup: SimulatedWakeup) -> None:
+        wakeup.posted = True
+        if wakeup.task is not None:
+            self.world.at(self.world.now, self._opened, wakeup.task, wakeup.task.ticket, wakeup)
 
     def ring(self, timer: TimerName) -> None:
         if not self.alive:
             return
-        self._open(self.bells[timer])
+        self._open(self.timer_wakeups[timer])
         if timer not in self.tasks and not self.client_state.closing:
             self.start(
                 renewal_loop(self.client_state) if timer == "keeper" else deadline_loop(self.client_state),
@@ -479,7 +469,7 @@ class SimulatedClient:
             self._states[state.nonce] = state
             self._deadlines[state.nonce] = state.deadline
             self.world.trace.append(Began(self.world.now, self.id, state, deadline, state.token))
-            state.onlookers.append(lambda: self._over(state))
+            state.end_callbacks.append(lambda: self._over(state))
         else:
             self._tell_deadline(state)
 

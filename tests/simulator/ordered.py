@@ -503,7 +503,7 @@ class TicketsClient(TranslatingClient):
             self._tell_deadlines()
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
-        self.boxes.pop(op.nonce, None)
+        self.wakeups.pop(op.nonce, None)
         node = self.node
         if isinstance(node, OrderedStore):
             node.disarm(self.id, op.nonce)

@@ -43,7 +43,7 @@ class Forgot(NamedTuple):
 
 
 class Began(NamedTuple):
-    """A client was told that it holds something; from here on it relies on it."""
+    """A client was granted something; from here on it relies on it."""
 
     at: float
     client: str

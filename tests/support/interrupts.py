@@ -36,7 +36,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def give_back() -> None:
-        """To whoever had the timer: a test that hangs from here on is ended by its time limit."""
+        """Gives the timer back: a test that hangs from here on is ended by its time limit."""
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *left)
 

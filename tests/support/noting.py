@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Noted(Generic[T]):
-    """Nothing is lost that is noted while somebody asks: it is told the next time."""
+    """A note that comes during a call is not lost: the next call returns it."""
 
     def __init__(self) -> None:
         self._noted: deque[T] = deque()

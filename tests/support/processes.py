@@ -80,7 +80,7 @@ class Process:
             self._start_reader(self._child.stderr, self.stderr_lines, None),
         ]
 
-    # What it says and is told
+    # Its output and input
 
     def expect(self, prefix: str = "", timeout: float = DEFAULT_TIMEOUT) -> str:
         """Wait for the next line that starts with ``prefix``; return the rest of it, stripped.
@@ -94,7 +94,7 @@ class Process:
             except queue.Empty:
                 raise TimedOut(f"no line starting with {prefix!r} within {timeout} s{self._said()}") from None
             if line is None:
-                self._unread.put(None)  # The end stays the end for whoever asks next.
+                self._unread.put(None)  # The next call finds the end, too.
                 self.wait(timeout=DEFAULT_TIMEOUT)
                 raise ProcessEnded(f"ended before a line starting with {prefix!r}{self._said()}")
             if line.startswith(prefix):

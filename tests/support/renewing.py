@@ -20,7 +20,7 @@ class Remaining(Protocol):
 
 
 class Seen:
-    """What somebody else sees of a lease: ``look`` tells for how long it lasts yet."""
+    """What another client sees of a lease: ``look`` returns how long it still lasts."""
 
     def __init__(self, look: Callable[[], float]) -> None:
         self._look = look

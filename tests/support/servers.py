@@ -117,7 +117,7 @@ def shared_etcd_cluster() -> EtcdCluster:
 
 class _Untidied(ZooKeeper):
     """Leaves names that nobody uses where they are. Once a minute it would take them away, perhaps in the
-    middle of a test that counts what is sent: whoever uses such a name next makes it anew."""
+    middle of a test that counts what is sent: the next test that uses such a name makes it anew."""
 
     def command_line(self) -> list[str]:
         java, *rest = super().command_line()

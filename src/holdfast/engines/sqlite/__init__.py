@@ -33,6 +33,11 @@ GUARANTEES = Guarantees(
         "was forked behind Python's back keeps that lock, and who waits is in another pid namespace"
     ),
     loss_signal="at the deadline by the local clock; at once when broken",
+    is_fifo=True,
+    can_barge=True,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "one user, one machine, one file; containers must share its whole folder",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.deadlines import DRIFT, relied_until
+from holdfast.core.deadlines import DRIFT, lease_deadline
 from holdfast.core.effects import Apply, Listen, Now, OutcomeUnknown, RenewBatch, Wait
 from holdfast.errors import HoldfastError
 from holdfast.protocols import records
@@ -35,7 +35,7 @@ from protocols.test_races import SPEC as SHORT
 from protocols.test_races import Driven, a_book
 
 JUST_NOW = 0.0625
-"""Seconds that somebody has waited who is handed the lock all the same."""
+"""A waiter that has waited for so many seconds still gets the lock by handoff."""
 
 
 def held_and_wanted(**changes: Any) -> tuple[World, Client, LeaseState, Client, Attempt]:
@@ -68,7 +68,7 @@ def test_who_is_handed_the_lock_asks_nobody() -> None:
     assert (holder.nonce, holder.client, holder.token) == (state.nonce, "b", state.token)
     assert (state.kind, state.mode, state.ttl, state.metadata) == ("lock", "exclusive", 30.0, {"job": "7"})
     assert set(kinds(waiting)[kinds(waiting).index(Wait) + 1 :]) == {Now}
-    assert (b.boxes, b.client_state.waiting) == ({}, {})
+    assert (b.wakeups, b.client_state.waiting) == ({}, {})
     assert b.client_state.leases == {state.nonce: state}
 
 
@@ -88,7 +88,7 @@ def test_it_is_counted_from_when_its_place_was_asked_for() -> None:
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert state.token == 7
-    assert state.deadline == relied_until(placed + 1.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 1.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
@@ -104,7 +104,7 @@ def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline == relied_until(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert acquire.result.deadline == lease_deadline(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> None:
@@ -121,7 +121,7 @@ def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> 
     acquire.reply(Handoff(7, 0.25))
     state = acquire.result
     assert isinstance(state, LeaseState)
-    assert state.deadline == relied_until(placed + 0.25 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 0.25 * (1.0 - DRIFT), SHORT.ttl)
     assert state.uncertain, "a copy of its request may still be under way"
 
 
@@ -186,7 +186,7 @@ def test_what_comes_too_late_is_given_back_and_asked_for_as_another() -> None:
     assert Release(first.nonce) in b.services["keeper"].asked()
     assert world.holders() == [state.nonce]
     assert list(b.client_state.leases) == [state.nonce]
-    assert b.boxes == {}
+    assert b.wakeups == {}
 
 
 def test_as_another_it_is_counted_from_another_place() -> None:
@@ -198,7 +198,7 @@ def test_as_another_it_is_counted_from_another_place() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 20.0
     acquire.reply(Handoff(7, 0.5))
-    assert [job.request for job in client_state.jobs] == [Release("n1")]
+    assert [job.request for job in client_state.cleanup_tasks] == [Release("n1")]
     assert isinstance(acquire.op, Apply)
     assert isinstance(acquire.op.request, Acquire)
     assert (acquire.op.request.nonce, acquire.op.request.wait) == ("n2", False)
@@ -213,7 +213,7 @@ def test_as_another_it_is_counted_from_another_place() -> None:
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert (state.nonce, state.token) == ("n2", 9)
-    assert state.deadline == relied_until(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
@@ -225,7 +225,7 @@ def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
     acquire.now += 20.0
     acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, records.NotGranted)
-    assert [job.request for job in client_state.jobs] == [Release("n1")]
+    assert [job.request for job in client_state.cleanup_tasks] == [Release("n1")]
     assert client_state.leases == {}
 
 
@@ -233,7 +233,7 @@ def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
 def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
     """What was handed over was taken away again before it knew; by another, whose message may come first."""
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.deaf = True
     a.run(records.release(a.client_state, held, 0.0))
     (heir,) = world.look().record.holders
@@ -252,7 +252,7 @@ def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
 
 def test_one_who_looked_believes_what_it_is_told_afterwards() -> None:
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.post(nonce)
     world.pass_time(2 * LATENCY_SECONDS)
     assert kinds(waiting)[-1] is Wait
@@ -274,7 +274,7 @@ def test_an_age_that_cannot_be_does_not_make_it_last_longer(age: float) -> None:
     acquire.now += 2.0
     acquire.reply(Handoff(7, age))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline == relied_until(placed, SHORT.ttl)
+    assert acquire.result.deadline == lease_deadline(placed, SHORT.ttl)
 
 
 def test_an_age_below_nothing_makes_it_last_less_long() -> None:
@@ -285,12 +285,12 @@ def test_an_age_below_nothing_makes_it_last_less_long() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.reply(Handoff(7, -1.0))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline <= relied_until(placed, SHORT.ttl)
+    assert acquire.result.deadline <= lease_deadline(placed, SHORT.ttl)
 
 
 def test_a_client_that_was_closed_meanwhile_gives_it_back() -> None:
     world, a, held, b, waiting = held_and_wanted()
-    (nonce,) = b.boxes
+    (nonce,) = b.wakeups
     b.told_after = 0.01
     a.run(records.release(a.client_state, held, 0.0))
     assert world.holders() == [nonce]
@@ -348,11 +348,15 @@ def length(story: str) -> int:
     return len(world.finish(STORIES[story](world)).ops)
 
 
-def nothing_is_left(world: World, told: str) -> None:
+def nothing_is_left(world: World, reported: str) -> None:
     b = world.clients["b"]
-    assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
-    assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, []), told
-    assert len(b.boxes) <= 1, told
+    assert not [n for n in world.holders() + world.queue() if n.startswith("b")], reported
+    assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == (
+        {},
+        {},
+        [],
+    ), reported
+    assert len(b.wakeups) <= 1, reported
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -375,7 +379,7 @@ def test_an_interrupt_just_as_it_is_handed_over_leaves_nothing(told_after: float
     world, a, held, b, waiting = held_and_wanted()
     b.told_after = told_after
     a.run(records.release(a.client_state, held, 0.0))
-    assert world.holders() == list(b.boxes)
+    assert world.holders() == list(b.wakeups)
     world.interrupt(waiting)
     world.finish(waiting)
     with pytest.raises(KeyboardInterrupt):
@@ -385,7 +389,7 @@ def test_an_interrupt_just_as_it_is_handed_over_leaves_nothing(told_after: float
 
 
 def test_a_grant_that_is_found_out_counts_as_ever() -> None:
-    """Whoever was not told of it asks, and the engine says since when it has it."""
+    """A waiter without the wake-up asks, and the reply has the age of the grant."""
     world, a, held, b, waiting = held_and_wanted(ttl=10.0)
     b.deaf = True
     a.start(records.release(a.client_state, held, 0.0))
