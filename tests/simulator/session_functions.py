@@ -1,7 +1,7 @@
-"""What the statements of the session engine do: its SQL functions, told again in Python.
+"""The SQL functions of the session engine, in Python.
 
-Parameters come and answers go as the engine writes and reads them. A statement is a generator: between two of
-its steps it can be cancelled. Rows are written in the last one, which ends with the transaction.
+Parameters and answers are encoded as the engine encodes them. A statement is a generator: it can be cancelled
+between two of its steps. It writes rows in its last step, which ends with the transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BROKEN_SECONDS: Final = 3600.0
 
 
 class Rows:
-    """What a statement returned."""
+    """The result of a statement."""
 
     __slots__ = ("_rows", "ntuples")
 
@@ -49,8 +49,8 @@ class Rows:
         return self._rows[row][column]
 
 
-class Told(NamedTuple):
-    """Who says to hold a name."""
+class HolderRow(NamedTuple):
+    """A holder, as the row of a name has it."""
 
     nonce: str
     client: str
@@ -64,21 +64,21 @@ class Told(NamedTuple):
     metadata: str | None
     backend: int
     process: Backend
-    """The very process, for the trace: numbers are used again."""
+    """The process itself, for the trace: process ids are used again."""
 
 
 class Row(NamedTuple):
-    """One name."""
+    """The row of one name."""
 
     kind: str
     token: int
-    holders: tuple[Told, ...] = ()
+    holders: tuple[HolderRow, ...] = ()
     ended: tuple[Tombstone, ...] = ()
     value: StoredValue | None = None
 
 
-class Asked(NamedTuple):
-    """The parameters of one who wants a lock."""
+class TakeParameters(NamedTuple):
+    """The parameters of a statement that takes a lock."""
 
     backend: int
     idle_ms: int | None
@@ -111,9 +111,9 @@ class Functions:
         self._waiters: dict[int, tuple[int, str, str, str]] = {}
         """Process → key, client, owner, mode."""
         self.names: dict[int, str] = {}
-        """By their keys."""
+        """key → name."""
         self._owners: dict[tuple[Backend, int, bool], str] = {}
-        """Which grant it is that a process has a lock by; the rows tell of the last one only."""
+        """(process, key, shared) → nonce of the grant; a row has the last one only."""
         self._on_session: dict[str, Callable[..., Steps]] = {
             "take": self._take,
             "wait": self._wait,
@@ -134,15 +134,15 @@ class Functions:
             "cancel": self._cancel,
         }
 
-    # --- how they are called --------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def statement(self, backend: Backend, call: Any) -> tuple[Steps, str]:
         name = name_of(call)
-        return self._run(self._on_session[name], backend, call.parameters), f"say {name}"
+        return self._run(self._on_session[name], backend, call.parameters), f"send {name}"
 
     def _run(self, function: Callable[..., Steps], backend: Backend, parameters: Sequence[Any]) -> Steps:
         if int(parameters[0]) != backend.pid:
-            raise SqlError("HF001", "another process of the server answers")
+            raise SqlError("HF001", "another server process answers")
         yield None
         answer: str | bool = yield from function(backend, *parameters)
         return Rows((b"\1" if answer else b"\0",)) if isinstance(answer, bool) else _text(answer)
@@ -168,8 +168,8 @@ class Functions:
     def _now(self) -> float:
         return WALL_SECONDS + self._server.wall.read(self._server.world.now)
 
-    def _live(self, row: Row | None, key: int) -> tuple[Told, ...]:
-        """Those of its holders who have the lock, as the table of locks tells it."""
+    def _live(self, row: Row | None, key: int) -> tuple[HolderRow, ...]:
+        """The holders in the row that have the lock, according to the lock table."""
         if row is None:
             return ()
         standing = {(backend.pid, shared) for backend, shared in self._locks.holders(key)}
@@ -178,7 +178,7 @@ class Functions:
     # --- taking ---------------------------------------------------------------------------------
 
     def _take(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _asked(parameters)
+        asked = _take_parameters(parameters)
         waits = parameters[14] == b"t"
         self.names[asked.key] = asked.name
         backend.sets_idle_ms = asked.idle_ms
@@ -186,43 +186,43 @@ class Functions:
         if waits and row is not None and row.kind != asked.kind:
             return _mismatch(row)
         if waits:
-            self._wanted(backend, asked, waits)
+            self._record_waiter(backend, asked, waits)
             yield Want(asked.key, asked.shared)
         elif not self._locks.take(backend, asked.key, asked.shared, wait=False):
             if row is not None and row.kind != asked.kind:
                 return _mismatch(row)
-            return "B" + json.dumps([self._told(self._live(row, asked.key)), self._now()])
+            return "B" + json.dumps([self._holders_as_json(self._live(row, asked.key)), self._now()])
         else:
-            self._wanted(backend, asked, waits)
+            self._record_waiter(backend, asked, waits)
             yield None
         return self._grant(backend, asked)
 
-    def _wanted(self, backend: Backend, asked: Asked, waits: bool) -> None:
+    def _record_waiter(self, backend: Backend, asked: TakeParameters, waits: bool) -> None:
         nonce, client, owner, mode = asked.nonce, asked.client, asked.owner, asked.mode
         waiter = Waiter(nonce, client, owner, mode, 0.0, 0.0, None)
         request = Acquire(nonce, client, owner, asked.kind, mode, asked.ttl, waits)
         backend.asking = asked.name, waiter, request
 
     def _wait(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _asked(parameters)
+        asked = _take_parameters(parameters)
         self._waiters[backend.pid] = asked.key, asked.client, asked.owner, asked.mode
         yield None
         answer: str = yield from self._take(backend, *parameters, b"t")
         return answer
 
-    def _grant(self, backend: Backend, asked: Asked, request: Request | None = None) -> str:
-        """The lock is there: mint the token, and end the transaction."""
+    def _grant(self, backend: Backend, asked: TakeParameters, request: Request | None = None) -> str:
+        """The lock is taken: increment the token, and end the transaction."""
         now = self._now()
         row = self._rows.get(asked.name) or Row(asked.kind, 0)
         if row.kind != asked.kind:
             self._locks.give(backend, asked.key, asked.shared)
             return _mismatch(row)
         token = self.mint(row)
-        others: tuple[Told, ...] = ()
+        others: tuple[HolderRow, ...] = ()
         if asked.shared:
             live = self._live(row, asked.key)
             others = tuple([h for h in live if h.mode == "read" and h.backend != backend.pid])
-        told = Told(
+        told = HolderRow(
             asked.nonce,
             asked.client,
             asked.owner,
@@ -252,7 +252,7 @@ class Functions:
     def mint(self, row: Row) -> int:
         return max(row.token + 1, self._server.wall_us())
 
-    # --- what is held ---------------------------------------------------------------------------
+    # --- held locks -------------------------------------------------------------------------------
 
     def _release(self, backend: Backend, *parameters: Any) -> Steps:
         _, _, raw_name, raw_key, raw_nonce, raw_mode = parameters
@@ -325,7 +325,7 @@ class Functions:
             return "g" + json.dumps([told.token, None, "rwlock", "read", told.ttl, lasts, told.metadata])
         if not has_shared:
             yield Want(key, True)
-        asked = Asked(
+        asked = TakeParameters(
             backend.pid,
             None,
             name,
@@ -347,7 +347,7 @@ class Functions:
             self._give(backend, name, key, False, Downgrade(nonce, reader))
         return answer
 
-    def _is_told(self, name: str, told: Told) -> bool:
+    def _is_told(self, name: str, told: HolderRow) -> bool:
         return told in self._rows[name].holders
 
     def _set_value(self, backend: Backend, *parameters: Any) -> Steps:
@@ -365,7 +365,7 @@ class Functions:
 
     # --- on any connection ----------------------------------------------------------------------
 
-    def _told(self, holders: Sequence[Told]) -> list[dict[str, Any]] | None:
+    def _holders_as_json(self, holders: Sequence[HolderRow]) -> list[dict[str, Any]] | None:
         now = self._now()
         told = []
         for h in holders:
@@ -391,7 +391,7 @@ class Functions:
             value = [base64.b64encode(row.value.data).decode(), row.value.token, row.value.forget_at_us]
         token = 0 if row is None else row.token
         kind = None if row is None else row.kind
-        live = self._told(self._live(row, key))
+        live = self._holders_as_json(self._live(row, key))
         return "S" + json.dumps([kind, token, live, queue or None, 0, 0, value, None, None, now])
 
     def _list(self, *parameters: Any) -> Rows:
@@ -421,13 +421,13 @@ class Functions:
                 if backend.client == victim.client:
                     backend.untold.append(victim.nonce)
                     self._server.notify(backend)
-        return _text(json.dumps([minted, self._told(victims), [v.backend for v in victims]]))
+        return _text(json.dumps([minted, self._holders_as_json(victims), [v.backend for v in victims]]))
 
     def _standing(self, *parameters: Any) -> Rows:
         return Rows(*((struct.pack(">i", backend.pid),) for backend in self._not_let_go(*parameters)))
 
     def _not_let_go(self, _: bytes, name: bytes, key: bytes, backends: bytes) -> list[Backend]:
-        """One that is told as a holder is so by a new grant."""
+        """A process that is in the row as a holder has a new grant."""
         row, pids = self._rows.get(_str(name)), _numbers(backends)
         told = {h.backend for h in row.holders} if row is not None else set[int]()
         holding = {backend: None for backend, _ in self._locks.holders(int(key))}
@@ -446,10 +446,10 @@ class Functions:
             self._server.cancel(backend)
         return _number(len(known))
 
-    # --- as a record ----------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
-    def _holders(self, name: str) -> list[Told]:
-        """Those who really have it."""
+    def _holders(self, name: str) -> list[HolderRow]:
+        """The holders that have the lock."""
         row = self._rows.get(name)
         keys = [key for key, known in self.names.items() if known == name]
         return [
@@ -463,7 +463,7 @@ class Functions:
         return [(name, h.token) for name in self._rows for h in self._holders(name) if h.process is backend]
 
     def touched(self, backend: Backend) -> None:
-        """It gave a sign of life: everything on it lasts from now on."""
+        """A heartbeat arrived: the ttl of each lock of the session counts from now."""
         for name in self._rows:
             if any(h.process is backend for h in self._holders(name)):
                 self._server.changed(name, Inspect())
@@ -500,7 +500,7 @@ class Functions:
         )
 
     def _queue(self, name: str) -> list[Waiter]:
-        """First those who have the lock, and no token yet."""
+        """First the processes that have the lock but no token yet."""
         asking = [b for b in self._server.backends.values() if b.asking is not None and b.asking[0] == name]
         places = [
             b for key, known in self.names.items() if known == name for b, _ in self._locks.waiting(key)
@@ -519,11 +519,11 @@ def name_of(call: Any) -> str:
     return name.removeprefix("holdfast_session_").removesuffix("_1")
 
 
-def _asked(parameters: Sequence[Any]) -> Asked:
+def _take_parameters(parameters: Sequence[Any]) -> TakeParameters:
     backend, idle_ms, _, name, key, nonce, client, owner, kind, mode, ttl, renews, max_hold, metadata = (
         parameters[:14]
     )
-    return Asked(
+    return TakeParameters(
         int(backend),
         None if idle_ms is None else int(idle_ms),
         _str(name),
@@ -557,6 +557,6 @@ def _number(value: int) -> Rows:
 
 
 def _numbers(array: bytes) -> tuple[int, ...]:
-    """A list of integers in the server's binary format."""
+    """An array of integers in the server's binary format."""
     count = struct.unpack(">i", array[12:16])[0] if len(array) > 12 else 0
     return tuple([struct.unpack(">i", array[24 + 8 * i : 28 + 8 * i])[0] for i in range(count)])

@@ -16,7 +16,7 @@ def hears(client: Client) -> bool:
     """Whether notifications reach it."""
     adapter: object = client._driver.adapter
     assert isinstance(adapter, PostgresThreads | PostgresAsyncio)
-    return adapter._ears.hears
+    return adapter._wakeups.has_notifications
 
 
 async def granted(actor: Actor, lock: Lock) -> Lease:

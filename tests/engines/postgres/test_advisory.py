@@ -18,16 +18,16 @@ import holdfast.aio
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, Lease, LockLost, provision
 from holdfast.engine_api import Steps
-from holdfast.engines.postgres.advisory import desk
+from holdfast.engines.postgres.advisory import pool
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
-from holdfast.engines.postgres.advisory.desk import BUSY, Session
-from holdfast.engines.postgres.advisory.hearing import Listener
+from holdfast.engines.postgres.advisory.effects import execute
 from holdfast.engines.postgres.advisory.keys import key_of
-from holdfast.engines.postgres.advisory.saying import say
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.advisory.pool import SESSIONS_FOR_LOAD
+from holdfast.engines.postgres.advisory.session import Session
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
-from holdfast.engines.postgres.link import Link, Waits
-from holdfast.engines.postgres.pool import run
-from holdfast.engines.postgres.statements import Call, Statement
+from holdfast.engines.postgres.codec import Call, Statement
+from holdfast.engines.postgres.connection import PgConnection, PQGen, run_generator
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
 from holdfast.runtime.clock import boottime
@@ -144,9 +144,9 @@ async def _on_the_session(ann: Actor, client: Client, expression: str) -> str:
     """What the server makes of an expression on the connection that has a lock of this client."""
     adapter: object = client._driver.adapter
     assert isinstance(adapter, AdvisoryThreads | AdvisoryAsyncio)
-    (session,) = [session for session in adapter._desk.sessions if session.held]
+    (session,) = [session for session in adapter._pool.sessions if session.held]
     call = Call(Statement(b"", f"SELECT {expression}".encode(), ()), ())
-    result: Any = await ann(cast(Any, adapter)._run, say(adapter._desk, session, call))
+    result: Any = await ann(cast(Any, adapter)._run, execute(adapter._pool, session, call))
     return bytes(result.get_value(0, 0)).decode()
 
 
@@ -210,7 +210,7 @@ async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world
 
 def test_many_tasks_on_one_connection_are_served_in_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that had just finished was first again, and kept others out until they took the server for dead."""
-    monkeypatch.setattr(desk, "BUSY", 1)
+    monkeypatch.setattr(pool, "BUSY", 1)
     rounds, done = 5, [0] * 40
 
     async def work(client: holdfast.aio.AsyncClient, number: int) -> None:
@@ -244,13 +244,13 @@ async def test_what_is_free_can_be_had_although_many_wait_for_something_else(wor
 def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names of all statements that are sent from now on."""
     sent: list[bytes] = []
-    say = Link.call
+    execute = PgConnection.execute
 
-    def noting(self: Link, call: Call) -> Waits[PGresult]:
+    def noting(self: PgConnection, call: Call) -> PQGen[PGresult]:
         sent.append(call.statement.name)
-        return say(self, call)
+        return execute(self, call)
 
-    monkeypatch.setattr(Link, "call", noting)
+    monkeypatch.setattr(PgConnection, "execute", noting)
     return sent
 
 
@@ -280,7 +280,7 @@ async def test_who_waits_for_the_same_again_need_not_tell_who_it_is(
 
 def test_a_waiting_thread_hears_of_its_grant_itself(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it would look by itself, and with a listener that hears nothing."""
-    monkeypatch.setattr(Listener, "_sessions", lambda self, poll: {})
+    monkeypatch.setattr(SessionListener, "_sessions", lambda self, poll: {})
     lease = held(locks.lock("x").acquire())
     with ThreadPoolExecutor(1) as waiter:
         waiting = waiter.submit(locks.lock("x").acquire, timeout=20)
@@ -311,8 +311,8 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
     # Who locks while the keeper speaks on a session opens another: then there is a beat for each.
     adapter = locks._driver.adapter
     assert isinstance(adapter, AdvisoryThreads)
-    sessions = len(adapter._desk.sessions)
-    assert sessions <= BUSY
+    sessions = len(adapter._pool.sessions)
+    assert sessions <= SESSIONS_FOR_LOAD
     beats = sent.count(b"holdfast_session_beat_1")
     assert 0 < beats <= sessions * len(rounds), "one for each session in a round, not one for each lease"
     for lease in leases:
@@ -559,9 +559,9 @@ def test_the_server_never_waits_for_ever_for_a_session_that_was_told_no_ttl(
     seen: list[tuple[Session, bytes]] = []
 
     def idle_of(session: Session) -> bytes:
-        link: Link = session.line.link
-        with session.line.mutex:
-            result = run(link, link.run("SHOW idle_session_timeout"), boottime() + 5.0)
+        pg: PgConnection = session.connection.pg
+        with session.connection.mutex:
+            result = run_generator(pg, pg.execute_script("SHOW idle_session_timeout"), boottime() + 5.0)
         return result.get_value(0, 0) or b""
 
     def opened(self: AdvisoryThreads) -> Session:

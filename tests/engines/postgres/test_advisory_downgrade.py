@@ -18,7 +18,7 @@ from engines.postgres.looking import granted
 from holdfast import Client, EngineUnavailable, Lease, Lock, LockLost, NotHeld, provision
 from holdfast.aio import AsyncLease
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
-from holdfast.engines.postgres.advisory.desk import Op
+from holdfast.engines.postgres.advisory.effects import Effect
 from holdfast.lab.proxy import Proxy
 from support import async_wait_until, wait_until
 from support.servers import shared_postgresql
@@ -87,9 +87,9 @@ class Canceller:
         self.task: asyncio.Task[Any] | None = None
         perform = AdvisoryAsyncio._perform
 
-        async def watched(adapter: AdvisoryAsyncio, op: Op) -> Any:
+        async def watched(adapter: AdvisoryAsyncio, effect: Effect) -> Any:
             await self._count()
-            result = await perform(adapter, op)
+            result = await perform(adapter, effect)
             await self._count()
             return result
 

@@ -25,10 +25,11 @@ from engines.postgres.looking import granted
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
-from holdfast.engines.postgres.advisory.calls import Calls
-from holdfast.engines.postgres.advisory.desk import Desk, Session
-from holdfast.engines.postgres.advisory.hearing import Listener
-from holdfast.engines.postgres.statements import Call
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.advisory.pool import SessionPool
+from holdfast.engines.postgres.advisory.session import Session
+from holdfast.engines.postgres.advisory.statements import SessionStatements
+from holdfast.engines.postgres.codec import Call
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
 from holdfast.runtime.clock import wall_seconds
@@ -125,21 +126,21 @@ def test_a_session_opened_after_all_were_lost_is_heard_as_well(
 ) -> None:
     """Whoever listens may look for it before it is there, and find nothing to hear."""
     looked = 0
-    look, opened = Listener._sessions, Desk.opened
+    look, add = SessionListener._sessions, SessionPool.add_session
 
-    def looking(listener: Listener, poll: select.poll) -> dict[int, Session]:
+    def looking(listener: SessionListener, poll: select.poll) -> dict[int, Session]:
         nonlocal looked
         looked += 1
         return look(listener, poll)
 
-    def opened_later(desk: Desk, *told: Any) -> None:
+    def add_later(pool: SessionPool, *arguments: Any) -> None:
         before = looked
-        # It was rung for already. Give it the time to look, and to go to sleep again.
+        # The listener was woken already. Give it the time to look, and to sleep again.
         with contextlib.suppress(TimedOut):
             wait_until(lambda: looked > before, timeout=0.5)
-        opened(desk, *told)
+        add(pool, *arguments)
 
-    monkeypatch.setattr(Listener, "_sessions", looking)
+    monkeypatch.setattr(SessionListener, "_sessions", looking)
     with holdfast.connect(named(schema)) as client:
         lock = client.lock("x", ttl=3600, renew=False)
         for _ in range(2):
@@ -148,7 +149,7 @@ def test_a_session_opened_after_all_were_lost_is_heard_as_well(
             assert lease.wait_lost(timeout=20), "nobody heard that its connection ended"
             with pytest.raises(LockLost):
                 lock.release()
-            monkeypatch.setattr(Desk, "opened", opened_later)
+            monkeypatch.setattr(SessionPool, "add_session", add_later)
 
 
 async def test_one_who_waits_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
@@ -521,13 +522,13 @@ def test_one_that_lets_go_and_takes_it_again_is_not_taken_for_one_that_stands_st
 ) -> None:
     """On the same connection, before anybody looked. What else is on it would be lost, too."""
     taken_again = threading.Event()
-    standing = Calls.standing
+    still_holding = SessionStatements.still_holding
 
-    def standing_afterwards(calls: Calls, name: str, backends: Sequence[int]) -> Call:
+    def still_holding_afterwards(statements: SessionStatements, name: str, backends: Sequence[int]) -> Call:
         assert taken_again.wait(20)
-        return standing(calls, name, backends)
+        return still_holding(statements, name, backends)
 
-    monkeypatch.setattr(Calls, "standing", standing_afterwards)
+    monkeypatch.setattr(SessionStatements, "still_holding", still_holding_afterwards)
     with holdfast.connect(named(schema)) as client, ThreadPoolExecutor(1) as breaker:
         other = held(client.lock("other", ttl=60).acquire())
         lock = client.lock("x", ttl=60)

@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from engines.postgres.looking import hears
 from holdfast import Client
-from holdfast.engines.postgres import link as links
-from holdfast.engines.postgres.advisory import hearing
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.connection import PgConnection
 from support import wait_until
 from support.servers import shared_postgresql
 
@@ -95,20 +95,20 @@ def test_a_notification_grants_nothing_and_takes_nothing(
 def test_what_cannot_be_read_is_dropped_and_counted(
     url: str, stranger: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[links.Link] = []
-    begin = links.Link.__init__
+    made: list[PgConnection] = []
+    begin = PgConnection.__init__
 
-    def noting(self: links.Link, *args: Any) -> None:
+    def noting(self: PgConnection, *args: Any) -> None:
         made.append(self)
         begin(self, *args)
 
-    monkeypatch.setattr(links.Link, "__init__", noting)
+    monkeypatch.setattr(PgConnection, "__init__", noting)
     with holdfast.connect(url) as client:
         lease = client.lock("x", ttl=60).acquire()
         assert lease is not None
         wait_until(lambda: hears(client))
         shout(stranger, client, ["", "ünlesbar", "two words", "x" * 7000, "\x1b[31m"])
-        wait_until(lambda: sum(link.dropped for link in made) == 5)
+        wait_until(lambda: sum(connection.foreign_notifications for connection in made) == 5)
         assert hears(client)
         lease.check()
         lease.release()
@@ -116,14 +116,14 @@ def test_what_cannot_be_read_is_dropped_and_counted(
 
 def test_one_that_listens_goes_on_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told once, waiters look by themselves meanwhile, and then it listens again."""
-    hear, failures = links.Link.hear, [ZeroDivisionError("of all things")]
+    receive, failures = PgConnection.receive_notifications, [ZeroDivisionError("of all things")]
 
-    def failing(self: links.Link) -> list[str]:
+    def failing(self: PgConnection) -> list[str]:
         if failures and hears(client):
             raise failures.pop()
-        return hear(self)
+        return receive(self)
 
-    monkeypatch.setattr(links.Link, "hear", failing)
+    monkeypatch.setattr(PgConnection, "receive_notifications", failing)
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         lease = client.lock("x", ttl=60).acquire()
         assert lease is not None
@@ -139,15 +139,15 @@ def test_one_that_listens_goes_on_after_any_error(url: str, monkeypatch: pytest.
 def test_the_thread_that_hears_sessions_goes_on_after_any_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tick, failures, ticks = hearing.Listener._tick, [ZeroDivisionError("of all things")], []
+    tick, failures, ticks = SessionListener._tick, [ZeroDivisionError("of all things")], []
 
-    def failing(self: hearing.Listener) -> None:
+    def failing(self: SessionListener) -> None:
         ticks.append(len(failures))
         if failures:
             raise failures.pop()
         tick(self)
 
-    monkeypatch.setattr(hearing.Listener, "_tick", failing)
+    monkeypatch.setattr(SessionListener, "_tick", failing)
     url = url.replace("postgresql:", "postgresql+advisory:")
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         lease = client.lock("x", ttl=60).acquire()

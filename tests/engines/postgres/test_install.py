@@ -16,7 +16,7 @@ from cli.tools import CommandLine
 from faults.children import holding
 from holdfast import Client, EngineUnavailable, InvalidArgument, Unsupported, provision
 from holdfast.cli.exits import Status
-from holdfast.engines.postgres import schema as schemas
+from holdfast.engines.postgres import scripts
 from support import run_python, wait_until
 from support.servers import shared_postgresql
 
@@ -33,7 +33,7 @@ with holdfast.connect(sys.argv[1]) as client:
 def test_first_use_makes_everything(url: str, schema: str) -> None:
     with holdfast.connect(url) as client:
         assert client.inspect("x").kind is None
-    assert shared_postgresql().sql(f"SELECT version FROM {schema}.versions") == str(schemas.VERSION)
+    assert shared_postgresql().sql(f"SELECT version FROM {schema}.versions") == str(scripts.VERSION)
 
 
 def test_twenty_processes_at_once(url: str, schema: str) -> None:
@@ -53,21 +53,21 @@ def test_twenty_processes_at_once(url: str, schema: str) -> None:
 
 def test_a_session_that_remembers_that_there_was_nothing(schema: str) -> None:
     """One that waited for its turn to install, and has used the catalogue before, must not install again."""
-    found = f"SELECT to_regprocedure('{schema}.hello_{schemas.VERSION}()') IS NOT NULL"
+    found = f"SELECT to_regprocedure('{schema}.hello_{scripts.VERSION}()') IS NOT NULL"
     server = shared_postgresql()
     with psycopg.connect(server.url, autocommit=True) as first, psycopg.connect(server.url) as second:
         second.autocommit = True
-        second.execute(schemas.script(f"{schema}_warm").encode())
+        second.execute(scripts.install_script(f"{schema}_warm").encode())
         assert second.execute(found.encode()).fetchone() == (False,)
-        first.execute(schemas.beginning(schema).encode())
-        waiting = threading.Thread(target=second.execute, args=(schemas.beginning(schema).encode(),))
+        first.execute(scripts.begin_script(schema).encode())
+        waiting = threading.Thread(target=second.execute, args=(scripts.begin_script(schema).encode(),))
         waiting.start()
         wait_until(lambda: server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1")
-        first.execute(schemas.script(schema).encode())
+        first.execute(scripts.install_script(schema).encode())
         first.execute("COMMIT")
         waiting.join(20)
         assert second.execute(found.encode()).fetchone() == (True,)
-        second.execute(schemas.script(schema).encode())
+        second.execute(scripts.install_script(schema).encode())
         second.execute("COMMIT")
 
 
@@ -98,7 +98,7 @@ def test_engines_without_tables_say_so() -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "a-b", "a.b", "pg_mine", "x" * 64, "a; DROP TABLE b", 'a"b'])
 def test_a_schema_is_a_plain_name(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="schema is lower-case"):
+    with pytest.raises(InvalidArgument, match="schema must consist"):
         holdfast.connect("postgresql://db/app", schema=name)
 
 
@@ -173,7 +173,7 @@ def _pass_it_on(client: Client, name: str) -> None:
 
 def newer_script(schema: str) -> str:
     """Of a version with a column more in each table, and functions under its own names, like a later one."""
-    text = schemas.script(schema)
+    text = scripts.install_script(schema)
     for end in "( ;)\n'":
         text = text.replace(f"_1{end}", f"_2{end}")
     tables, mark, rest = text.partition("-- What functions say to each other.")
@@ -195,8 +195,8 @@ def test_an_upgrade_keeps_what_is_held_and_what_older_clients_call(
     server = shared_postgresql()
     with holding(url) as older:
         token = older.expect("held")
-        monkeypatch.setattr("holdfast.engines.postgres.greeting.script", newer_script)
-        monkeypatch.setattr("holdfast.engines.postgres.greeting.VERSION", 2)
+        monkeypatch.setattr("holdfast.engines.postgres.admin.install_script", newer_script)
+        monkeypatch.setattr("holdfast.engines.postgres.admin.VERSION", 2)
         assert provision.install(url) is True, "only an older version is there"
         assert provision.install(url) is False
         assert server.sql(f"SELECT version FROM {schema}.versions ORDER BY 1") == "1\n2"

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Client
-from holdfast.engines.postgres.schema import VERSION
+from holdfast.engines.postgres.scripts import VERSION
 from support.servers import shared_postgresql
 from support.waiting import wait_until
 
@@ -77,7 +77,7 @@ def test_names_are_listed_by_prefix_and_in_order(locks: Client) -> None:
 
 
 def test_a_long_list_comes_in_pages(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("statements", "threads"):
+    for module in ("statements", "store"):
         monkeypatch.setattr(f"holdfast.engines.postgres.{module}.PAGE", 3)
     with ExitStack() as stack:
         for number in range(9):

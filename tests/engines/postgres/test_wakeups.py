@@ -13,8 +13,8 @@ import holdfast
 from contract.harness import World, held
 from engines.postgres.looking import hears
 from holdfast import provision
-from holdfast.engines.postgres.link import Link
-from holdfast.engines.postgres.schema import VERSION
+from holdfast.engines.postgres.connection import PgConnection
+from holdfast.engines.postgres.scripts import VERSION
 from support import renewal_of, wait_until
 from support.servers import shared_postgresql
 
@@ -153,13 +153,13 @@ def test_who_watches_hears_of_changes(url: str) -> None:
 @pytest.fixture
 def swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a proxy that answers as the server would and keeps notifications to itself."""
-    hear = Link.hear
+    hear = PgConnection.receive_notifications
 
-    def hear_nothing(link: Link) -> list[str]:
+    def hear_nothing(link: PgConnection) -> list[str]:
         hear(link)
         return []
 
-    monkeypatch.setattr(Link, "hear", hear_nothing)
+    monkeypatch.setattr(PgConnection, "receive_notifications", hear_nothing)
 
 
 @pytest.mark.usefixtures("swallowed")
