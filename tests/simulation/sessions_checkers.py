@@ -175,7 +175,7 @@ def _is_slow(seen: SessionsEvidence, belief: Belief, since: float, until: float)
 
 
 def no_false_alarm(seen: SessionsEvidence) -> Iterator[str]:
-    """Loss is reported early only where the grant is gone, or may be as far as its client knows: the connection
+    """Loss is reported early only where the grant is gone, or may be as far as its client knows: the session
     ended, or an earlier grant of the attempt was broken before its client learned of it."""
     known = {belief.state.nonce for belief in seen.beliefs if seen.was_cut(belief)} | seen.broken.keys()
     for violation in checkers.no_false_alarm(seen):

@@ -54,7 +54,7 @@ def left_on_the_session() -> Patch:
                 raise
         pool.detach(attempt)
 
-    return mock.patch.object(acquisition, "take_back", undo_attempt)
+    return mock.patch.object(acquisition, "undo_attempt", undo_attempt)
 
 
 def grant_counted_from_the_reply() -> Patch:
@@ -63,7 +63,7 @@ def grant_counted_from_the_reply() -> Patch:
     async def counted(pool: SessionPool, attempt: LockAttempt, grant: Granted, now: float) -> Granted:
         return grant
 
-    return mock.patch.object(acquisition, "_counted", counted)
+    return mock.patch.object(acquisition, "_with_age", counted)
 
 
 def heartbeat_counted_from_the_reply() -> Patch:
@@ -85,7 +85,7 @@ def released_on_any_session() -> Patch:
     async def give_back(pool: SessionPool, session: Session, attempt: LockAttempt) -> Reply:
         return await shipped(pool, (pool.sessions or [session])[0], attempt)
 
-    return mock.patch.object(lease_operations, "_give_back", give_back)
+    return mock.patch.object(lease_operations, "_release", give_back)
 
 
 def reader_registered_after_the_reply() -> Patch:
@@ -117,19 +117,19 @@ def stacked_on_one_session() -> Patch:
         return False
 
     return _both(
-        mock.patch.object(Session, "may_have", can_accept),
-        mock.patch.object(SessionPool, "in_our_own_way", is_taken_by_this_client),
+        mock.patch.object(Session, "can_accept", can_accept),
+        mock.patch.object(SessionPool, "is_taken_by_this_client", is_taken_by_this_client),
     )
 
 
 def timeout_not_sent_again() -> Patch:
     """An idle timeout that was sent, and not confirmed, is not sent again."""
-    return mock.patch.object(Session, "tell_idle_ms", return_value=None)
+    return mock.patch.object(Session, "mark_idle_timeout_sent", return_value=None)
 
 
 def idle_timeout_never_sent() -> Patch:
     """The server never ends the session of a client that is stopped."""
-    return mock.patch.object(acquisition, "idle_ms_of", return_value=0)
+    return mock.patch.object(acquisition, "idle_timeout_ms_of", return_value=0)
 
 
 def end_of_session_not_noticed() -> Patch:

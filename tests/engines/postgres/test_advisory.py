@@ -210,7 +210,7 @@ async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world
 
 def test_many_tasks_on_one_connection_are_served_in_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that had just finished was first again, and kept others out until they took the server for dead."""
-    monkeypatch.setattr(pool, "BUSY", 1)
+    monkeypatch.setattr(pool, "SESSIONS_FOR_LOAD", 1)
     rounds, done = 5, [0] * 40
 
     async def work(client: holdfast.aio.AsyncClient, number: int) -> None:

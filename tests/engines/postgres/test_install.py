@@ -176,7 +176,7 @@ def newer_script(schema: str) -> str:
     text = scripts.install_script(schema)
     for end in "( ;)\n'":
         text = text.replace(f"_1{end}", f"_2{end}")
-    tables, mark, rest = text.partition("-- What functions say to each other.")
+    tables, mark, rest = text.partition("-- The types of values that functions pass to each other.")
     assert mark
     columns = "".join(
         f"ALTER TABLE {schema}.{table} ADD COLUMN IF NOT EXISTS motto text;\n"
