@@ -52,7 +52,7 @@ def test_each_host_is_an_attempt_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("postgresql://db/app?connect_timeout=3", "no option 'connect_timeout'"),
         ("postgresql://db/app?pooler=maybe", "pooler must be auto, yes or no"),
@@ -60,8 +60,8 @@ def test_each_host_is_an_attempt_of_its_own() -> None:
         ("postgresql://db/app?host=other", "twice"),
     ],
 )
-def test_what_is_wrong_is_told_before_any_connection(url: str, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_wrong_options_are_refused_before_any_connection(url: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         holdfast.connect(url)
 
 

@@ -1,4 +1,4 @@
-"""fork() while connected: the child says nothing on what it inherited, and keeps nothing of it open."""
+"""fork() while connected: the child sends nothing on inherited connections, and keeps none open."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ENGINES = pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"
 
 @pytest.fixture
 def role(url: str, schema: str) -> Iterator[str]:
-    """One who was granted what the script of ``holdfast init --sql`` says, and nothing else."""
+    """A role with the grants that the script of ``holdfast init --sql`` names, and nothing else."""
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     script = provision.script(url)
     server.sql(script)
@@ -135,7 +135,7 @@ def test_what_functions_call_is_out_of_reach(theirs: str, schema: str) -> None:
                 connection.execute(f"SELECT {schema}.{call}")
 
 
-def test_one_who_was_granted_no_function_may_call_none(url: str, schema: str, role: str) -> None:
+def test_a_role_without_grants_may_call_no_function(url: str, schema: str, role: str) -> None:
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     server.sql(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}")
     try:

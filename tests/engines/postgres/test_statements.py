@@ -19,7 +19,7 @@ MANY = 3 * BATCH
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The names of the functions that are called; how connections begin, and listen, is left out."""
+    """The names of the functions that are called, without those of handshakes and listening."""
     sent: list[bytes] = []
     execute = PgConnection.execute
 

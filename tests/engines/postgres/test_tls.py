@@ -1,4 +1,4 @@
-"""TLS to a real server: the certificate and the name are verified, and what is wrong with them is told."""
+"""TLS to a real server: the certificate and the name are verified, and errors name the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRIVER = pytest.mark.parametrize("driver", ["threads", "asyncio"])
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
-    """Nobody comes in without TLS."""
+    """Without TLS every login is refused."""
     with PostgreSQL(tls=True) as server:
         rules = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n"
         (server.data / "pg_hba.conf").write_text(rules)

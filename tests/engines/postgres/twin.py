@@ -60,7 +60,7 @@ SELECT json_build_array(
 def install_rule(
     connection: psycopg.Connection, schema: str, replacing: tuple[str, str] | None = None
 ) -> None:
-    """The shipped script as far as it is about leases, with the stand-ins; a mutant has more replaced."""
+    """The part of the shipped script about leases, with the stand-ins; a mutant replaces one more part."""
     text = install_script(schema).partition("-- Session locks:")[0]
     if replacing is not None:
         old, new = (part.replace("@schema@", schema) for part in replacing)
@@ -119,7 +119,7 @@ def _only(result: pq.abc.PGresult, column: int) -> bytes:
 
 
 def quiet_moves(kind: str, seed: int, length: int = 20) -> list[Move]:
-    """Hardly anybody waits or watches: what most locks see, and what has short ways of its own."""
+    """Few waiters or watchers: the load of most locks, which has fast paths of its own."""
     chance = random.Random(seed)
     return [
         move
