@@ -222,7 +222,7 @@ class Functions:
         if asked.shared:
             live = self._live(row, asked.key)
             others = tuple([h for h in live if h.mode == "read" and h.backend != backend.pid])
-        told = HolderRow(
+        holder = HolderRow(
             asked.nonce,
             asked.client,
             asked.owner,
@@ -236,7 +236,7 @@ class Functions:
             backend.pid,
             backend,
         )
-        self._store(asked.name, row._replace(token=token, holders=(*others, told)))
+        self._store(asked.name, row._replace(token=token, holders=(*others, holder)))
         self._owners[backend, asked.key, asked.shared] = asked.nonce
         if backend.sets_idle_ms is not None:
             backend.idle_ms = backend.sets_idle_ms
@@ -319,10 +319,12 @@ class Functions:
         has_shared, has_exclusive = [self._locks.has(backend, key, shared) for shared in (True, False)]
         if not found or not (has_shared or has_exclusive):
             return self._gone(name, nonce)
-        (told,) = found
-        lasts = None if told.until is None else told.until - self._now()
-        if told.nonce == reader:
-            return "g" + json.dumps([told.token, None, "rwlock", "read", told.ttl, lasts, told.metadata])
+        (holder,) = found
+        lasts = None if holder.until is None else holder.until - self._now()
+        if holder.nonce == reader:
+            return "g" + json.dumps(
+                [holder.token, None, "rwlock", "read", holder.ttl, lasts, holder.metadata]
+            )
         if not has_shared:
             yield Want(key, True)
         asked = TakeParameters(
@@ -331,24 +333,24 @@ class Functions:
             name,
             key,
             reader,
-            told.client,
-            told.owner,
+            holder.client,
+            holder.owner,
             "rwlock",
             "read",
-            told.ttl,
-            told.renews,
+            holder.ttl,
+            holder.renews,
             lasts,
-            told.metadata,
+            holder.metadata,
         )
-        if not self._is_told(name, told):
+        if not self._is_recorded(name, holder):
             return self._gone(name, nonce)  # it was broken meanwhile: in the server the row is locked
         answer = self._grant(backend, asked, Downgrade(nonce, reader))
         if has_exclusive:
             self._give(backend, name, key, False, Downgrade(nonce, reader))
         return answer
 
-    def _is_told(self, name: str, told: HolderRow) -> bool:
-        return told in self._rows[name].holders
+    def _is_recorded(self, name: str, holder: HolderRow) -> bool:
+        return holder in self._rows[name].holders
 
     def _set_value(self, backend: Backend, *parameters: Any) -> Steps:
         _, _, raw_name, raw_nonce, data, retention = parameters
@@ -367,13 +369,13 @@ class Functions:
 
     def _holders_as_json(self, holders: Sequence[HolderRow]) -> list[dict[str, Any]] | None:
         now = self._now()
-        told = []
+        rows = []
         for h in holders:
             expires_at = h.ttl + (now if h.renews else h.since)
             fields = {f: v for f, v in h._asdict().items() if f not in ("backend", "process")}
             fields["expires_at"] = expires_at if h.until is None else min(h.until, expires_at)
-            told.append(fields)
-        return sorted(told, key=lambda one: int(one["token"])) or None
+            rows.append(fields)
+        return sorted(rows, key=lambda row: int(row["token"])) or None
 
     def _look(self, name: str, key: int) -> str:
         row, now = self._rows.get(name), self._now()
@@ -413,9 +415,9 @@ class Functions:
         until = self._now() + BROKEN_SECONDS
         ended = tuple([Tombstone(nonce, "broken", _str(reason), until) for nonce in sorted(nonces)])
         left = tuple([h for h in row.holders if h.nonce not in nonces])
-        told = tuple([h for h in self._server.records[name].holders if h.nonce in nonces])
+        holders = tuple([h for h in self._server.records[name].holders if h.nonce in nonces])
         self._store(name, row._replace(token=minted, holders=left, ended=(*row.ended, *ended)))
-        self._server.changed(name, Break(token, _str(reason)), Broken(minted, told))
+        self._server.changed(name, Break(token, _str(reason)), Broken(minted, holders))
         for victim in victims:
             for backend in list(self._server.backends.values()):
                 if backend.client == victim.client:
@@ -424,17 +426,17 @@ class Functions:
         return _text(json.dumps([minted, self._holders_as_json(victims), [v.backend for v in victims]]))
 
     def _standing(self, *parameters: Any) -> Rows:
-        return Rows(*((struct.pack(">i", backend.pid),) for backend in self._not_let_go(*parameters)))
+        return Rows(*((struct.pack(">i", backend.pid),) for backend in self._still_holding(*parameters)))
 
-    def _not_let_go(self, _: bytes, name: bytes, key: bytes, backends: bytes) -> list[Backend]:
+    def _still_holding(self, _: bytes, name: bytes, key: bytes, backends: bytes) -> list[Backend]:
         """A process that is in the row as a holder has a new grant."""
         row, pids = self._rows.get(_str(name)), _numbers(backends)
-        told = {h.backend for h in row.holders} if row is not None else set[int]()
+        recorded = {h.backend for h in row.holders} if row is not None else set[int]()
         holding = {backend: None for backend, _ in self._locks.holders(int(key))}
-        return [b for b in holding if b.pid in pids and b.pid not in told]
+        return [b for b in holding if b.pid in pids and b.pid not in recorded]
 
     def _end(self, *parameters: Any) -> Rows:
-        standing = self._not_let_go(*parameters)
+        standing = self._still_holding(*parameters)
         for backend in standing:
             self._server.end(backend, "terminating connection due to administrator command")
         return _number(len(standing))

@@ -64,12 +64,12 @@ TIMED_OUT: Final = "Connection timed out"
 class Connection:
     """Both directions between a client and a process of the server, in order."""
 
-    __slots__ = ("_latest", "backend", "client", "client_end", "hear", "is_open", "server")
+    __slots__ = ("_latest", "backend", "client", "client_end", "is_open", "receive", "server")
 
-    def __init__(self, server: SessionServer, client: SimulatedClient, hear: Callable[..., None]) -> None:
+    def __init__(self, server: SessionServer, client: SimulatedClient, receive: Callable[..., None]) -> None:
         self.server = server
         self.client = client
-        self.hear = hear
+        self.receive = receive
         self.is_open = True
         """At the client's end."""
         self.backend: Backend | None = None
@@ -149,7 +149,7 @@ class Connection:
         else:
             if message[0] == "over":
                 self.server.cuts.append((client.world.now, client.id))
-            self.hear(self, *message)
+            self.receive(self, *message)
 
 
 class SessionServer(Node):

@@ -17,7 +17,14 @@ from .config import Conninfo
 from .connection import READABLE, WRITABLE, PgConnection, PQGen
 from .handshake import DatabaseContext, Effect, Resolve, open_connection
 
-__all__ = ["WatchedConnection", "open_in_loop", "perform_in_loop", "run_generator", "wait_ready"]
+__all__ = [
+    "WatchedConnection",
+    "open_in_loop",
+    "perform_in_loop",
+    "run_generator",
+    "set_result",
+    "wait_ready",
+]
 
 T = TypeVar("T")
 
@@ -79,11 +86,11 @@ async def wait_ready(fileno: int, events: int, seconds: float) -> bool:
     """Wait for a socket once; False: it was not ready in time."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[bool] = loop.create_future()
-    timer = loop.call_later(max(seconds, 0.0), _set_result, future, False)
+    timer = loop.call_later(max(seconds, 0.0), set_result, future, False)
     if events & READABLE:
-        loop.add_reader(fileno, _set_result, future, True)
+        loop.add_reader(fileno, set_result, future, True)
     if events & WRITABLE:
-        loop.add_writer(fileno, _set_result, future, True)
+        loop.add_writer(fileno, set_result, future, True)
     try:
         return await future
     finally:
@@ -92,9 +99,9 @@ async def wait_ready(fileno: int, events: int, seconds: float) -> bool:
         loop.remove_writer(fileno)
 
 
-def _set_result(future: asyncio.Future[bool], ready: bool) -> None:
+def set_result(future: asyncio.Future[T], result: T) -> None:
     if not future.done():
-        future.set_result(ready)
+        future.set_result(result)
 
 
 class WatchedConnection:

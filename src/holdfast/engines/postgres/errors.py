@@ -110,7 +110,7 @@ def _classify_refusal(code: str, message: str) -> Exception:
         return ConflictError(f"PostgreSQL refused: {CONFLICTS[code]} ({code}: {message})")
     if code in TRANSIENT:
         return NotApplied(f"PostgreSQL refused: {TRANSIENT[code]} ({code}: {message})")
-    reason = PERMANENT.get(code, "Holdfast does not expect this error")
+    reason = PERMANENT.get(code, "it is not what Holdfast expects")
     return EngineUnavailable(f"PostgreSQL cannot be used: {reason} ({code}: {message})")
 
 
@@ -145,7 +145,7 @@ def _classify_connection_failure(error: Exception, seconds: float, server: str) 
 
 
 def _tls_hint(message: str) -> str:
-    """What to do about a failure of TLS, so that nobody turns TLS off."""
+    """What to do about a failure of TLS, other than to turn TLS off."""
     if "does not support SSL" in message:
         return ": set ssl=on on the server; sslmode=disable sends everything unencrypted, passwords too"
     if "root.crt" in message or "root certificate" in message or "certificate verify failed" in message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ...core.effects import NotApplied, TransientError
@@ -96,20 +97,16 @@ def perform_in_thread(effect: Effect) -> Any:
 async def open_connection(context: DatabaseContext, io_timeout: float, ends_at: float) -> PgConnection:
     """Open a connection to the first host that accepts it. Our functions are installed there."""
     hosts = context.config.conninfos(io_timeout)
-    seconds = connect_seconds(io_timeout) / len(hosts)
-
-    async def open_host(host: Conninfo, share_ends_at: float) -> PgConnection:
-        left = min(max(share_ends_at - boottime(), 0.0), seconds)
-        addresses = await Resolve(host, left)
-
-        async def open_address(address: Conninfo, address_ends_at: float) -> PgConnection:
-            return await _open_address(
-                context, io_timeout, address, address_ends_at, seconds / len(addresses)
-            )
-
-        return await _open_first(addresses, share_ends_at, open_address, "the server has no address")
-
+    open_host = partial(_open_host, context, io_timeout, connect_seconds(io_timeout) / len(hosts))
     return await _open_first(hosts, ends_at, open_host, "there is no server to connect to")
+
+
+async def _open_host(
+    context: DatabaseContext, io_timeout: float, seconds: float, host: Conninfo, ends_at: float
+) -> PgConnection:
+    addresses = await Resolve(host, min(max(ends_at - boottime(), 0.0), seconds))
+    open_address = partial(_open_address, context, io_timeout, seconds / max(len(addresses), 1))
+    return await _open_first(addresses, ends_at, open_address, "the server has no address")
 
 
 async def _open_first(
@@ -131,7 +128,7 @@ async def _open_first(
 
 
 async def _open_address(
-    context: DatabaseContext, io_timeout: float, conninfo: Conninfo, ends_at: float, seconds: float
+    context: DatabaseContext, io_timeout: float, seconds: float, conninfo: Conninfo, ends_at: float
 ) -> PgConnection:
     began = boottime()
     connection = PgConnection(conninfo)

@@ -202,7 +202,7 @@ class AsyncConnectionPool:
         self._serve_next(None)
 
     def close(self) -> None:
-        """Close at once, also what is under way: it was sent, and nobody waits for it any more."""
+        """Close at once, also what is under way: it was sent, and no task waits for it any more."""
         self._is_closed = True
         for connection in list(self._connections):
             self._discard(connection)

@@ -14,7 +14,7 @@ from ....rules.requests import Reply, Request, Snapshot, Watch
 from ....runtime import trampoline
 from ....runtime.clock import boottime
 from ..connection import WRITABLE, ConnectionLostError, PgConnection, ServerError
-from ..connection_asyncio import WatchedConnection, perform_in_loop
+from ..connection_asyncio import WatchedConnection, perform_in_loop, set_result
 from ..handshake import DatabaseContext
 from ..pool_asyncio import AsyncConnectionPool
 from . import store
@@ -173,7 +173,7 @@ class AdvisoryAsyncio:
         """Wait for the end of a query; False: it did not end in time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(max(seconds, 0.0), _wake, future)
+        timer = loop.call_later(max(seconds, 0.0), set_result, future, None)
         query.observers.append(future)
         try:
             await future
@@ -213,7 +213,7 @@ class AdvisoryAsyncio:
         if query.nonce and not query.observers:
             self._pool.post(query.nonce)
         for future in query.observers:
-            _wake(future)
+            set_result(future, None)
 
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
@@ -223,8 +223,3 @@ class AdvisoryAsyncio:
 
 def _close_connection(session: Session) -> None:
     session.connection.close()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

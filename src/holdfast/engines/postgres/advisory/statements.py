@@ -85,7 +85,7 @@ class SessionStatements:
         return Call(self._take, (*parameters, FLAGS[waits]))
 
     def wait(self, backend_pid: int, idle_timeout_ms: int | None, name: str, request: Acquire) -> Call:
-        """Take the lock after a wait; those who inspect the name see the waiter."""
+        """Take the lock after a wait; clients that inspect the name see the waiter."""
         return Call(self._wait, self._acquire_parameters(backend_pid, idle_timeout_ms, name, request))
 
     def _acquire_parameters(
