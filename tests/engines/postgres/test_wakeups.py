@@ -14,6 +14,7 @@ from contract.harness import World, held
 from engines.postgres.introspection import receives_notifications
 from holdfast import provision
 from holdfast.engines.postgres.connection import PgConnection
+from holdfast.engines.postgres.notifications import ListenerThread
 from holdfast.engines.postgres.scripts import VERSION
 from support import renewal_of, wait_until
 from support.servers import shared_postgresql
@@ -189,3 +190,27 @@ async def test_where_notifications_do_not_come_it_is_found_out(world: World) -> 
     assert not receives_notifications(mine)
     assert not receives_notifications(theirs)
     await eve(getattr(watch, eve.exit_name), None, None, None)
+
+
+class BusyListener(ListenerThread):
+    """A listener that does not look at its self-pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def _work(self) -> None:
+        self.go_on.wait(30)
+
+
+def test_waking_a_busy_listener_never_blocks() -> None:
+    """A pipe holds some 65,000 bytes; one more wake-up would wait for the listener to read them."""
+    listener = BusyListener()
+    listener.start()
+    waking = threading.Thread(target=lambda: [listener.wake() for _ in range(70_000)], daemon=True)
+    waking.start()
+    waking.join(20)
+    assert not waking.is_alive()
+    listener.go_on.set()
+    listener.close()
+    listener.wake()

@@ -68,13 +68,14 @@ GUARANTEES = Guarantees(
 class PostgresEngine:
     """One database, and one namespace in it."""
 
+    scheme = "postgresql"
     linger = LINGER_SECONDS
     session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, config: PostgresConfig, namespace: str, url: str) -> None:
         self.url = url
-        self._context = DatabaseContext(config, namespace)
+        self._context = DatabaseContext(config, namespace, self.scheme)
 
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return PostgresThreads(self._context, hooks)
@@ -96,7 +97,7 @@ class PostgresEngine:
         """Findings about this server."""
         from .diagnosis import diagnose
 
-        return diagnose(self._context.config, io_timeout, advisory=False)
+        return diagnose(self._context.config, io_timeout, advisory=self.scheme != "postgresql")
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> Engine:

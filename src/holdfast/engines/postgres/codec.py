@@ -212,35 +212,18 @@ def decode_snapshot(answer: bytes) -> Snapshot:
 
 
 def decode_holders(holders: list[dict[str, Any]] | None) -> tuple[Holder, ...]:
-    return tuple([_holder(**each) for each in holders]) if holders else ()
+    return tuple([_holder(each) for each in holders]) if holders else ()
 
 
-def _holder(
-    nonce: str,
-    client: str,
-    owner: str,
-    mode: str,
-    token: int,
-    since: float,
-    expires_at: float,
-    ttl: float,
-    renews: bool,
-    until: float | None,
-    metadata: str | None,
-) -> Holder:
-    return Holder(
-        nonce,
-        client,
-        _unescape(owner),
-        mode,
-        token,
-        float(since),
-        float(expires_at),
-        float(ttl),
-        renews,
-        None if until is None else float(until),
-        _metadata(metadata),
-    )
+def _holder(fields: dict[str, Any]) -> Holder:
+    until = fields["until"]
+    decoded = {
+        **{name: float(fields[name]) for name in ("since", "expires_at", "ttl")},
+        "owner": _unescape(fields["owner"]),
+        "until": None if until is None else float(until),
+        "metadata": _metadata(fields["metadata"]),
+    }
+    return Holder(**{**fields, **decoded})
 
 
 def _unescape(text: str) -> str:

@@ -31,7 +31,7 @@ DEFAULT_SCHEMA: Final = "holdfast"
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 LIBPQ_OPTIONS: Final = frozenset(
-    {
+    [
         "application_name",
         "channel_binding",
         "gssencmode",
@@ -57,7 +57,7 @@ LIBPQ_OPTIONS: Final = frozenset(
         "sslrootcert",
         "sslsni",
         "target_session_attrs",
-    }
+    ]
 )
 """The settings of libpq that a URL may contain: the others would override ours."""
 

@@ -43,7 +43,7 @@ class DatabaseContext:
 
     __slots__ = ("_scheme", "_source", "config", "namespace")
 
-    def __init__(self, config: PostgresConfig, namespace: str, scheme: str = "postgresql") -> None:
+    def __init__(self, config: PostgresConfig, namespace: str, scheme: str) -> None:
         self.config = config
         self.namespace = namespace
         self._scheme = scheme

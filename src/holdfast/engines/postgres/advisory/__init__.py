@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ....engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ....errors import InvalidArgument
 from ....model import Guarantees
 from ...clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
-from ..admin import install_database
+from .. import PostgresEngine
 from ..config import PostgresConfig
 from ..errors import SESSION_POOLER_NEEDED
-from ..handshake import DatabaseContext
-from ..scripts import administrator_script
 from .threads import AdvisoryThreads
-
-if TYPE_CHECKING:
-    from ...findings import Finding
 
 __all__ = ["SCHEME", "AdvisoryEngine"]
 
@@ -67,19 +62,18 @@ GUARANTEES = Guarantees(
 )
 
 
-class AdvisoryEngine:
+class AdvisoryEngine(PostgresEngine):
     """One database, and one namespace in it."""
 
+    scheme = SCHEME
     linger = 0.0
     """A statement ends with its connection, and a connection that is given up is closed."""
-    session_bound = False
     guarantees = GUARANTEES
 
     def __init__(self, config: PostgresConfig, namespace: str, url: str) -> None:
         if config.pooler == "yes":
             raise InvalidArgument(SESSION_POOLER_NEEDED)
-        self.url = url
-        self._context = DatabaseContext(config, namespace, SCHEME)
+        super().__init__(config, namespace, url)
 
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return AdvisoryThreads(self._context, hooks)
@@ -88,17 +82,3 @@ class AdvisoryEngine:
         from .asyncio import AdvisoryAsyncio
 
         return AdvisoryAsyncio(self._context, hooks)
-
-    def install(self, io_timeout: float) -> bool:
-        """Make the schema with its tables and functions; False: everything was there."""
-        return install_database(self._context.config, io_timeout)
-
-    def script(self) -> str:
-        """The installation as a script for psql."""
-        return administrator_script(self._context.config.schema)
-
-    def diagnose(self, io_timeout: float) -> list[Finding]:
-        """Findings about this server."""
-        from ..diagnosis import diagnose
-
-        return diagnose(self._context.config, io_timeout, advisory=True)
