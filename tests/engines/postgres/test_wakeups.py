@@ -207,7 +207,12 @@ def test_waking_a_busy_listener_never_blocks() -> None:
     """A pipe holds some 65,000 bytes; one more wake-up would wait for the listener to read them."""
     listener = BusyListener()
     listener.start()
-    waking = threading.Thread(target=lambda: [listener.wake() for _ in range(70_000)], daemon=True)
+
+    def wake_often() -> None:
+        for _ in range(70_000):
+            listener.wake()
+
+    waking = threading.Thread(target=wake_often, daemon=True)
     waking.start()
     waking.join(20)
     assert not waking.is_alive()
