@@ -178,76 +178,76 @@ class Functions:
     # --- taking ---------------------------------------------------------------------------------
 
     def _take(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _take_parameters(parameters)
+        take = _take_parameters(parameters)
         waits = parameters[14] == b"t"
-        self.names[asked.key] = asked.name
-        backend.sets_idle_ms = asked.idle_ms
-        row = self._rows.get(asked.name)
-        if waits and row is not None and row.kind != asked.kind:
+        self.names[take.key] = take.name
+        backend.sets_idle_ms = take.idle_ms
+        row = self._rows.get(take.name)
+        if waits and row is not None and row.kind != take.kind:
             return _mismatch(row)
         if waits:
-            self._record_waiter(backend, asked, waits)
-            yield Want(asked.key, asked.shared)
-        elif not self._locks.take(backend, asked.key, asked.shared, wait=False):
-            if row is not None and row.kind != asked.kind:
+            self._record_waiter(backend, take, waits)
+            yield Want(take.key, take.shared)
+        elif not self._locks.take(backend, take.key, take.shared, wait=False):
+            if row is not None and row.kind != take.kind:
                 return _mismatch(row)
-            return "B" + json.dumps([self._holders_as_json(self._live(row, asked.key)), self._now()])
+            return "B" + json.dumps([self._holders_as_json(self._live(row, take.key)), self._now()])
         else:
-            self._record_waiter(backend, asked, waits)
+            self._record_waiter(backend, take, waits)
             yield None
-        return self._grant(backend, asked)
+        return self._grant(backend, take)
 
-    def _record_waiter(self, backend: Backend, asked: TakeParameters, waits: bool) -> None:
-        nonce, client, owner, mode = asked.nonce, asked.client, asked.owner, asked.mode
+    def _record_waiter(self, backend: Backend, take: TakeParameters, waits: bool) -> None:
+        nonce, client, owner, mode = take.nonce, take.client, take.owner, take.mode
         waiter = Waiter(nonce, client, owner, mode, 0.0, 0.0, None)
-        request = Acquire(nonce, client, owner, asked.kind, mode, asked.ttl, waits)
-        backend.asking = asked.name, waiter, request
+        request = Acquire(nonce, client, owner, take.kind, mode, take.ttl, waits)
+        backend.taking = take.name, waiter, request
 
     def _wait(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _take_parameters(parameters)
-        self._waiters[backend.pid] = asked.key, asked.client, asked.owner, asked.mode
+        take = _take_parameters(parameters)
+        self._waiters[backend.pid] = take.key, take.client, take.owner, take.mode
         yield None
         answer: str = yield from self._take(backend, *parameters, b"t")
         return answer
 
-    def _grant(self, backend: Backend, asked: TakeParameters, request: Request | None = None) -> str:
+    def _grant(self, backend: Backend, take: TakeParameters, request: Request | None = None) -> str:
         """The lock is taken: increment the token, and end the transaction."""
         now = self._now()
-        row = self._rows.get(asked.name) or Row(asked.kind, 0)
-        if row.kind != asked.kind:
-            self._locks.give(backend, asked.key, asked.shared)
+        row = self._rows.get(take.name) or Row(take.kind, 0)
+        if row.kind != take.kind:
+            self._locks.give(backend, take.key, take.shared)
             return _mismatch(row)
         token = self.mint(row)
         others: tuple[HolderRow, ...] = ()
-        if asked.shared:
-            live = self._live(row, asked.key)
+        if take.shared:
+            live = self._live(row, take.key)
             others = tuple([h for h in live if h.mode == "read" and h.backend != backend.pid])
         holder = HolderRow(
-            asked.nonce,
-            asked.client,
-            asked.owner,
-            asked.mode,
+            take.nonce,
+            take.client,
+            take.owner,
+            take.mode,
             token,
             now,
-            asked.ttl,
-            asked.renews,
-            None if asked.max_hold is None else now + asked.max_hold,
-            asked.metadata,
+            take.ttl,
+            take.renews,
+            None if take.max_hold is None else now + take.max_hold,
+            take.metadata,
             backend.pid,
             backend,
         )
-        self._store(asked.name, row._replace(token=token, holders=(*others, holder)))
-        self._owners[backend, asked.key, asked.shared] = asked.nonce
+        self._store(take.name, row._replace(token=token, holders=(*others, holder)))
+        self._owners[backend, take.key, take.shared] = take.nonce
         if backend.sets_idle_ms is not None:
             backend.idle_ms = backend.sets_idle_ms
-        if backend.asking is not None:
-            request, backend.asking = backend.asking[2], None
-        self._server.changed(asked.name, request or Inspect())
-        if asked.shared:
+        if backend.taking is not None:
+            request, backend.taking = backend.taking[2], None
+        self._server.changed(take.name, request or Inspect())
+        if take.shared:
             peers = [other.token for other in others]
-            fields = [token, peers, asked.kind, asked.mode, asked.ttl, asked.max_hold, asked.metadata]
+            fields = [token, peers, take.kind, take.mode, take.ttl, take.max_hold, take.metadata]
             return "g" + json.dumps(fields)
-        return f"G{token}" + ("" if asked.max_hold is None else f" {asked.max_hold!r}")
+        return f"G{token}" + ("" if take.max_hold is None else f" {take.max_hold!r}")
 
     def mint(self, row: Row) -> int:
         return max(row.token + 1, self._server.wall_us())
@@ -327,7 +327,7 @@ class Functions:
             )
         if not has_shared:
             yield Want(key, True)
-        asked = TakeParameters(
+        take = TakeParameters(
             backend.pid,
             None,
             name,
@@ -344,7 +344,7 @@ class Functions:
         )
         if not self._is_recorded(name, holder):
             return self._gone(name, nonce)  # it was broken meanwhile: in the server the row is locked
-        answer = self._grant(backend, asked, Downgrade(nonce, reader))
+        answer = self._grant(backend, take, Downgrade(nonce, reader))
         if has_exclusive:
             self._give(backend, name, key, False, Downgrade(nonce, reader))
         return answer
@@ -503,13 +503,13 @@ class Functions:
 
     def _queue(self, name: str) -> list[Waiter]:
         """First the processes that have the lock but no token yet."""
-        asking = [b for b in self._server.backends.values() if b.asking is not None and b.asking[0] == name]
+        taking = [b for b in self._server.backends.values() if b.taking is not None and b.taking[0] == name]
         places = [
             b for key, known in self.names.items() if known == name for b, _ in self._locks.waiting(key)
         ]
-        there = [b for b in asking if b.wants is None]
-        there += [b for b in places if b.asking is not None and b.asking[0] == name]
-        return [b.asking[1] for b in there if b.asking is not None]
+        there = [b for b in taking if b.wants is None]
+        there += [b for b in places if b.taking is not None and b.taking[0] == name]
+        return [b.taking[1] for b in there if b.taking is not None]
 
     def snapshot(self, name: str) -> Snapshot:
         return Snapshot(self.record(name, EMPTY), self._server.now())

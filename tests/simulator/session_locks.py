@@ -36,7 +36,6 @@ class Backend:
 
     __slots__ = (
         "alive",
-        "asking",
         "cancelled",
         "client",
         "connection",
@@ -48,6 +47,7 @@ class Backend:
         "sets_idle_ms",
         "statement",
         "step",
+        "taking",
         "turn",
         "untold",
         "wants",
@@ -65,7 +65,7 @@ class Backend:
         """Changes with every step, so that an event for an earlier step is ignored."""
         self.wants: Want | None = None
         """The lock for which it is in the queue."""
-        self.asking: tuple[Any, ...] | None = None
+        self.taking: tuple[Any, ...] | None = None
         """(name, Waiter, Acquire) while the lock that it takes has no token yet."""
         self.cancelled = False
         self.inbox: deque[Any] = deque()

@@ -225,10 +225,10 @@ class SessionServer(Node):
         backend.connection.backend = None
         del self.backends[backend.pid]
         keys = self.locks.end(backend)
-        asked, backend.asking = backend.asking, None
+        taking, backend.taking = backend.taking, None
         names = {self.functions.names[key]: None for key in keys}
-        if asked is not None:
-            names[asked[0]] = None
+        if taking is not None:
+            names[taking[0]] = None
         for name in names:
             self.changed(name, Inspect())
         if why:
@@ -270,8 +270,8 @@ class SessionServer(Node):
                 self._later(backend)
             else:
                 backend.wants = wanted
-            if backend.asking is not None:
-                self.changed(backend.asking[0], backend.asking[2])
+            if backend.taking is not None:
+                self.changed(backend.taking[0], backend.taking[2])
 
     def _is_cancelled(self, backend: Backend) -> bool:
         until, probability = self.cancels.get(backend.client, (0.0, 0.0))
@@ -304,12 +304,12 @@ class SessionServer(Node):
         """A statement has ended with its transaction, successfully or not. Locks that it took stay."""
         backend.statement = None
         backend.turn += 1
-        asked, backend.asking = backend.asking, None
+        taking, backend.taking = backend.taking, None
         if backend.wants is not None:
             key, backend.wants = backend.wants.key, None
             self.locks.leave_queue(backend, key)
-        if asked is not None:
-            self.changed(asked[0], Withdraw(asked[1].nonce))
+        if taking is not None:
+            self.changed(taking[0], Withdraw(taking[1].nonce))
         backend.connection.tell(backend.step, *message)
         self._is_idle(backend)
         self.functions.touched(backend)

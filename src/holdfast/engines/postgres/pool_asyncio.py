@@ -19,7 +19,7 @@ from .codec import Call
 from .connection import WRITABLE, PgConnection, PQGen
 from .connection_asyncio import WatchedConnection, open_in_loop
 from .errors import TRIES, ConflictError, classify_failure, is_reusable_after
-from .handshake import DatabaseContext
+from .handshake import DatabaseContext, close_on_failure
 
 __all__ = ["AsyncConnectionPool"]
 
@@ -147,7 +147,8 @@ class AsyncConnectionPool:
         self._opening += 1
         try:
             pg = await open_in_loop(self._context, self._io_timeout, ends_at)
-            connection = PooledConnection(pg, asyncio.get_running_loop())
+            with close_on_failure(pg, self._io_timeout):
+                connection = PooledConnection(pg, asyncio.get_running_loop())
         except BaseException:
             self._opening -= 1
             self._serve_next(None)

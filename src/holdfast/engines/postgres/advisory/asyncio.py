@@ -15,7 +15,7 @@ from ....runtime import trampoline
 from ....runtime.clock import boottime
 from ..connection import WRITABLE, ConnectionLostError, PgConnection, ServerError
 from ..connection_asyncio import WatchedConnection, perform_in_loop, set_result
-from ..handshake import DatabaseContext
+from ..handshake import DatabaseContext, close_on_failure
 from ..pool_asyncio import AsyncConnectionPool
 from . import store
 from .effects import (
@@ -141,7 +141,8 @@ class AdvisoryAsyncio:
         pg, backend_pid = await trampoline.run_in_loop(
             open_session(self._context, self._io_timeout, self._client), perform_in_loop
         )
-        session = Session(SessionConnection(pg, asyncio.get_running_loop()), backend_pid)
+        with close_on_failure(pg, self._io_timeout):
+            session = Session(SessionConnection(pg, asyncio.get_running_loop()), backend_pid)
         session.connection.watch(lambda: self._ready(session))
         return session
 
