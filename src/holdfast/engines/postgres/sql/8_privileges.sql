@@ -1,9 +1,9 @@
--- Rights: a role that locks may call what clients call, and needs no right to a table. So these run with the
--- rights of the role that installed them, and look names up where nobody else can put any.
+-- Privileges: a role that locks may call the functions of clients, and needs no privilege on a table. So these
+-- run with the privileges of the role that installed them, and look names up where no other role can add any.
 --
--- The others run with the rights of their caller. Two of them must: session_end_1 and session_cancel_1 end what
--- other sessions do, and the caller may do that to its own role alone (or with pg_signal_backend). And
--- session_wait_1 commits half-way, which no function with borrowed rights can.
+-- The others run with the privileges of their caller. Two of them must: session_end_1 and session_cancel_1 signal
+-- other sessions, which the caller may do to those of its own role (or with pg_signal_backend). And
+-- session_wait_1 commits half-way, which a SECURITY DEFINER procedure cannot.
 
 DO $do$
 DECLARE

@@ -1,7 +1,7 @@
--- What clients call. Each is one statement, and one transaction.
+-- The functions that clients call. Each call is one statement and one transaction.
 
--- What can be lost in a crash of the server without harm need not wait for its disk: a place in the queue, and
--- a release (the lease is back then, until it runs out). Later grants are on the disk only behind it.
+-- A change that a crash of the server may undo without harm does not wait for the disk: a place in the queue,
+-- and a release (its lease reappears then, until it expires). A later grant reaches the disk only after it.
 CREATE OR REPLACE FUNCTION @schema@.lazily_1(p_reply text) RETURNS text
 LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('synchronous_commit', 'off', true); RETURN p_reply; END $$;
 
@@ -20,7 +20,7 @@ DECLARE
     v_reply   text;
 BEGIN
     IF NOT p_wait THEN
-        -- The usual case in one statement: the name is known, and nobody is there.
+        -- The usual case in one statement: the row exists, without holders and waiters.
         v_now := @schema@.clock_1();
         v_wall := @schema@.wall_us_1(v_now);
         v_until := v_now + p_max_hold;
@@ -102,7 +102,7 @@ END
 $function$;
 
 -- Several names in one step, in the given order; may end with the first that is not granted. Rows are locked in
--- the order of their names, so that no two such calls wait for each other.
+-- the order of their names, so that two such calls do not deadlock.
 CREATE OR REPLACE FUNCTION @schema@.apply_in_order_1(
     p_namespace bytea, p_names bytea[], p_asks json[], p_stop boolean
 ) RETURNS text
@@ -130,8 +130,8 @@ BEGIN
 END
 $function$;
 
--- The keeper's batch: a renewal where there is a ttl, else a refresh. Names come in their order, so that
--- batches of two clients do not wait for each other.
+-- The keeper's batch: a renewal where there is a ttl, otherwise a refresh. Names are sorted, so that the
+-- batches of two clients do not deadlock.
 CREATE OR REPLACE FUNCTION @schema@.tend_1(
     p_namespace bytea, p_names bytea[], p_nonces text[], p_ttls float8[]
 ) RETURNS text
@@ -144,7 +144,7 @@ DECLARE
 BEGIN
     WHILE i <= v_count LOOP
         IF p_ttls[i] IS NULL THEN
-            -- All who wait for one name are refreshed at once.
+            -- All waiters for one name are refreshed at once.
             j := i;
             WHILE j < v_count AND p_names[j + 1] = p_names[i] AND p_ttls[j + 1] IS NULL LOOP
                 j := j + 1;
@@ -169,7 +169,7 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     v_now float8 := @schema@.clock_1();
 BEGIN
-    -- The usual case in one statement: it is held by one alone, and nobody waits.
+    -- The usual case in one statement: one holder, and no waiter.
     UPDATE @schema@.locks l SET
         version = l.version + 1,
         holders[1].ttl = p_ttl,
@@ -189,7 +189,7 @@ BEGIN
 END
 $function$;
 
--- Those who wait (or watch) still do; where does each stand?
+-- Keep waiters (or watchers) in their places; returns the position of each.
 CREATE OR REPLACE FUNCTION @schema@.refresh_1(p_namespace bytea, p_name bytea, p_nonces text[]) RETURNS text[]
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -244,7 +244,7 @@ BEGIN
 END
 $function$;
 
--- The names that begin so and are in use, with what stands there: a page of them, from behind a name.
+-- The names with a prefix that are in use, with their snapshots: one page, after a given name.
 CREATE OR REPLACE FUNCTION @schema@.list_1(
     p_namespace bytea, p_prefix bytea, p_after bytea, p_count integer
 )
@@ -274,7 +274,7 @@ BEGIN
 END
 $function$;
 
--- Of these grants, those that are not there any more: broken, most likely, while nobody heard of it.
+-- Those of these grants that no longer exist: probably broken, without a notification that arrived.
 CREATE OR REPLACE FUNCTION @schema@.missing_1(p_namespace bytea, p_names bytea[], p_nonces text[])
 RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -286,7 +286,7 @@ LANGUAGE sql STABLE AS $$
     )
 $$;
 
--- Who answers: whose numbers the tokens are, which backend this is, and whether it may write.
+-- The handshake: the source of the tokens, the pid of this backend, and whether it is a standby.
 CREATE OR REPLACE FUNCTION @schema@.hello_1() RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(m.source, pg_backend_pid(), pg_is_in_recovery())::text FROM @schema@.meta m

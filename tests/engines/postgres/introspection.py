@@ -1,4 +1,4 @@
-"""A look inside a client, where nothing outside tells; and the first lock of one that gives up soon."""
+"""A client's internal state, where nothing outside shows it; and the first lock of an impatient client."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from holdfast import Client, EngineUnavailable, Lease, Lock
 from holdfast.engines.postgres.asyncio import PostgresAsyncio
 from holdfast.engines.postgres.threads import PostgresThreads
 
-__all__ = ["granted", "hears"]
+__all__ = ["granted", "receives_notifications"]
 
 
-def hears(client: Client) -> bool:
+def receives_notifications(client: Client) -> bool:
     """Whether notifications reach it."""
     adapter: object = client._driver.adapter
     assert isinstance(adapter, PostgresThreads | PostgresAsyncio)
-    return adapter._ears.hears
+    return adapter._wakeups.has_notifications
 
 
 async def granted(actor: Actor, lock: Lock) -> Lease:
-    """As soon as the server answers in time: on a busy machine that may take several tries at first, where a
+    """Retry until the server answers in time: on a busy machine that may take several tries at first, if a
     client does not wait for long."""
     for _ in range(40):
         with contextlib.suppress(EngineUnavailable):
