@@ -151,12 +151,12 @@ def _waits_for(record: Record, nonce: str) -> Watched:
     """By the rule itself, from what stood there."""
     modes = {h.nonce: h.mode for h in record.holders} | {w.nonce: w.mode for w in record.queue}
     tickets = [
-        Ticket(place, 0, each, "", "", record.kind or "lock", mode, 1.0, 0.0, None, {})
-        for place, (each, mode) in enumerate(modes.items(), start=1)
+        Ticket(order, 0, each, "", "", record.kind or "lock", mode, 1.0, 0.0, None, {})
+        for order, (each, mode) in enumerate(modes.items(), start=1)
     ]
     (me,) = [ticket for ticket in tickets if ticket.nonce == nonce]
-    settings = LockConfig(record.kind or "lock", record.declared, record.limit, len(record.holders))
-    return watched(tickets, me, settings)
+    config = LockConfig(record.kind or "lock", record.declared, record.limit, len(record.holders))
+    return watched(tickets, me, config)
 
 
 OWN: Final = {

@@ -25,13 +25,13 @@ from holdfast.protocols.tickets.store import (
     Lend,
     Look,
     Names,
-    NoSession,
     Open,
     Opened,
     ReadNote,
     Remove,
     Removed,
     Retire,
+    SessionEndedError,
     SetLimit,
     SetValue,
     Take,
@@ -103,13 +103,13 @@ ANSWERED: Final = (Open, Keep, Enter, Look, Fill, Remove, Evict, Names)
 class Place:
     """One name in the store."""
 
-    __slots__ = ("newest", "settings", "tickets", "value")
+    __slots__ = ("config", "newest_token", "tickets", "value")
 
     def __init__(self) -> None:
-        self.settings: LockConfig | None = None
+        self.config: LockConfig | None = None
         self.tickets: dict[str, Ticket] = {}
         self.value: StoredValue | None = None
-        self.newest = 0
+        self.newest_token = 0
 
 
 class OrderedStore(Node):
@@ -150,7 +150,7 @@ class OrderedStore(Node):
             return super().perform(op)
         try:
             return act(op)
-        except NoSession as gone:
+        except SessionEndedError as gone:
             return gone
 
     # --- what stands there ----------------------------------------------------------------------
@@ -158,16 +158,16 @@ class OrderedStore(Node):
     def _place(self, name: str) -> Place:
         return self._places.setdefault(name, Place())
 
-    def _stand(self, name: str, nonce: str = "") -> LockView:
-        place = self._places.get(name)
+    def _view(self, name: str, nonce: str = "") -> LockView:
+        order = self._places.get(name)
         note = self._notes.get(nonce)
-        if place is None:
+        if order is None:
             return LockView(note=note and note[0])
         return LockView(
-            place.settings,
-            ordered(tuple(place.tickets.values())),
-            place.value,
-            place.newest,
+            order.config,
+            ordered(tuple(order.tickets.values())),
+            order.value,
+            order.newest_token,
             note and note[0],
         )
 
@@ -179,7 +179,7 @@ class OrderedStore(Node):
     ) -> None:
         """Tell the trace, and those who watch. ``touched``: the nonces whose tickets went or changed."""
         before = self.records.get(name, EMPTY)
-        after = record_of(self._stand(name), self.now())
+        after = record_of(self._view(name), self.now())
         holders = tuple(
             [h._replace(since=0.0, expires_at=self._expiry(name, h.nonce)) for h in after.holders]
         )
@@ -211,8 +211,8 @@ class OrderedStore(Node):
         self, name: str, before: Record, after: Record, touched: frozenset[str], gone: bool
     ) -> tuple[Wake, ...]:
         woken = []
-        for (client, nonce), (place, watched, nonces) in self._armed.items():
-            if place != name:
+        for (client, nonce), (order, watched, nonces) in self._armed.items():
+            if order != name:
                 continue
             if (
                 watched == EVERYTHING
@@ -253,10 +253,10 @@ class OrderedStore(Node):
     def _end(self, session: str) -> None:
         del self._sessions[session]
         self._notes = {n: note for n, note in self._notes.items() if note[1] != session}
-        for name, place in self._places.items():
-            gone = [t.nonce for t in place.tickets.values() if t.handle[0] == session]
+        for name, order in self._places.items():
+            gone = [t.nonce for t in order.tickets.values() if t.handle[0] == session]
             for nonce in gone:
-                del place.tickets[nonce]
+                del order.tickets[nonce]
             if gone:
                 self._changed(name, Inspect(), Done(), frozenset(gone), gone=True)
         client = self.world.by_id.get(session.partition("/")[0])
@@ -278,8 +278,8 @@ class OrderedStore(Node):
             alive.append(known is not None)
             if known is not None:
                 known[1] = self.now() + known[0]
-                for name, place in self._places.items():
-                    if any(t.handle[0] == session for t in place.tickets.values()):
+                for name, order in self._places.items():
+                    if any(t.handle[0] == session for t in order.tickets.values()):
                         touched[name] = None
         for name in touched:
             self._changed(name, Inspect(), Done(), frozenset(), gone=False)
@@ -293,28 +293,28 @@ class OrderedStore(Node):
 
     def _lives(self, session: str) -> None:
         if session not in self._sessions:
-            raise NoSession
+            raise SessionEndedError
 
     # --- tickets --------------------------------------------------------------------------------
 
     def _enter(self, op: Enter) -> LockView:
         self._lives(op.session)
-        place, ticket = self._place(op.name), op.ticket
-        settings, asked = place.settings, op.settings
-        if asked is None or settings is None:
-            fits = asked is settings
+        order, ticket = self._place(op.name), op.ticket
+        config, asked = order.config, op.config
+        if asked is None or config is None:
+            fits = asked is config
         else:
-            fits = (asked.kind, asked.declared) == (settings.kind, settings.declared)
+            fits = (asked.kind, asked.declared) == (config.kind, config.declared)
         if fits and op.alone and ticket.kind != "semaphore":
-            last = ticket._replace(place=self._revision + 1)
+            last = ticket._replace(order=self._revision + 1)
             fits = not blockers(
-                self._stand(op.name).tickets,
+                self._view(op.name).tickets,
                 last,
-                settings or LockConfig(ticket.kind, op.declared, op.declared),
+                config or LockConfig(ticket.kind, op.declared, op.declared),
             )
-        if fits and ticket.nonce not in place.tickets and ticket.nonce not in self._notes:
-            if settings is None:
-                place.settings = LockConfig(ticket.kind, op.declared, op.declared)
+        if fits and ticket.nonce not in order.tickets and ticket.nonce not in self._notes:
+            if config is None:
+                order.config = LockConfig(ticket.kind, op.declared, op.declared)
             self._put(op.name, ticket, op.session)
             request = Acquire(
                 ticket.nonce,
@@ -326,52 +326,52 @@ class OrderedStore(Node):
                 not op.alone,
             )
             self._changed(op.name, request, Done(), frozenset({ticket.nonce}), gone=False)
-        return self._stand(op.name, ticket.nonce)
+        return self._view(op.name, ticket.nonce)
 
     def _put(self, name: str, ticket: Ticket, session: str) -> Ticket:
         self._revision += 1
-        if not ticket.place:
-            ticket = ticket._replace(place=self._revision, token=token_at(self._revision))
+        if not ticket.order:
+            ticket = ticket._replace(order=self._revision, token=token_at(self._revision))
         ticket = ticket._replace(handle=(session, self._revision), session=session)
-        place = self._place(name)
-        place.tickets[ticket.nonce] = ticket
-        place.newest = max(place.newest, ticket.token)
+        order = self._place(name)
+        order.tickets[ticket.nonce] = ticket
+        order.newest_token = max(order.newest_token, ticket.token)
         return ticket
 
     def _look(self, op: Look) -> LockView:
-        stand = self._stand(op.name, op.nonce)
+        view = self._view(op.name, op.nonce)
         if op.behind is not None:
-            behind = find(stand.tickets, op.behind.nonce)
-            if behind is not None and behind.place == op.behind.place:
-                return stand._replace(
-                    tickets=tuple([t for t in stand.tickets if t is behind or t.nonce == op.nonce])
+            behind = find(view.tickets, op.behind.nonce)
+            if behind is not None and behind.order == op.behind.order:
+                return view._replace(
+                    tickets=tuple([t for t in view.tickets if t is behind or t.nonce == op.nonce])
                 )
-        return stand
+        return view
 
     def _remove(self, op: Remove) -> Removed:
         if op.bury is not None:
             self._lives(op.bury)
-        place = self._place(op.name)
-        ticket = place.tickets.get(op.nonce)
+        order = self._place(op.name)
+        ticket = order.tickets.get(op.nonce)
         note = self._notes.get(op.nonce)
         if op.bury is not None and note is None:
             self._notes[op.nonce] = Tombstone(op.nonce, "withdrawn", "", 0.0), op.bury
-        if ticket is None or (op.place and ticket.place != op.place):
+        if ticket is None or (op.order and ticket.order != op.order):
             return Removed(False, note[0] if note is not None and note[0].reason == "broken" else None)
         self._revision += 1
-        del place.tickets[op.nonce]
+        del order.tickets[op.nonce]
         # One that is tried and taken back may be tried again.
-        request: Request = Refresh(op.nonce) if op.place else Release(op.nonce)
+        request: Request = Refresh(op.nonce) if op.order else Release(op.nonce)
         self._changed(op.name, request, Done(), frozenset({op.nonce}), gone=True)
         return Removed(True)
 
     def _evict(self, op: Evict) -> tuple[str, ...]:
-        place = self._place(op.name)
-        evicted = [t for t in op.tickets if t.nonce in place.tickets]
+        order = self._place(op.name)
+        evicted = [t for t in op.tickets if t.nonce in order.tickets]
         told = tuple([h for h in self.records[op.name].holders if find(evicted, h.nonce)]) if evicted else ()
         for ticket in evicted:
             self._revision += 1
-            del place.tickets[ticket.nonce]
+            del order.tickets[ticket.nonce]
             self._notes[ticket.nonce] = Tombstone(ticket.nonce, "broken", op.reason, 0.0), ""
             client = self.world.by_id.get(ticket.client)
             if isinstance(client, TicketsClient):
@@ -388,10 +388,10 @@ class OrderedStore(Node):
 
     def _exchange(self, op: Exchange) -> None:
         self._lives(op.session)
-        place = self._place(op.name)
-        if op.old.nonce not in place.tickets or op.new.nonce in self._notes:
+        order = self._place(op.name)
+        if op.old.nonce not in order.tickets or op.new.nonce in self._notes:
             return
-        del place.tickets[op.old.nonce]
+        del order.tickets[op.old.nonce]
         self._put(op.name, op.new, op.session)
         request = Downgrade(op.old.nonce, op.new.nonce)
         self._changed(op.name, request, Done(), frozenset({op.old.nonce}), gone=True)
@@ -422,23 +422,23 @@ class OrderedStore(Node):
     # --- beside the tickets ---------------------------------------------------------------------
 
     def _set_value(self, op: SetValue) -> bool:
-        place = self._place(op.name)
-        if op.ticket.nonce not in place.tickets:
+        order = self._place(op.name)
+        if op.ticket.nonce not in order.tickets:
             return False
-        place.value = op.value
+        order.value = op.value
         self._changed(op.name, Inspect(), Done(), frozenset(), gone=False)
         return True
 
     def _set_limit(self, op: SetLimit) -> LockView | None:
-        place = self._place(op.name)
-        if place.settings != op.seen:
+        order = self._place(op.name)
+        if order.config != op.seen:
             return None
-        place.settings = op.settings
+        order.config = op.config
         self._changed(op.name, Inspect(), Done(), frozenset(), gone=False)
-        return self._stand(op.name)
+        return self._view(op.name)
 
     def _names(self, op: Names) -> list[tuple[str, LockView]]:
-        return [(name, self._stand(name)) for name in sorted(self._places) if name.startswith(op.prefix)]
+        return [(name, self._view(name)) for name in sorted(self._places) if name.startswith(op.prefix)]
 
     def _arm(self, op: Arm) -> None:
         client = op.nonce.partition("-")[0]
@@ -456,7 +456,7 @@ class TicketsClient(TranslatingClient):
     ) -> None:
         super().__init__(*arguments, **more)
         self.wall = wall
-        self.desk = TicketClient(self.id, seconds_for)
+        self.client = TicketClient(self.id, seconds_for)
         for op in STORE_OPS:
             self._acts[op] = self._send
         self._at_once[Wall] = lambda op: WALL_SECONDS + self.wall.read(self.world.now)
@@ -467,13 +467,13 @@ class TicketsClient(TranslatingClient):
             if op.request.__class__ in GIVING_BACK:
                 how = op.request.__class__.__name__
                 self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
-            return await tickets.apply(self.desk, op.name, op.request)
+            return await tickets.apply(self.client, op.name, op.request)
         if op.__class__ is RenewBatch:
-            return await tickets.renew_batch(self.desk, op.steps)
+            return await tickets.renew_batch(self.client, op.steps)
         if op.__class__ is ApplyInOrder:
-            return await tickets.apply_in_order(self.desk, op.steps, op.stop_when_refused)
+            return await tickets.apply_in_order(self.client, op.steps, op.stop_when_refused)
         if op.__class__ is ListNames:
-            return await tickets.list_names(self.desk, op.prefix)
+            return await tickets.list_names(self.client, op.prefix)
         return await op
 
     def _send(self, task: Task, op: Any) -> None:
@@ -490,7 +490,7 @@ class TicketsClient(TranslatingClient):
                 self.world.trace[index] = Copied(event.at, Apply(op.name, Withdraw(nonce)))
 
     def deliver(self, task: Task, ticket: int, reply: Any, trouble: BaseException | None) -> None:
-        if isinstance(reply, NoSession):
+        if isinstance(reply, SessionEndedError):
             reply, trouble = None, reply
         super().deliver(task, ticket, reply, trouble)
 
@@ -518,9 +518,9 @@ class TicketsClient(TranslatingClient):
                 call(what)
 
     def ended(self, nonce: str) -> None:
-        self.desk.suspect(nonce)
+        self.client.suspect(nonce)
         self.post(nonce)
 
     def session_over(self, session: str) -> None:
-        for nonce in self.desk.over(session):
+        for nonce in self.client.over(session):
             self.post(nonce)

@@ -45,11 +45,11 @@ class ThreadsStore(Protocol):
 class TicketsThreads:
     """The threads driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked")
+    __slots__ = ("_client", "_perform", "_store", "close", "forked")
     notification_reader = None
 
-    def __init__(self, desk: TicketClient, store: ThreadsStore) -> None:
-        self._desk = desk
+    def __init__(self, client: TicketClient, store: ThreadsStore) -> None:
+        self._client = client
         self._store = store
         self._perform: Callable[[StoreOp], Any] = store.perform
         self.close = store.close
@@ -60,16 +60,16 @@ class TicketsThreads:
         return self._store.source
 
     def apply(self, name: str, request: Request) -> Reply:
-        return self._run(tickets.apply(self._desk, name, request))
+        return self._run(tickets.apply(self._client, name, request))
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return self._run(tickets.apply_in_order(self._desk, steps, stop_when_refused))
+        return self._run(tickets.apply_in_order(self._client, steps, stop_when_refused))
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        return self._run(tickets.renew_batch(self._desk, steps))
+        return self._run(tickets.renew_batch(self._client, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return self._run(tickets.list_names(self._desk, prefix))
+        return self._run(tickets.list_names(self._client, prefix))
 
     def listen(self, name: str | None) -> None:
         self._store.listen()

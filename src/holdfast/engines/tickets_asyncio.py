@@ -39,10 +39,10 @@ class AsyncioStore(Protocol):
 class TicketsAsyncio:
     """The asyncio driver's adapter."""
 
-    __slots__ = ("_desk", "_perform", "_store", "close", "forked")
+    __slots__ = ("_client", "_perform", "_store", "close", "forked")
 
-    def __init__(self, desk: TicketClient, store: AsyncioStore) -> None:
-        self._desk = desk
+    def __init__(self, client: TicketClient, store: AsyncioStore) -> None:
+        self._client = client
         self._store = store
         self._perform: Callable[[StoreOp], Awaitable[Any]] = store.perform
         self.close = store.close
@@ -53,16 +53,16 @@ class TicketsAsyncio:
         return self._store.source
 
     async def apply(self, name: str, request: Request) -> Reply:
-        return await self._run(tickets.apply(self._desk, name, request))
+        return await self._run(tickets.apply(self._client, name, request))
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return await self._run(tickets.apply_in_order(self._desk, steps, stop_when_refused))
+        return await self._run(tickets.apply_in_order(self._client, steps, stop_when_refused))
 
     async def renew_batch(self, steps: Steps) -> list[Reply]:
-        return await self._run(tickets.renew_batch(self._desk, steps))
+        return await self._run(tickets.renew_batch(self._client, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return await self._run(tickets.list_names(self._desk, prefix))
+        return await self._run(tickets.list_names(self._client, prefix))
 
     async def listen(self, name: str | None) -> None:
         await self._store.listen()

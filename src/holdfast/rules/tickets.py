@@ -26,13 +26,13 @@ __all__ = [
     "Ticket",
     "Watched",
     "blockers",
+    "config_of",
     "find",
-    "holding",
+    "holders_of",
     "ordered",
     "record_of",
-    "settings_of",
     "token_at",
-    "waiting",
+    "waiters_of",
     "watched",
 ]
 
@@ -50,7 +50,7 @@ def token_at(order: int) -> int:
 class Ticket(NamedTuple):
     """One attempt, in the order of a name. What is told for people is told by the client's wall clock."""
 
-    place: int
+    order: int
     """Where it stands: smaller is earlier. 0: not put yet."""
     token: int
     """0: not known yet, for an engine may list tickets without reading them."""
@@ -78,23 +78,23 @@ class LockConfig(NamedTuple):
     kind: str
     declared: int = 0
     limit: int = 0
-    seated: int = 0
+    admitted_through: int = 0
     """Everyone up to this place holds, although the limit has been lowered since."""
 
 
 class LockView(NamedTuple):
     """A name as it stands, read at one moment."""
 
-    settings: LockConfig | None = None
+    config: LockConfig | None = None
     tickets: tuple[Ticket, ...] = ()
     """In order. Of a mutex an engine may tell less: the first, the one that was asked about, and the one
     right before that."""
     value: StoredValue | None = None
-    newest: int = 0
+    newest_token: int = 0
     """The newest token of the name, also when its ticket is gone."""
     note: Tombstone | None = None
     """How the attempt that was asked about was ended from outside."""
-    unlisted: int = 0
+    unlisted_count: int = 0
     """So many tickets more stand there, of a mutex of which less was told."""
 
 
@@ -112,7 +112,7 @@ class Watched(NamedTuple):
 
 
 def ordered(tickets: Sequence[Ticket]) -> tuple[Ticket, ...]:
-    return tuple(sorted(tickets, key=lambda ticket: ticket.place))
+    return tuple(sorted(tickets, key=lambda ticket: ticket.order))
 
 
 def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
@@ -122,71 +122,71 @@ def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
     return None
 
 
-def blockers(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> tuple[Ticket, ...]:
+def blockers(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> tuple[Ticket, ...]:
     """Those before me that keep me from holding; nobody: I hold."""
-    ahead = [ticket for ticket in tickets if ticket.place < me.place]
-    admits = ADMITS[settings.kind]
-    if me.place <= settings.seated or admits([t.mode for t in ahead], me.mode, settings.limit):
+    ahead = [ticket for ticket in tickets if ticket.order < me.order]
+    admits = ADMITS[config.kind]
+    if me.order <= config.admitted_through or admits([t.mode for t in ahead], me.mode, config.limit):
         return ()
     return tuple([t for t in ahead if not admits((t.mode,), me.mode, 1)])
 
 
-def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
+def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
     """Whose end to wait for: never the crowd's. Nobody: I hold.
 
     The last of those who block me: it leaves after, or it waits for, those before it. Only the first who
     waits for a semaphore waits for several: any holder may be the next to leave. Who is behind it becomes
     the first when it gets its permit, and must hear of that.
     """
-    blocking = blockers(tickets, me, settings)
+    blocking = blockers(tickets, me, config)
     if not blocking:
         return Watched(())
-    if settings.kind != "semaphore":
+    if config.kind != "semaphore":
         return Watched((blocking[-1].nonce,))
-    if blockers(tickets, blocking[-1], settings):
+    if blockers(tickets, blocking[-1], config):
         return Watched((blocking[-1].nonce,), turns=True)
     return Watched(tuple([ticket.nonce for ticket in blocking]), limit=True)
 
 
-def holding(stand: LockView) -> tuple[Ticket, ...]:
+def holders_of(view: LockView) -> tuple[Ticket, ...]:
     """Those who hold: always the first few."""
-    settings = settings_of(stand)
-    if settings is None:
+    config = config_of(view)
+    if config is None:
         return ()
-    admits = ADMITS[settings.kind]
+    admits = ADMITS[config.kind]
     modes: list[str] = []
-    for ticket in stand.tickets:
-        if ticket.place > settings.seated and not admits(modes, ticket.mode, settings.limit):
+    for ticket in view.tickets:
+        if ticket.order > config.admitted_through and not admits(modes, ticket.mode, config.limit):
             break
         modes.append(ticket.mode)
-    return stand.tickets[: len(modes)]
+    return view.tickets[: len(modes)]
 
 
-def waiting(stand: LockView) -> tuple[Ticket, ...]:
-    return stand.tickets[len(holding(stand)) :]
+def waiters_of(view: LockView) -> tuple[Ticket, ...]:
+    return view.tickets[len(holders_of(view)) :]
 
 
-def settings_of(stand: LockView) -> LockConfig | None:
+def config_of(view: LockView) -> LockConfig | None:
     """What the name is; should its settings be lost, what those are who stand there."""
-    if stand.settings is not None or not stand.tickets:
-        return stand.settings
-    return LockConfig(stand.tickets[0].kind, 0, len(stand.tickets), 0)
+    if view.config is not None or not view.tickets:
+        return view.config
+    return LockConfig(view.tickets[0].kind, 0, len(view.tickets), 0)
 
 
-def record_of(stand: LockView, now: float) -> Record:
+def record_of(view: LockView, now: float) -> Record:
     """The name as those see it who inspect it. Times are of the wall clock, for people."""
-    settings = settings_of(stand)
-    holders = tuple([_holder(ticket, now) for ticket in holding(stand)])
-    value = stand.value
+    config = config_of(view)
+    holders = tuple([_holder(ticket, now) for ticket in holders_of(view)])
+    value = view.value
     if value is not None and value.forget_at_us <= now * 1_000_000:
         value = None
     return Record(
-        kind=None if settings is None else settings.kind,
-        token=max([holder.token for holder in holders], default=stand.newest),
+        kind=None if config is None else config.kind,
+        token=max([holder.token for holder in holders], default=view.newest_token),
         holders=holders,
-        queue=tuple([_waiter(ticket, now) for ticket in stand.tickets[len(holders) :]]),
-        limit=0 if settings is None else settings.limit,
-        declared=0 if settings is None else settings.declared,
+        queue=tuple([_waiter(ticket, now) for ticket in view.tickets[len(holders) :]]),
+        limit=0 if config is None else config.limit,
+        declared=0 if config is None else config.declared,
         value=value,
     )
 

@@ -14,7 +14,7 @@ from ...protocols.tickets import TicketClient
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
-from .options import PARTS, Options, parse_options
+from .config import PARTS, Config, parse_config
 
 if TYPE_CHECKING:
     from ..findings import Finding
@@ -61,7 +61,7 @@ class EtcdEngine:
     session_bound = True
     guarantees = GUARANTEES
 
-    def __init__(self, url: URL, options: Options, namespace: str) -> None:
+    def __init__(self, url: URL, options: Config, namespace: str) -> None:
         self.url = str(url)
         self._options = options
         self._namespace = namespace
@@ -71,21 +71,21 @@ class EtcdEngine:
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         from .keys import Keys
         from .store import seconds_for
-        from .transport import EtcdThreads
+        from .threads import EtcdThreads
 
-        desk = TicketClient(hooks.client, seconds_for)
+        client = TicketClient(hooks.client, seconds_for)
         keys = Keys(self._options.prefix, self._namespace)
-        return TicketsThreads(desk, EtcdThreads(self._options, keys, hooks, desk, self._scope))
+        return TicketsThreads(client, EtcdThreads(self._options, keys, hooks, client, self._scope))
 
     def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
+        from .asyncio import EtcdAsyncio
         from .keys import Keys
         from .store import seconds_for
-        from .transport_asyncio import EtcdAsyncio
 
-        desk = TicketClient(hooks.client, seconds_for)
+        client = TicketClient(hooks.client, seconds_for)
         keys = Keys(self._options.prefix, self._namespace)
-        return TicketsAsyncio(desk, EtcdAsyncio(self._options, keys, hooks, desk, self._scope))
+        return TicketsAsyncio(client, EtcdAsyncio(self._options, keys, hooks, client, self._scope))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""
@@ -95,7 +95,7 @@ class EtcdEngine:
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> EtcdEngine:
-    parsed = parse_options(url, options)
+    parsed = parse_config(url, options)
     try:
         import hpack  # noqa: F401 - only to see whether it is there
         from google import protobuf  # noqa: F401 - as above

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, warn
-from .options import Options
+from .config import Config
 
 __all__ = ["diagnose"]
 
@@ -21,7 +21,7 @@ FIRST_STEADY: Final = {(3, 4): 28, (3, 5): 10}
 """Since these patches a leader that was stopped and goes on does not end living sessions."""
 
 
-def diagnose(options: Options, io_timeout: float) -> list[Finding]:
+def diagnose(options: Config, io_timeout: float) -> list[Finding]:
     findings: list[Finding] = []
     failures: list[str] = []
     asked: Member | None = None
@@ -42,12 +42,12 @@ def diagnose(options: Options, io_timeout: float) -> list[Finding]:
 class Member:
     """One member, asked over HTTP."""
 
-    def __init__(self, options: Options, endpoint: str, io_timeout: float) -> None:
+    def __init__(self, options: Config, endpoint: str, io_timeout: float) -> None:
         self._options = options
         host, _, port = endpoint.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self._seconds = io_timeout
-        self._context = options.protection()
+        self._context = options.tls_context()
         if self._context is not None:
             self._context.set_alpn_protocols(["http/1.1"])
         self._token = ""

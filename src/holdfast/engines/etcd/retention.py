@@ -14,8 +14,8 @@ from typing import Final
 
 from ...runtime.clock import wall_seconds
 from . import wire_pb2 as wire
-from .conversation import Conversation
-from .failures import LeaseThere
+from .errors import LeaseExistsError
+from .routing import ClusterChannel
 
 __all__ = ["Retention"]
 
@@ -30,11 +30,11 @@ PARTS: Final = 16
 class Retention:
     """The shared leases, as far as this client knows them."""
 
-    __slots__ = ("_known", "_scope", "_talk")
+    __slots__ = ("_channel", "_known", "_scope")
 
-    def __init__(self, scope: bytes, talk: Conversation) -> None:
+    def __init__(self, scope: bytes, channel: ClusterChannel) -> None:
         self._scope = scope
-        self._talk = talk
+        self._channel = channel
         self._known: dict[tuple[int, int], int] = {}
 
     def known(self, seconds: float) -> int | None:
@@ -47,15 +47,15 @@ class Retention:
         lease = self._known.get(which)
         if lease is None:
             lease = lease_id(self._scope, length, began)
-            with contextlib.suppress(LeaseThere):  # another client was first
+            with contextlib.suppress(LeaseExistsError):  # another client was first
                 grant = wire.LeaseGrantRequest(TTL=length + 2 * (length // PARTS), ID=lease)
-                await self._talk.call("LeaseGrant", grant)
+                await self._channel.call("LeaseGrant", grant)
             if len(self._known) > PARTS * len(LENGTHS):
                 self._known.clear()
             self._known[which] = lease
         return lease
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """One of them is missing, by somebody's hand: ask for each again."""
         self._known.clear()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from ...core.effects import NotApplied, OutcomeUnknown
-from ...protocols.tickets.payload import (
+from ...protocols.tickets.codec import (
     decode_note,
+    encode_config,
     encode_note,
-    encode_settings,
     encode_ticket,
     encode_value,
 )
@@ -26,13 +26,13 @@ from ...protocols.tickets.store import (
     Lend,
     Look,
     Names,
-    NoSession,
     Open,
     Opened,
     ReadNote,
     Remove,
     Removed,
     Retire,
+    SessionEndedError,
     SetLimit,
     SetValue,
     Take,
@@ -41,12 +41,12 @@ from ...rules.record import RETENTION_SECONDS, Tombstone
 from ...rules.tickets import LockConfig, LockView, Ticket, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
-from .conversation import Conversation
-from .drafts import Draft, what_stands
-from .failures import Compacted, LeaseMissing, LeaseThere
+from .codec import Handle, client_key_subject, counted_view_of, is_eviction_note, kind_bytes, kvs_of, view_of
+from .errors import CompactedError, LeaseExistsError, LeaseNotFoundError
 from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
-from .reading import Handle, kind_bytes, kvs_of, mail_of, stand_of, stand_told, tells_an_end
-from .requests import (
+from .retention import Retention, lease_id
+from .routing import ClusterChannel
+from .txn import (
     absent,
     created_at,
     delete,
@@ -59,7 +59,7 @@ from .requests import (
     span,
     txn,
 )
-from .retention import Retention, lease_id
+from .txn_templates import TxnTemplate, read_name
 
 __all__ = ["EtcdStore", "seconds_for"]
 
@@ -69,7 +69,7 @@ LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 PAGE: Final = 1000
 """So many keys are read at a time when names are listed."""
 
-DRAFTS_KEPT: Final = 500
+TEMPLATES_KEPT: Final = 500
 
 LEADER_CHANGES: Final = 3
 """So often a sign of life is given anew when the leader changed meanwhile."""
@@ -87,15 +87,15 @@ def seconds_for(ttl: float) -> float:
 class EtcdStore:
     """What one client asks of etcd. Each operation is a script."""
 
-    def __init__(self, keys: Keys, client: str, talk: Conversation) -> None:
+    def __init__(self, keys: Keys, client: str, channel: ClusterChannel) -> None:
         self.keys = keys
         self.client = client
-        self._talk = talk
-        self._call = talk.call
+        self._channel = channel
+        self._call = channel.call
         self._notes = keys.client(client) + NOTES
         """About attempts of this client."""
-        self._retention = Retention(keys.names, talk)
-        self._drafts: dict[tuple[object, ...], Draft] = {}
+        self._retention = Retention(keys.names, channel)
+        self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
         """The client's own sessions, and how long each lasts."""
         self._scripts: dict[type, Callable[[Any], Work]] = {
@@ -129,11 +129,11 @@ class EtcdStore:
         try:
             granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(op.seconds), ID=lease))
             self.leases[lease] = seconds = float(granted.TTL)
-        except LeaseThere:
+        except LeaseExistsError:
             fresh = False
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
-        except LeaseMissing:
+        except LeaseNotFoundError:
             raise NotApplied("the session ended as soon as it had begun") from None
         return Opened(lease, seconds, fresh)
 
@@ -142,7 +142,7 @@ class EtcdStore:
         stopped and goes on later still answers for a moment, and the new one knows nothing of it. So read
         something after it, by agreement of the majority, and compare the terms."""
         for _ in range(LEADER_CHANGES):
-            heard = await self._talk.keep_alive(op.sessions, self._patience(op))
+            heard = await self._channel.keep_alive(op.sessions, self._patience(op))
             read = await self._call("Txn", self._look_at(op), urgent=True)
             terms = {response.header.raft_term for response in heard if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
@@ -151,7 +151,7 @@ class EtcdStore:
 
     def _patience(self, op: Keep) -> float:
         """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
-        longest = self._talk.timeout
+        longest = self._channel.timeout
         shortest = min([self.leases.get(lease, longest) for lease in op.sessions])
         return min(longest, max(shortest / 4, PATIENCE_SECONDS_MIN))
 
@@ -171,7 +171,7 @@ class EtcdStore:
 
     async def _retire(self, op: Retire) -> None:
         for lease in op.sessions:
-            with contextlib.suppress(LeaseMissing):  # then it is as was wanted
+            with contextlib.suppress(LeaseNotFoundError):  # then it is as was wanted
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
 
@@ -180,9 +180,9 @@ class EtcdStore:
     async def _enter(self, op: Enter) -> LockView:
         ticket = op.ticket
         nonce = ticket.nonce.encode()
-        draft = self._draft(op)
-        key = draft.key(nonce)
-        request = draft.filled(key, self._notes + nonce, encode_ticket(ticket), op.session)
+        template = self._template(op)
+        key = template.key(nonce)
+        request = template.fill(key, self._notes + nonce, encode_ticket(ticket), op.session)
         while True:
             kept = self._retention.known(RETENTION_SECONDS)
             if kept is None:
@@ -191,69 +191,69 @@ class EtcdStore:
             try:
                 answer = await self._call("Txn", request)
                 break
-            except LeaseMissing:
+            except LeaseNotFoundError:
                 # etcd does not say which one: the session's, or the one that keeps what the name is.
-                self._retention.doubt()
-                (heard,) = await self._talk.keep_alive((op.session,), self._talk.timeout)
+                self._retention.invalidate()
+                (heard,) = await self._channel.keep_alive((op.session,), self._channel.timeout)
                 if heard.TTL <= 0:
-                    raise NoSession from None
+                    raise SessionEndedError from None
         if not answer.succeeded:
-            stand = stand_told(draft.folder, answer.responses)
-            return await self._completed(op.name, stand, ticket)
+            view = counted_view_of(template.folder, answer.responses)
+            return await self._completed(op.name, view, ticket)
         revision = answer.header.revision
-        newest = token_at(revision)
-        if draft.reads:
-            stand = stand_told(draft.folder, answer.responses)
-            return stand._replace(settings=stand.settings or draft.settings, newest=newest)
-        mine = Ticket(revision, newest, *ticket[2:11], Handle(key, revision, revision))
-        return LockView(draft.settings, (mine,), None, newest)
+        newest_token = token_at(revision)
+        if template.reads:
+            view = counted_view_of(template.folder, answer.responses)
+            return view._replace(config=view.config or template.config, newest_token=newest_token)
+        mine = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
+        return LockView(template.config, (mine,), None, newest_token)
 
-    def _draft(self, op: Enter) -> Draft:
+    def _template(self, op: Enter) -> TxnTemplate:
         """What is the same for every attempt of this kind at this name."""
         ticket = op.ticket
-        declared = op.declared if op.settings is None else op.settings.declared
-        which = (op.name, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
-        draft = self._drafts.get(which)
-        if draft is None:
-            if len(self._drafts) >= DRAFTS_KEPT:
-                self._drafts.clear()
+        declared = op.declared if op.config is None else op.config.declared
+        which = (op.name, ticket.kind, ticket.mode, declared, op.config is None, op.alone)
+        template = self._templates.get(which)
+        if template is None:
+            if len(self._templates) >= TEMPLATES_KEPT:
+                self._templates.clear()
             folder = self.keys.folder(op.name)
-            draft = Draft(folder, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
-            self._drafts[which] = draft
-        return draft
+            template = TxnTemplate(folder, ticket.kind, ticket.mode, declared, op.config is None, op.alone)
+            self._templates[which] = template
+        return template
 
-    async def _completed(self, name: str, stand: LockView, ticket: Ticket) -> LockView:
+    async def _completed(self, name: str, view: LockView, ticket: Ticket) -> LockView:
         """Where our ticket was there already, the one before it is wanted too."""
-        mine = find(stand.tickets, ticket.nonce)
-        if ticket.kind != "lock" or mine is None or mine is stand.tickets[0]:
-            return stand
-        return await self._look(Look(name, ticket.nonce, "lock", mine.place))
+        mine = find(view.tickets, ticket.nonce)
+        if ticket.kind != "lock" or mine is None or mine is view.tickets[0]:
+            return view
+        return await self._look(Look(name, ticket.nonce, "lock", mine.order))
 
     async def _look(self, op: Look) -> LockView:
         folder = self.keys.folder(op.name)
         compare, still = [], []
         if op.kind != "lock":
-            acts = [span(folder, end_of(folder))]
+            success = [span(folder, end_of(folder))]
             if op.nonce:
-                acts.append(get(self.keys.note(op.nonce)))
+                success.append(get(self.keys.note(op.nonce)))
         elif not op.nonce:
             tickets = folder + TICKETS
-            acts = [get(folder + KIND), first(tickets, end_of(tickets))]
+            success = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
             tickets = folder + TICKETS
             mine = [get(self.keys.note(op.nonce)), get(self.keys.ticket(folder, "exclusive", op.nonce))]
-            acts = [*what_stands(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, op.place)]
+            success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, op.order)]
             if op.behind is not None:
                 # etcd sorts everybody to tell who is first and who is before us: not as long as we know.
                 behind: Handle = op.behind.handle
                 compare = [created_at(behind.key, behind.created)]
                 still = [get(folder + KIND), get(folder + LIMIT), *mine, get(behind.key)]
-        answer = await self._call("Txn", txn(compare, still, acts) if compare else txn([], acts, []))
-        stand = stand_told(folder, answer.responses)
-        me = find(stand.tickets, op.nonce)
-        if op.kind == "lock" and me is not None and me.place != op.place:
-            return await self._look(op._replace(place=me.place, behind=None))
-        return stand
+        answer = await self._call("Txn", txn(compare, still, success) if compare else txn([], success, []))
+        view = counted_view_of(folder, answer.responses)
+        me = find(view.tickets, op.nonce)
+        if op.kind == "lock" and me is not None and me.order != op.order:
+            return await self._look(op._replace(order=me.order, behind=None))
+        return view
 
     async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
         """Tickets are always read in full here."""
@@ -263,8 +263,8 @@ class EtcdStore:
         key = self.keys.ticket(self.keys.folder(op.name), op.mode, op.nonce)
         if op.bury is not None:
             return await self._bury(key, self.keys.note(op.nonce), op.nonce, op.bury)
-        if op.place:
-            answer = await self._call("Txn", txn([created_at(key, op.place)], [delete(key)], []))
+        if op.order:
+            answer = await self._call("Txn", txn([created_at(key, op.order)], [delete(key)], []))
             return Removed(answer.succeeded)
         answer = await self._call("DeleteRange", wire.DeleteRangeRequest(key=key))
         if answer.deleted:
@@ -273,11 +273,11 @@ class EtcdStore:
 
     async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
         said = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
-        acts = [delete(key), put(note, said, session)]
+        success = [delete(key), put(note, said, session)]
         try:
-            answer = await self._call("Txn", txn([absent(note)], acts, [delete(key), get(note)]))
-        except LeaseMissing:
-            raise NoSession from None
+            answer = await self._call("Txn", txn([absent(note)], success, [delete(key), get(note)]))
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
         found = bool(answer.responses[0].response_delete_range.deleted)
         kvs = kvs_of(answer.responses)
         told = decode_note(kvs[0].value) if kvs else None
@@ -290,10 +290,10 @@ class EtcdStore:
             said = encode_note(Tombstone(ticket.nonce, "broken", op.reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
             kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
-            acts = [delete(ticket.handle.key), put(note, said, kept)]
+            success = [delete(ticket.handle.key), put(note, said, kept)]
             there = created_at(ticket.handle.key, ticket.handle.created)
             try:
-                answer = await self._kept_txn([there], acts)
+                answer = await self._kept_txn([there], success)
             except NotApplied as refusal:
                 raise OutcomeUnknown(f"some of them: {refusal}") if evicted else refusal from None
             if answer.succeeded:
@@ -314,11 +314,11 @@ class EtcdStore:
         old, new = op.old, op.new
         key = self.keys.ticket(self.keys.folder(op.name), new.mode, new.nonce)
         compare = [created_at(old.handle.key, old.handle.created), absent(self.keys.note(new.nonce))]
-        acts = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.place), op.session)]
+        success = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.order), op.session)]
         try:
-            await self._call("Txn", txn(compare, acts, []))
-        except LeaseMissing:
-            raise NoSession from None
+            await self._call("Txn", txn(compare, success, []))
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
 
     async def _lend(self, op: Lend) -> bool:
         lease = secrets.randbits(62) | 1
@@ -331,15 +331,15 @@ class EtcdStore:
     async def _take(self, op: Take) -> Ticket | None:
         try:
             return await self._rewritten(op.ticket, op.session)
-        except LeaseMissing:
-            raise NoSession from None
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
 
     async def _rewritten(self, ticket: Ticket, lease: int) -> Ticket | None:
         """The ticket in this wording, on this lease, unless somebody was there first. Its key stays, and with
         it the revision of its creation: its place and its token."""
         handle: Handle = ticket.handle
-        in_place = ticket.place == handle.created
-        payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.place)
+        in_place = ticket.order == handle.created
+        payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.order)
         compare = [modified_at(handle.key, handle.version)]
         answer = await self._call("Txn", txn(compare, [put(handle.key, payload, lease)], []))
         if not answer.succeeded:
@@ -352,47 +352,47 @@ class EtcdStore:
         handle: Handle = op.ticket.handle
         key = self.keys.folder(op.name) + VALUE
         kept = await self._retention.lease(op.retention)
-        acts = [put(key, encode_value(op.value), kept)]
-        answer = await self._kept_txn([created_at(handle.key, handle.created)], acts)
+        success = [put(key, encode_value(op.value), kept)]
+        answer = await self._kept_txn([created_at(handle.key, handle.created)], success)
         return bool(answer.succeeded)
 
     async def _set_limit(self, op: SetLimit) -> LockView | None:
         folder = self.keys.folder(op.name)
-        new, seen = op.settings, op.seen
+        new, seen = op.config, op.seen
         says = kind_bytes(new.kind, new.declared)
-        acts = []
+        success = []
         if seen is None:
             compare = [absent(folder + KIND)]
-            acts.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
+            success.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
         else:
             compare = [has_value(folder + KIND, says)]
             limit = folder + LIMIT
-            compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_settings(seen)))
+            compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_config(seen)))
         if _as_declared(new):
-            acts.append(delete(folder + LIMIT))
+            success.append(delete(folder + LIMIT))
         else:
             kept = await self._retention.lease(LIMIT_KEPT_SECONDS)
-            acts.append(put(folder + LIMIT, encode_settings(new), kept))
-        answer = await self._kept_txn(compare, [*acts, span(folder, end_of(folder))])
-        return stand_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
+            success.append(put(folder + LIMIT, encode_config(new), kept))
+        answer = await self._kept_txn(compare, [*success, span(folder, end_of(folder))])
+        return view_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
 
-    async def _kept_txn(self, compare: list[wire.Compare], acts: list[wire.RequestOp]) -> Any:
+    async def _kept_txn(self, compare: list[wire.Compare], success: list[wire.RequestOp]) -> Any:
         try:
-            return await self._call("Txn", txn(compare, acts, []))
-        except LeaseMissing:
-            self._retention.doubt()
+            return await self._call("Txn", txn(compare, success, []))
+        except LeaseNotFoundError:
+            self._retention.invalidate()
             raise NotApplied("a lease that keeps things for a while was missing") from None
 
     async def _names(self, op: Names) -> list[tuple[str, LockView]]:
         try:
             kvs = await self._pages(*self.keys.beginning_with(op.prefix))
-        except Compacted:
+        except CompactedError:
             raise NotApplied("etcd was compacted while it was read") from None
         by_name: dict[str, list[wire.KeyValue]] = {}
         for kv in kvs:
             name, _ = self.keys.name_of(kv.key)
             by_name.setdefault(name, []).append(kv)
-        return [(name, stand_of(self.keys.folder(name), found)) for name, found in by_name.items()]
+        return [(name, view_of(self.keys.folder(name), found)) for name, found in by_name.items()]
 
     async def _pages(self, start: bytes, end: bytes) -> list[wire.KeyValue]:
         """All keys between these, as of one moment."""
@@ -415,14 +415,14 @@ class EtcdStore:
         kvs = await self._pages(start, end_of(start))
         ended, living = [], []
         for kv in kvs:
-            which = mail_of(kv.key[len(start) :])
+            which = client_key_subject(kv.key[len(start) :])
             if isinstance(which, int):
                 living.append(which)
-            elif which is not None and tells_an_end(kv.value):
+            elif which is not None and is_eviction_note(kv.value):
                 ended.append(which)
         return ended, living
 
 
-def _as_declared(settings: LockConfig) -> bool:
+def _as_declared(config: LockConfig) -> bool:
     """Then nothing needs to be kept beside what the name is."""
-    return settings.limit == settings.declared and not settings.seated
+    return config.limit == config.declared and not config.admitted_through

@@ -13,9 +13,9 @@ from ...protocols.tickets import TicketClient
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
-from .names import Paths
-from .options import PARTS, Options, parse_client, parse_options
-from .transport import ZooKeeperThreads
+from .config import PARTS, Config, parse_client, parse_config
+from .keys import Paths
+from .threads import ZooKeeperThreads
 
 if TYPE_CHECKING:
     from ..findings import Finding
@@ -65,7 +65,7 @@ class ZooKeeperEngine:
     session_bound = True
     guarantees = GUARANTEES
 
-    def __init__(self, url: str, options: Options, namespace: str) -> None:
+    def __init__(self, url: str, options: Config, namespace: str) -> None:
         self.url = url
         self._options = options
         check_apart(options.prefix.strip("/").split("/"), namespace, PARTS)
@@ -82,15 +82,15 @@ class ZooKeeperEngine:
         return seconds
 
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        desk = TicketClient(hooks.client, self._seconds_for)
-        return TicketsThreads(desk, ZooKeeperThreads(self._options, self._paths, hooks, desk))
+        client = TicketClient(hooks.client, self._seconds_for)
+        return TicketsThreads(client, ZooKeeperThreads(self._options, self._paths, hooks, client))
 
     def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
-        from .transport_asyncio import ZooKeeperAsyncio
+        from .asyncio import ZooKeeperAsyncio
 
-        desk = TicketClient(hooks.client, self._seconds_for)
-        return TicketsAsyncio(desk, ZooKeeperAsyncio(self._options, self._paths, hooks, desk))
+        client = TicketClient(hooks.client, self._seconds_for)
+        return TicketsAsyncio(client, ZooKeeperAsyncio(self._options, self._paths, hooks, client))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""
@@ -100,7 +100,7 @@ class ZooKeeperEngine:
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> ZooKeeperEngine:
-    return ZooKeeperEngine(str(url), parse_options(url, options), namespace)
+    return ZooKeeperEngine(str(url), parse_config(url, options), namespace)
 
 
 def open_client(client: Any, namespace: str, options: Mapping[str, Any]) -> ZooKeeperEngine:

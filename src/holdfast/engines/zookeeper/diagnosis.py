@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, warn
-from .options import Options
+from .config import Config
 
 __all__ = ["diagnose"]
 
@@ -23,7 +23,7 @@ ALL: Final = 31
 """Every permission at once."""
 
 
-def diagnose(options: Options, io_timeout: float) -> list[Finding]:
+def diagnose(options: Config, io_timeout: float) -> list[Finding]:
     options.check_files()
     findings: list[Finding] = []
     for host in options.hosts:
@@ -33,7 +33,7 @@ def diagnose(options: Options, io_timeout: float) -> list[Finding]:
     return [*findings, *_ensemble(options, io_timeout)]
 
 
-def _server(options: Options, host: str, io_timeout: float, label: str) -> list[Finding]:
+def _server(options: Config, host: str, io_timeout: float, label: str) -> list[Finding]:
     encrypted = bool(options.more.get("use_ssl"))
     is_verified = encrypted and bool(options.more.get("verify_certs"))
     is_verified = is_verified and bool(options.more.get("check_hostname"))
@@ -60,7 +60,7 @@ def _server(options: Options, host: str, io_timeout: float, label: str) -> list[
     return found
 
 
-def _four_letters(options: Options, host: str, port: int, io_timeout: float) -> str:
+def _four_letters(options: Config, host: str, port: int, io_timeout: float) -> str:
     with socket.create_connection((host, port), io_timeout) as plain:
         line: socket.socket = plain
         if options.more.get("use_ssl"):
@@ -83,7 +83,7 @@ def _four_letters(options: Options, host: str, port: int, io_timeout: float) -> 
                 line.close()
 
 
-def _ensemble(options: Options, io_timeout: float) -> list[Finding]:
+def _ensemble(options: Config, io_timeout: float) -> list[Finding]:
     client = KazooClient(
         hosts=",".join(options.hosts),
         timeout=max(io_timeout, 4.0),
@@ -119,7 +119,7 @@ def _version(client: Any) -> Finding:
     return ok("version", f"ZooKeeper {text}")
 
 
-def _rights(client: Any, options: Options) -> list[Finding]:
+def _rights(client: Any, options: Config) -> list[Finding]:
     """A node that ends with our session shows whether we may make one, and the leader's clock."""
     if client.exists(options.prefix) is None:
         return [

@@ -58,17 +58,17 @@ _HANDLERS: Final[dict[type, Callable[[TicketClient, str, Any], TicketCoroutine[R
 }
 
 
-def apply(desk: TicketClient, name: str, request: Request) -> TicketCoroutine[Reply]:
-    return _HANDLERS[request.__class__](desk, name, request)
+def apply(client: TicketClient, name: str, request: Request) -> TicketCoroutine[Reply]:
+    return _HANDLERS[request.__class__](client, name, request)
 
 
 async def apply_in_order(
-    desk: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
+    client: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
 ) -> list[Reply]:
     """One after the other: who asks for several knows what became of each."""
     replies: list[Reply] = []
     for name, request in steps:
-        replies.append(await apply(desk, name, request))
+        replies.append(await apply(client, name, request))
         if stop_when_refused and not isinstance(replies[-1], Granted):
             break
     return replies

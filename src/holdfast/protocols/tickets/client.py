@@ -12,18 +12,18 @@ from ...core.deadlines import DRIFT, RENEW_AFTER
 from ...rules.tickets import LockConfig, Ticket, Watched
 from .store import SessionId
 
-__all__ = ["LockAttempt", "Session", "TicketClient", "TicketCoroutine"]
+__all__ = ["LockAttempt", "SessionState", "TicketClient", "TicketCoroutine"]
 
 T = TypeVar("T")
 
-SETTINGS_KEPT: Final = 1000
+CONFIGS_KEPT: Final = 1000
 """Of so many names it is remembered what they are."""
 
 TicketCoroutine = Coroutine[Any, Any, T]
 """What awaits operations of the store, the local clock and the wall clock."""
 
 
-class Session:
+class SessionState:
     """One session of this client, and how long it can be relied on."""
 
     __slots__ = ("dead", "doubted", "generation", "heard_at", "id", "kept_at", "lasts", "seconds")
@@ -73,7 +73,7 @@ class LockAttempt:
         "mode",
         "name",
         "nonce",
-        "place",
+        "order",
         "position",
         "session",
         "ticket",
@@ -88,13 +88,13 @@ class LockAttempt:
         self.kind = kind
         self.mode = mode
         self.ttl = ttl
-        self.session: Session | None = None
+        self.session: SessionState | None = None
         """What carries the ticket."""
-        self.asked_under: Session | None = None
+        self.asked_under: SessionState | None = None
         """What carries a copy of the request to put it, should one arrive late."""
         self.entered = False
         """It was seen among the tickets."""
-        self.place = 0
+        self.order = 0
         self.position = 0
         """How many were before it in the queue when it was armed."""
         self.uncertain = False
@@ -114,42 +114,42 @@ class TicketClient:
         self.client = client
         self.seconds_for = seconds_for
         """The length of the session that carries leases of a ttl. May raise Unsupported."""
-        self.mine: dict[str, LockAttempt] = {}
+        self.attempts: dict[str, LockAttempt] = {}
         self.watching: set[str] = set()
         """Nonces that hear of every change of a name."""
-        self.settings: dict[str, LockConfig] = {}
+        self.config: dict[str, LockConfig] = {}
         """What names were last seen to be: a guess that saves a round trip."""
         self.suspects: set[str] = set()
         """Tickets that may be gone: looked at with the next sign of life."""
         self.looked_at = 0
         """How far the looking at all tickets in turn has come."""
-        self._sessions: dict[tuple[float, int], Session] = {}
+        self._sessions: dict[tuple[float, int], SessionState] = {}
         self._generation: dict[float, int] = {}
 
     def suspect(self, nonce: str) -> None:
         """Something happened to this ticket: look at it when the keeper comes. Post the nonce after this."""
         self.suspects.add(nonce)
 
-    def session(self, seconds: float) -> Session:
+    def session(self, seconds: float) -> SessionState:
         """The session of this length: the present one, or the next."""
         while True:
             generation = self._generation.get(seconds, 1)
-            session = self._sessions.setdefault((seconds, generation), Session(seconds, generation))
+            session = self._sessions.setdefault((seconds, generation), SessionState(seconds, generation))
             if not session.dead:
                 return session
             # Several may come here at a time: all of them go on to the same one.
             self._generation[seconds] = generation + 1
             self._sessions.pop((seconds, generation), None)
 
-    def open_sessions(self) -> list[Session]:
+    def open_sessions(self) -> list[SessionState]:
         return [s for s in list(self._sessions.values()) if s.id is not None and not s.dead]
 
-    def lost(self, session: Session) -> None:
+    def lost(self, session: SessionState) -> None:
         """The session is gone, and every ticket of it."""
         session.dead = True
-        for mine in list(self.mine.values()):
-            if mine.session is session:
-                mine.entered = False
+        for attempt in list(self.attempts.values()):
+            if attempt.session is session:
+                attempt.entered = False
 
     def over(self, session_id: SessionId) -> list[str]:
         """The engine says that a session ended. That may be old news: whoever hangs on it shall ask. Post to
@@ -158,7 +158,9 @@ class TicketClient:
         for session in self.open_sessions():
             if session.id == session_id:
                 session.doubted = True
-                nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
+                nonces += [
+                    attempt.nonce for attempt in list(self.attempts.values()) if attempt.session is session
+                ]
         return nonces
 
     def heard(self, session_id: SessionId, sent: float, age: float) -> None:
@@ -170,20 +172,20 @@ class TicketClient:
     def disarmed(self, nonce: str) -> None:
         """The engine watches for this nonce no longer: what it watched for came, or it lost sight of it. Post
         the nonce after this: whoever waits has it armed again."""
-        mine = self.mine.get(nonce)
-        if mine is not None:
-            mine.armed = None
+        attempt = self.attempts.get(nonce)
+        if attempt is not None:
+            attempt.armed = None
         self.watching.discard(nonce)
 
-    def learn(self, name: str, settings: LockConfig | None, declared: LockConfig) -> None:
+    def learn(self, name: str, config: LockConfig | None, declared: LockConfig) -> None:
         """What a name is, where that is not what anybody would guess."""
-        if settings is None or settings == declared:
-            self.settings.pop(name, None)
+        if config is None or config == declared:
+            self.config.pop(name, None)
         else:
-            if len(self.settings) >= SETTINGS_KEPT:
-                self.settings.clear()
-            self.settings[name] = settings
+            if len(self.config) >= CONFIGS_KEPT:
+                self.config.clear()
+            self.config[name] = config
 
     def forget(self, nonce: str) -> None:
-        self.mine.pop(nonce, None)
+        self.attempts.pop(nonce, None)
         self.suspects.discard(nonce)

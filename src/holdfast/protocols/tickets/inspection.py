@@ -11,38 +11,40 @@ from .store import EVERYTHING, Arm, Look, Names, Wall
 __all__ = ["inspect", "list_names", "unwatch", "watch"]
 
 
-async def inspect(desk: TicketClient, name: str, ask: Inspect) -> Snapshot:
+async def inspect(client: TicketClient, name: str, request: Inspect) -> Snapshot:
     return await _snapshot(name, await Look(name))
 
 
-async def _snapshot(name: str, stand: LockView) -> Snapshot:
-    stand = stand._replace(tickets=await filled(name, stand.tickets))
+async def _snapshot(name: str, view: LockView) -> Snapshot:
+    view = view._replace(tickets=await filled(name, view.tickets))
     now = await Wall()
-    return Snapshot(record_of(stand, now), now)
+    return Snapshot(record_of(view, now), now)
 
 
-async def watch(desk: TicketClient, name: str, ask: Watch) -> Snapshot:
+async def watch(client: TicketClient, name: str, request: Watch) -> Snapshot:
     """Watch first, then look: no change is missed."""
-    if ask.nonce not in desk.watching:
-        desk.watching.add(ask.nonce)  # before: what is armed may come at once, and then is armed no more
+    if request.nonce not in client.watching:
+        client.watching.add(
+            request.nonce
+        )  # before: what is armed may come at once, and then is armed no more
         try:
-            await Arm(ask.nonce, name, EVERYTHING)
+            await Arm(request.nonce, name, EVERYTHING)
         except BaseException:
-            desk.watching.discard(ask.nonce)
+            client.watching.discard(request.nonce)
             raise
     return await _snapshot(name, await Look(name))
 
 
-async def unwatch(desk: TicketClient, name: str, ask: Unwatch) -> Reply:
+async def unwatch(client: TicketClient, name: str, request: Unwatch) -> Reply:
     """The driver has told the engine already that nobody listens to the nonce any more."""
-    desk.watching.discard(ask.nonce)
+    client.watching.discard(request.nonce)
     return Done()
 
 
-async def list_names(desk: TicketClient, prefix: str) -> list[tuple[str, Snapshot]]:
+async def list_names(client: TicketClient, prefix: str) -> list[tuple[str, Snapshot]]:
     told = []
-    for name, stand in await Names(prefix):
-        snapshot = await _snapshot(name, stand)
+    for name, view in await Names(prefix):
+        snapshot = await _snapshot(name, view)
         record = snapshot.record
         if record.holders or record.queue or record.value is not None:
             told.append((name, snapshot))

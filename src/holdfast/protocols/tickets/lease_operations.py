@@ -16,62 +16,62 @@ from ...rules.requests import (
     SetValue,
     Stop,
 )
-from ...rules.tickets import LockConfig, LockView, Ticket, find, holding
+from ...rules.tickets import LockConfig, LockView, Ticket, find, holders_of
 from ...rules.transitions import NOT_EXPORTED
 from .acquisition import filled, granted, mismatch
-from .client import LockAttempt, Session, TicketClient
+from .client import LockAttempt, SessionState, TicketClient
 from .releases import gone
 from .sessions import refreshed, session_for
-from .store import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
+from .store import Exchange, Keep, Lend, Look, SessionEndedError, SetLimit, Take, Wall
 from .store import SetValue as StoreValue
 
 __all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
 
 
-async def renew(desk: TicketClient, name: str, ask: Renew) -> Reply:
+async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
     """A longer ttl moves the ticket to a session of that length, and others see it. A shorter one leaves it
     as it is: what was granted is never shortened, and one session more would be gained."""
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None or mine.session is None:
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None or attempt.session is None:
         return Gone("expired")
-    if ask.ttl > mine.ticket.ttl:
-        return await _move(desk, mine, mine.ticket, ask.ttl)
+    if request.ttl > attempt.ticket.ttl:
+        return await _move(client, attempt, attempt.ticket, request.ttl)
     sent = await Now()
-    session = mine.session
-    kept = await Keep((session.id,), ((name, mine.ticket),))
+    session = attempt.session
+    kept = await Keep((session.id,), ((name, attempt.ticket),))
     if not kept.alive[0]:
-        desk.lost(session)
-        return await gone(desk, name, ask.nonce)
+        client.lost(session)
+        return await gone(client, name, request.nonce)
     session.kept(sent, kept.age)
-    return Done(session.age(sent, ask.ttl)) if kept.there[0] else await gone(desk, name, ask.nonce)
+    return Done(session.age(sent, request.ttl)) if kept.there[0] else await gone(client, name, request.nonce)
 
 
-async def _move(desk: TicketClient, mine: LockAttempt, ticket: Ticket, ttl: float) -> Reply:
+async def _move(client: TicketClient, attempt: LockAttempt, ticket: Ticket, ttl: float) -> Reply:
     began = await Now()
     while True:
-        session = await _carrier(desk, mine, ttl)
+        session = await _carrier(client, attempt, ttl)
         try:
-            moved = await Take(mine.name, ticket._replace(ttl=ttl), session.id)
-        except NoSession:
-            desk.lost(session)
+            moved = await Take(attempt.name, ticket._replace(ttl=ttl), session.id)
+        except SessionEndedError:
+            client.lost(session)
             continue
         if moved is None:
             # Perhaps an earlier copy of this very request changed it.
-            seen = await _seen(mine.name, mine.nonce)
-            if seen is None or seen.client != desk.client:
-                return await gone(desk, mine.name, mine.nonce)
+            seen = await _seen(attempt.name, attempt.nonce)
+            if seen is None or seen.client != client.client:
+                return await gone(client, attempt.name, attempt.nonce)
             ticket = seen
             continue
-        mine.session, mine.ticket, mine.ttl = session, moved, ttl
+        attempt.session, attempt.ticket, attempt.ttl = session, moved, ttl
         return Done(session.age(began, ttl))
 
 
-async def _carrier(desk: TicketClient, mine: LockAttempt, ttl: float) -> Session:
+async def _carrier(client: TicketClient, attempt: LockAttempt, ttl: float) -> SessionState:
     """The session that carries the ticket, if it is long enough; else one that is."""
-    session = mine.session
-    if session is not None and ttl <= session.lasts and await refreshed(desk, session, ttl):
+    session = attempt.session
+    if session is not None and ttl <= session.lasts and await refreshed(client, session, ttl):
         return session
-    return await session_for(desk, ttl, in_full=True)
+    return await session_for(client, ttl, in_full=True)
 
 
 async def _seen(name: str, nonce: str) -> Ticket | None:
@@ -79,132 +79,139 @@ async def _seen(name: str, nonce: str) -> Ticket | None:
     return find(await filled(name, (await Look(name, nonce)).tickets), nonce)
 
 
-async def stop(desk: TicketClient, name: str, ask: Stop) -> Reply:
+async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
     """Nothing here extends a ticket by itself: it is released when its time is over. Is it still there?"""
-    mine = desk.mine.get(ask.nonce)
-    return Gone("expired") if mine is None else await renew(desk, name, Renew(ask.nonce, mine.ttl))
+    attempt = client.attempts.get(request.nonce)
+    return (
+        Gone("expired") if attempt is None else await renew(client, name, Renew(request.nonce, attempt.ttl))
+    )
 
 
-async def export(desk: TicketClient, name: str, ask: Export) -> Reply:
+async def export(client: TicketClient, name: str, request: Export) -> Reply:
     """It lives on for one ttl, carried by nobody."""
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None:
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None:
         return Gone("expired")
-    ticket: Ticket | None = mine.ticket
-    while ticket is not None and ticket.client in ("", desk.client) and ticket.owner != ask.seal:
-        now, lent = await Wall(), ticket._replace(client="", owner=ask.seal)
+    ticket: Ticket | None = attempt.ticket
+    while ticket is not None and ticket.client in ("", client.client) and ticket.owner != request.seal:
+        now, lent = await Wall(), ticket._replace(client="", owner=request.seal)
         if ticket.lasts is not None:
             lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
         if await Lend(name, lent, ticket.ttl):
             break
-        ticket = await _seen(name, ask.nonce)  # perhaps an earlier copy of this very request changed it
-    if ticket is None or ticket.client not in ("", desk.client):
-        return await gone(desk, name, ask.nonce)
-    desk.forget(ask.nonce)
+        ticket = await _seen(name, request.nonce)  # perhaps an earlier copy of this very request changed it
+    if ticket is None or ticket.client not in ("", client.client):
+        return await gone(client, name, request.nonce)
+    client.forget(request.nonce)
     return Done()
 
 
-async def adopt(desk: TicketClient, name: str, ask: Adopt) -> Reply:
+async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
     """Take over what was exported. Without renewal: let it run out, for nobody will have it."""
     began = await Now()
     while True:
-        stand = await Look(name, ask.nonce)
-        seen = find(await filled(name, stand.tickets), ask.nonce)
+        view = await Look(name, request.nonce)
+        seen = find(await filled(name, view.tickets), request.nonce)
         if seen is None:
-            return Gone("expired") if stand.note is None else Gone(stand.note.reason, stand.note.note)
-        if seen.client != desk.client and (seen.client, seen.owner) != ("", ask.seal):
+            return Gone("expired") if view.note is None else Gone(view.note.reason, view.note.note)
+        if seen.client != client.client and (seen.client, seen.owner) != ("", request.seal):
             return Gone("stolen", NOT_EXPORTED)
-        if not ask.renews:
-            lent = seen._replace(client="", owner=ask.seal)
+        if not request.renews:
+            lent = seen._replace(client="", owner=request.seal)
             if seen.client and not await Lend(name, lent, seen.ttl):
                 return Gone("expired")
-            desk.forget(ask.nonce)
+            client.forget(request.nonce)
             return Done()
-        session = await session_for(desk, seen.ttl, in_full=True)
+        session = await session_for(client, seen.ttl, in_full=True)
         now = await Wall()
         lasts = None if seen.lasts is None else min(seen.lasts, max(seen.since + seen.lasts - now, 0.0))
         try:
-            taken = await Take(name, seen._replace(client=desk.client, owner=ask.owner), session.id)
-        except NoSession:
-            desk.lost(session)
+            taken = await Take(name, seen._replace(client=client.client, owner=request.owner), session.id)
+        except SessionEndedError:
+            client.lost(session)
             continue
         if taken is not None:
-            mine = desk.mine[ask.nonce] = LockAttempt(name, ask.nonce, seen.kind, seen.mode, seen.ttl)
-            mine.entered = mine.uncertain = True
-            reply = await granted(mine, stand, taken, session, lasts, began)
+            attempt = client.attempts[request.nonce] = LockAttempt(
+                name, request.nonce, seen.kind, seen.mode, seen.ttl
+            )
+            attempt.entered = attempt.uncertain = True
+            reply = await granted(attempt, view, taken, session, lasts, began)
             if reply is not None:
                 return reply
 
 
-async def downgrade(desk: TicketClient, name: str, ask: Downgrade) -> Reply:
+async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Reply:
     """The writer's ticket goes and the reader's stands in its place, in one step."""
     began = await Now()
-    mine = desk.mine.get(ask.nonce)
-    reader = desk.mine.get(ask.reader_nonce)
+    attempt = client.attempts.get(request.nonce)
+    reader = client.attempts.get(request.reader_nonce)
     if reader is None:
-        if mine is None or mine.ticket is None:
-            return await gone(desk, name, ask.nonce)
-        reader = desk.mine[ask.reader_nonce] = LockAttempt(
-            name, ask.reader_nonce, mine.kind, "read", mine.ttl
+        if attempt is None or attempt.ticket is None:
+            return await gone(client, name, request.nonce)
+        reader = client.attempts[request.reader_nonce] = LockAttempt(
+            name, request.reader_nonce, attempt.kind, "read", attempt.ttl
         )
     while True:
-        session = reader.asked_under = await session_for(desk, reader.ttl, in_full=True)
-        stand = await Look(name, ask.reader_nonce)
-        me = find(stand.tickets, ask.reader_nonce)
+        session = reader.asked_under = await session_for(client, reader.ttl, in_full=True)
+        view = await Look(name, request.reader_nonce)
+        me = find(view.tickets, request.reader_nonce)
         if me is not None:
-            if mine is not None and not mine.uncertain:
-                desk.forget(ask.nonce)
+            if attempt is not None and not attempt.uncertain:
+                client.forget(request.nonce)
             reader.entered = True
-            reply = await granted(reader, stand, me, session, None, began)
+            reply = await granted(reader, view, me, session, None, began)
             if reply is not None:
                 return reply
             continue
-        writer = find(await filled(name, stand.tickets), ask.nonce)
-        if writer is None or stand.note is not None:
-            desk.forget(ask.reader_nonce)
-            return await gone(desk, name, ask.nonce)
+        writer = find(await filled(name, view.tickets), request.nonce)
+        if writer is None or view.note is not None:
+            client.forget(request.reader_nonce)
+            return await gone(client, name, request.nonce)
         try:
             await Exchange(
                 name,
                 writer,
-                writer._replace(nonce=ask.reader_nonce, mode="read", token=writer.token + 1),
+                writer._replace(nonce=request.reader_nonce, mode="read", token=writer.token + 1),
                 session.id,
             )
-        except NoSession:
-            desk.lost(session)
+        except SessionEndedError:
+            client.lost(session)
 
 
-async def set_value(desk: TicketClient, name: str, ask: SetValue) -> Reply:
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None:
-        return await gone(desk, name, ask.nonce)
-    until_us = int((await Wall() + ask.retention) * 1_000_000)
-    value = StoredValue(ask.data, mine.ticket.token, until_us)
-    if await StoreValue(name, mine.ticket, value, ask.retention):
+async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply:
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None:
+        return await gone(client, name, request.nonce)
+    until_us = int((await Wall() + request.retention) * 1_000_000)
+    value = StoredValue(request.data, attempt.ticket.token, until_us)
+    if await StoreValue(name, attempt.ticket, value, request.retention):
         return Done()
-    return await gone(desk, name, ask.nonce)
+    return await gone(client, name, request.nonce)
 
 
-async def resize(desk: TicketClient, name: str, ask: Resize) -> Reply:
+async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
     """Whoever holds a permit keeps it, also when there are more of them than the new limit allows."""
     while True:
-        stand = await Look(name)
-        wrong = mismatch(stand, "semaphore", ask.declared)
+        view = await Look(name)
+        wrong = mismatch(view, "semaphore", request.declared)
         if wrong is not None:
             return wrong
-        seen = stand.settings
-        declared = ask.declared if seen is None else seen.declared
-        new = LockConfig("semaphore", declared, ask.limit, _seated(stand))
+        seen = view.config
+        declared = request.declared if seen is None else seen.declared
+        new = LockConfig("semaphore", declared, request.limit, _admitted_through(view))
         after = await SetLimit(name, seen, new)
         if after is None:
             continue
         # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
-        seated = _seated(after._replace(settings=seen))
-        if seated <= new.seated or await SetLimit(name, new, new._replace(seated=seated)) is not None:
+        admitted_through = _admitted_through(after._replace(config=seen))
+        if (
+            admitted_through <= new.admitted_through
+            or await SetLimit(name, new, new._replace(admitted_through=admitted_through)) is not None
+        ):
             return Done()
 
 
-def _seated(stand: LockView) -> int:
+def _admitted_through(view: LockView) -> int:
     """The place of the last one who holds."""
-    held = holding(stand)
-    return held[-1].place if held else 0
+    held = holders_of(view)
+    return held[-1].order if held else 0

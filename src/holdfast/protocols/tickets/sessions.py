@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from ...core.effects import Now
-from .client import Session, TicketClient
+from .client import SessionState, TicketClient
 from .store import Keep, Open
 
 __all__ = ["at_hand", "refreshed", "session_for"]
 
 
-def at_hand(desk: TicketClient, ttl: float, in_full: bool, now: float) -> Session | None:
+def at_hand(client: TicketClient, ttl: float, in_full: bool, now: float) -> SessionState | None:
     """The session that ``session_for`` would give, if that takes nothing: it is open and young enough."""
-    session = desk.session(desk.seconds_for(ttl))
+    session = client.session(client.seconds_for(ttl))
     if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
         return None
     return session
 
 
-async def session_for(desk: TicketClient, ttl: float, in_full: bool) -> Session:
+async def session_for(client: TicketClient, ttl: float, in_full: bool) -> SessionState:
     """A session that carries leases of this ttl. ``in_full``: it covers the whole ttl from now on, for
     nobody will renew it; otherwise a part of it may have passed."""
-    seconds = desk.seconds_for(ttl)
+    seconds = client.seconds_for(ttl)
     while True:
-        session = desk.session(seconds)
+        session = client.session(seconds)
         if session.id is None:
             await _open(session)
-        if await refreshed(desk, session, ttl if in_full else None):
+        if await refreshed(client, session, ttl if in_full else None):
             return session
 
 
-async def refreshed(desk: TicketClient, session: Session, ttl: float | None) -> bool:
+async def refreshed(client: TicketClient, session: SessionState, ttl: float | None) -> bool:
     """Give it a sign of life if it is due, or if it does not cover the ttl. False: it is gone."""
     now = await Now()
     if session.dead:
@@ -39,13 +39,13 @@ async def refreshed(desk: TicketClient, session: Session, ttl: float | None) -> 
         return True
     kept = await Keep((session.id,))
     if not kept.alive[0]:
-        desk.lost(session)
+        client.lost(session)
         return False
     session.kept(now, kept.age)
     return True
 
 
-async def _open(session: Session) -> None:
+async def _open(session: SessionState) -> None:
     sent = await Now()
     opened = await Open(session.seconds, session.generation)
     session.lasts = opened.seconds

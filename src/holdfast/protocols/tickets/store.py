@@ -27,13 +27,13 @@ __all__ = [
     "Lend",
     "Look",
     "Names",
-    "NoSession",
     "Open",
     "Opened",
     "ReadNote",
     "Remove",
     "Removed",
     "Retire",
+    "SessionEndedError",
     "SessionId",
     "SetLimit",
     "SetValue",
@@ -49,7 +49,7 @@ EVERYTHING = Watched(("*",), True)
 """Every change of the name."""
 
 
-class NoSession(Exception):
+class SessionEndedError(Exception):
     """The session is gone, and with it every ticket that it carried. Nothing happened."""
 
 
@@ -122,7 +122,7 @@ class Enter(NamedTuple):
     name: str
     ticket: Ticket
     session: SessionId
-    settings: LockConfig | None
+    config: LockConfig | None
     declared: int
     alone: bool
 
@@ -143,7 +143,7 @@ class Look(NamedTuple):
     name: str
     nonce: str = ""
     kind: str = ""
-    place: int = 0
+    order: int = 0
     behind: Ticket | None = None
 
     def __await__(self) -> Generator[Look, LockView, LockView]:
@@ -174,7 +174,7 @@ class Remove(NamedTuple):
     name: str
     nonce: str
     mode: str
-    place: int = 0
+    order: int = 0
     bury: SessionId | None = None
 
     def __await__(self) -> Generator[Remove, Removed, Removed]:
@@ -261,7 +261,7 @@ class SetLimit(NamedTuple):
 
     name: str
     seen: LockConfig | None
-    settings: LockConfig
+    config: LockConfig
 
     def __await__(self) -> Generator[SetLimit, LockView | None, LockView | None]:
         return (yield self)

@@ -1,0 +1,379 @@
+"""Connections to one member, for threads: a thread that asks has one to itself for as long as that takes.
+
+What watches has one for good, which any thread may write to and one reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import socket
+import ssl
+from time import monotonic
+from typing import Any, Final
+
+from ...core.effects import NotApplied
+from ...runtime.connect_timeout import connect_seconds
+from ...runtime.self_pipe import SelfPipe
+from ...runtime.sockets import SocketConnection, SocketPool, describe_error, tune
+from .errors import ALL_BUSY, NEVER_SENT, UNREADABLE
+from .handshake import Member, check_protocol, closed_by_server, no_grpc, not_connected
+from .http2 import Http2Connection, ProtocolError, Stream, length_prefixed
+from .rpc import KEEP_ALIVE, METHODS, WATCH, Metadata, Method, RpcError, decode_response
+
+__all__ = ["Subchannel", "WatchStream"]
+
+READ_BYTES: Final = 65_536
+
+CONNECTIONS_MAX: Final = 16
+"""So many threads of a client are answered at a time; others wait for their turn."""
+
+KEEPALIVE_SECONDS: Final = 10.0
+KEEPALIVE_TIMEOUT_SECONDS: Final = 5.0
+"""A stream that has been silent for so long is asked for a word, which has so long to come. etcd does not
+allow to be asked more often than every five seconds."""
+
+IDLE_SECONDS: Final = 0.1
+"""One unused for longer is looked at before it is used: a server may have closed it."""
+
+IDLE_READS: Final = 16
+"""So often at most: while nothing is asked there is hardly anything to say."""
+
+PING_ACK_DELAY_SECONDS: Final = 0.1
+"""Pings are answered so late, together."""
+
+NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
+
+
+class NothingSent(OSError):
+    """The kernel took nothing of what was to be sent."""
+
+
+class Http2Transport(SocketConnection):
+    """One connection, used by one thread at a time."""
+
+    __slots__ = ("_interest", "_is_plain", "_poll", "answered_at", "http2")
+
+    def __init__(self, connected: socket.socket, http2: Http2Connection) -> None:
+        super().__init__(connected)
+        connected.setblocking(False)
+        self._poll = select.poll()
+        self._interest = select.POLLIN
+        self._poll.register(connected.fileno(), select.POLLIN)
+        self._is_plain = not isinstance(connected, ssl.SSLSocket)
+        self.http2 = http2
+        self.answered_at = self.used_at
+        """When pings were last answered."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def say(self, ends_at: float) -> None:
+        """Send what is to be sent. Raises NothingSent, or OSError where a part of it may have been."""
+        left = self.http2.data_to_send()
+        try:
+            left = left[self._socket.send(left) :]
+        except (*NOT_NOW, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:
+            if self._is_plain:
+                raise NothingSent(describe_error(error)) from None
+            raise
+        while left:
+            self._sleep(select.POLLOUT, ends_at)
+            with contextlib.suppress(*NOT_NOW, ssl.SSLWantWriteError):
+                left = left[self._socket.send(left) :]
+
+    def hear(self, ends_at: float, sleeps: bool = True) -> None:
+        """Wait for what comes, and read it. Raises OSError and Broken."""
+        if sleeps and self._is_plain:  # else what is there may have been read already
+            self._sleep(select.POLLIN, ends_at)
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except NOT_NOW:
+            if sleeps and not self._is_plain:
+                self._sleep(select.POLLIN, ends_at)
+            return
+        except ssl.SSLWantWriteError:
+            self._sleep(select.POLLOUT, ends_at)
+            return
+        if not data:
+            raise ConnectionResetError(closed_by_server(self.http2))
+        self.http2.receive_data(data)
+
+    def _sleep(self, interest: int, ends_at: float) -> None:
+        if interest != self._interest:
+            self._poll.modify(self._socket.fileno(), interest)
+            self._interest = interest
+        left = ends_at - monotonic()
+        if left <= 0 or not self._poll.poll(left * 1000):
+            raise TimeoutError
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it, or is about to, or has more to say than one reads in passing."""
+        try:
+            for _ in range(IDLE_READS):
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    break
+                self.http2.receive_data(data)
+        except NOT_NOW:
+            return self.http2.is_closing
+        except (OSError, ProtocolError):
+            pass
+        return True
+
+
+class Subchannel(SocketPool[Http2Transport]):
+    """One member of the cluster, and the connections there are to it."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(CONNECTIONS_MAX)
+        self._member = member
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def call(self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False) -> Any:
+        """One request, one response. Raises Failed."""
+        method = METHODS[name]
+        call = self._exchange(method, length_prefixed(request.SerializeToString()), timeout, metadata, urgent)
+        if len(call.messages) != 1:
+            raise RpcError(UNREADABLE, "not one response")
+        return decode_response(method, call.messages[0])
+
+    def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
+        """As many responses, or fewer."""
+        data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
+        call = self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
+        return [decode_response(KEEP_ALIVE, each) for each in call.messages]
+
+    def _exchange(
+        self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
+    ) -> Stream:
+        line = self._take(timeout, urgent)
+        started = monotonic()
+        try:
+            if started - line.answered_at > PING_ACK_DELAY_SECONDS:
+                line.http2.acknowledge_pings()
+                line.answered_at = started
+            self._await_room(line, started + timeout)
+            call = line.http2.open_stream(method.path, metadata, timeout, data, end_stream=True)
+            self._finish(line, call, started + timeout)
+            line.used_at = monotonic()
+        except BaseException:
+            self._discard(line)
+            raise
+        if line.http2.is_closing or self._closed:
+            self._discard(line)
+        else:
+            self._give_back(line)
+            self._close_surplus()
+        if call.failure is not None:
+            raise call.failure
+        return call
+
+    def _await_room(self, line: Http2Transport, ends_at: float) -> None:
+        """Until the server takes a call: what it allows at a time may be none for a while."""
+        http2 = line.http2
+        try:
+            while not http2.can_open_stream():
+                if http2.is_closing:
+                    raise RpcError(NEVER_SENT, "the server is about to end")
+                line.hear(ends_at)
+                if http2.has_data_to_send():
+                    line.say(ends_at)
+        except TimeoutError:
+            raise RpcError(ALL_BUSY, f"{self._member.endpoint} takes no more calls") from None
+        except (ProtocolError, OSError) as error:
+            raise RpcError(NEVER_SENT, f"the connection broke: {error}") from None
+
+    def _finish(self, line: Http2Transport, call: Stream, ends_at: float) -> None:
+        try:
+            try:
+                line.say(ends_at)
+            except NothingSent as error:
+                raise RpcError(NEVER_SENT, f"nothing could be sent: {error}") from None
+            while not call.is_closed:
+                line.hear(ends_at)
+                if line.http2.has_data_to_send() and not call.is_closed:
+                    line.say(ends_at)
+        except TimeoutError:
+            raise RpcError("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
+        except ProtocolError as broken:
+            raise no_grpc(self._member, line.http2, broken) from None
+        except OSError as error:
+            raise RpcError("UNAVAILABLE", f"the connection broke: {describe_error(error)}") from None
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
+        """A stream of watch requests and responses. Raises Failed."""
+        line = self._opened_beyond(timeout)
+        try:
+            return WatchStream(self, line, metadata, timeout)
+        except OSError as error:
+            self._discard(line)
+            raise RpcError(NEVER_SENT, f"no stream could be begun: {describe_error(error)}") from None
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def _take(self, seconds: float, urgent: bool) -> Http2Transport:
+        """What is urgent waits behind nobody: it has one opened beyond the limit, if need be."""
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                if urgent and len(self._taken) >= self._size_max:
+                    return self._opened_beyond(seconds)
+                try:
+                    return self._wait_for_connection(seconds)
+                except NotApplied as trouble:
+                    raise RpcError(ALL_BUSY, str(trouble)) from None
+            if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
+                return line
+            self._discard(line)
+
+    def _opened_beyond(self, seconds: float) -> Http2Transport:
+        line = self._open(seconds)
+        with self._mutex:
+            self._taken.add(line)
+        return line
+
+    def _open(self, seconds: float) -> Http2Transport:
+        """Where there is little time for it, with the server's first word: what is silent, or does not speak
+        HTTP/2, is found out before anything is asked. That takes one more round trip."""
+        within = connect_seconds(seconds)
+        member, ends_at = self._member, monotonic() + within
+        connected = self._connect(ends_at)
+        try:
+            tune(connected)
+            connected.settimeout(max(ends_at - monotonic(), 0.001))
+            if member.tls_context is not None:
+                protected = member.tls_context.wrap_socket(connected, server_hostname=member.host)
+                connected = protected
+                check_protocol(member, protected.selected_alpn_protocol())
+            line = Http2Transport(connected, Http2Connection(member.scheme, member.endpoint))
+            if within < seconds:
+                line.say(ends_at)
+                while not line.http2.settings_received:
+                    line.hear(ends_at)
+            return line
+        except OSError as error:
+            connected.close()
+            raise not_connected(member, error) from None
+        except ProtocolError as broken:
+            connected.close()
+            raise no_grpc(member, line.http2, broken) from None
+        except BaseException:
+            connected.close()
+            raise
+
+    def _connect(self, ends_at: float) -> socket.socket:
+        """To the first of its addresses that answers. Where there are several, none has all the time."""
+        member = self._member
+        trouble: Exception = TimeoutError()
+        try:
+            addresses = socket.getaddrinfo(member.host, member.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise not_connected(member, error) from None
+        for number, (family, kind, protocol, _, address) in enumerate(addresses):
+            left = ends_at - monotonic()
+            if left <= 0:
+                break
+            connecting = socket.socket(family, kind, protocol)
+            try:
+                connecting.settimeout(left / (2 if number + 1 < len(addresses) else 1))
+                connecting.connect(address)
+            except OSError as error:
+                connecting.close()
+                trouble = error
+            except BaseException:
+                connecting.close()
+                raise
+            else:
+                return connecting
+        raise not_connected(member, trouble)
+
+    def _exhausted(self) -> NotApplied:
+        return NotApplied(f"all {self._size_max} connections to {self._member.endpoint} are busy")
+
+
+class WatchStream:
+    """A call that goes on: written to from any thread, read by one."""
+
+    def __init__(
+        self, connection: Subchannel, line: Http2Transport, metadata: Metadata, timeout: float
+    ) -> None:
+        self._connection = connection
+        self._line = line
+        self._timeout = timeout
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._bell = SelfPipe()
+        self._poll = select.poll()
+        self._poll.register(self._bell.fileno(), select.POLLIN)
+        self._poll.register(line.fileno(), select.POLLIN)
+        self._call = line.http2.open_stream(WATCH.path, metadata, None, b"", end_stream=False)
+        self._is_cancelled = False
+
+    def send(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._requests.put(request)
+        if requests:
+            self._bell.ring()
+
+    def receive(self) -> list[Any]:
+        """The next responses. Raises Failed."""
+        http2, call = self._line.http2, self._call
+        quiet = KEEPALIVE_SECONDS
+        try:
+            while not call.messages:
+                if self._is_cancelled:
+                    raise RpcError("CANCELLED", "the stream was cancelled")
+                if call.is_closed:
+                    raise call.failure or RpcError("UNAVAILABLE", "the stream ended")
+                self._say()
+                came = [
+                    fd
+                    for fd, _ in self._poll.poll(
+                        (PING_ACK_DELAY_SECONDS if http2.has_unacknowledged_pings() else quiet) * 1000
+                    )
+                ]
+                if self._bell.fileno() in came:
+                    self._bell.clear()
+                if self._line.fileno() in came:
+                    self._line.hear(monotonic() + self._timeout, sleeps=False)
+                    quiet = KEEPALIVE_SECONDS
+                elif came:
+                    continue
+                elif http2.has_unacknowledged_pings():
+                    http2.acknowledge_pings()
+                elif quiet == KEEPALIVE_SECONDS:
+                    http2.ping()
+                    quiet = KEEPALIVE_TIMEOUT_SECONDS
+                else:
+                    raise RpcError("UNAVAILABLE", "the server has not said a word for long")
+        except TimeoutError:
+            raise RpcError("UNAVAILABLE", "the server takes nothing any more") from None
+        except (OSError, ValueError, ProtocolError) as error:
+            raise RpcError("UNAVAILABLE", f"the stream broke: {error}") from None
+        return [decode_response(WATCH, each) for each in http2.take(call)]
+
+    def _say(self) -> None:
+        requests = []
+        while not self._requests.empty():
+            requests.append(length_prefixed(self._requests.get_nowait().SerializeToString()))
+        if requests:
+            self._line.http2.send(self._call, b"".join(requests))
+        if self._line.http2.has_data_to_send():
+            self._line.say(monotonic() + self._timeout)
+
+    def cancel(self) -> None:
+        """From any thread: who reads it is told."""
+        self._is_cancelled = True
+        self._bell.ring()
+
+    def close(self) -> None:
+        """By the one who reads."""
+        self._connection._discard(self._line)
+        self._bell.close()

@@ -1,0 +1,410 @@
+"""A connection to one member, for asyncio: any number of calls at a time, none of which needs a task."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from ...runtime.connect_timeout import connect_seconds
+from ...runtime.sockets import HARD_CLOSE, describe_error
+from ...runtime.sockets_asyncio import give_to_loop, open_socket
+from .connection import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, PING_ACK_DELAY_SECONDS
+from .errors import ALL_BUSY, NEVER_SENT, UNREADABLE, UNUSABLE
+from .handshake import Member, check_protocol, closed_by_server, no_grpc, not_connected
+from .http2 import Http2Connection, ProtocolError, Stream, length_prefixed
+from .rpc import KEEP_ALIVE, METHODS, WATCH, Metadata, Method, RpcError, decode_response
+
+__all__ = ["Subchannel", "WatchStream"]
+
+TRANSPORTS_MAX: Final = 4
+"""So many connections to one member, where the server takes fewer calls over one than there are."""
+
+UNSENT_BYTES_MAX: Final = 16 << 20
+"""What the server has not taken: it may not read, and have us answer all the same."""
+
+
+class Http2Transport(asyncio.Protocol):
+    """One connection of the loop's."""
+
+    def __init__(self, member: Member, connected: socket.socket, changed: Callable[[], None]) -> None:
+        self._member = member
+        self._changed = changed
+        """Called when there may be room for another call, or none ever."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_transport: Any = None
+        """As the loop makes it, once connected."""
+        self._socket = connected
+        self._waiting: dict[Stream, asyncio.Future[None]] = {}
+        self._is_to_flush = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._pong: asyncio.TimerHandle | None = None
+        self._heard = False
+        self._greeting: asyncio.Future[None] | None = None
+        self.failure: RpcError | None = None
+        """Why nothing comes any more."""
+        self.http2 = Http2Connection(member.scheme, member.endpoint)
+
+    async def greeted(self) -> None:
+        """Until the server has said its first word. Raises Failed: nothing was asked."""
+        self._flush()
+        while not self.http2.settings_received and self.failure is None:
+            self._greeting = self._loop.create_future()
+            await self._greeting
+        if self.failure is not None:
+            failed = _not_begun(self)
+            raise RpcError(failed.code, f"{self._member.endpoint}: {failed.details}")
+
+    def _greet(self) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(None)
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def open_stream(
+        self, method: Method, data: bytes, timeout: float | None, metadata: Metadata, end_stream: bool = True
+    ) -> Stream:
+        call = self.http2.open_stream(method.path, metadata, timeout, data, end_stream)
+        self.flush_soon()
+        if self._timer is None:
+            self._timer = self._loop.call_later(KEEPALIVE_SECONDS, self._look, KEEPALIVE_SECONDS)
+        return call
+
+    async def news(self, call: Stream) -> None:
+        """Until there is some. A cancellation ends the waiting, not the call."""
+        future = self._waiting[call] = self._loop.create_future()
+        try:
+            await future
+        finally:
+            self._waiting.pop(call, None)
+
+    def cancel(self, call: Stream) -> None:
+        self.http2.cancel(call)
+        self._tell([call])
+        self.flush_soon()
+        self._changed()
+
+    def flush_soon(self) -> None:
+        """What is asked in one turn of the loop goes out in one write."""
+        if not self._is_to_flush:
+            self._is_to_flush = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_to_flush = False
+        if self._loop_transport is not None and self.failure is None and self.http2.has_data_to_send():
+            self._loop_transport.write(self.http2.data_to_send())
+            if self._loop_transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self._end(RpcError("UNAVAILABLE", "the server takes nothing any more"))
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop_transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            self._tell(self.http2.receive_data(data))
+        except ProtocolError as broken:
+            self._end(no_grpc(self._member, self.http2, broken))
+        else:
+            self._greet()
+            self._flush()
+            if self.http2.has_unacknowledged_pings() and self._pong is None and self.failure is None:
+                self._pong = self._loop.call_later(PING_ACK_DELAY_SECONDS, self._answer_pings)
+            self._changed()
+
+    def _answer_pings(self) -> None:
+        self._pong = None
+        self.http2.acknowledge_pings()
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = closed_by_server(self.http2) if error is None else describe_error(error)
+        self._end(RpcError("UNAVAILABLE", f"the connection broke: {why}"))
+
+    def _tell(self, calls: list[Stream]) -> None:
+        for call in calls:
+            future = self._waiting.get(call)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def _look(self, seconds: float) -> None:
+        """While there are calls, a server that is silent is asked for a word."""
+        self._timer = None
+        if self.failure is not None or not self.http2.has_open_streams():
+            return
+        if self._heard:
+            seconds = KEEPALIVE_SECONDS
+        elif seconds == KEEPALIVE_SECONDS:
+            self.http2.ping()
+            self._flush()
+            seconds = KEEPALIVE_TIMEOUT_SECONDS
+        else:
+            self._end(RpcError("UNAVAILABLE", "the server has not said a word for long"))
+            return
+        self._heard = False
+        self._timer = self._loop.call_later(seconds, self._look, seconds)
+
+    def alpn(self) -> str | None:
+        """The protocol that TLS agreed on."""
+        protected: ssl.SSLObject = self._loop_transport.get_extra_info("ssl_object")
+        return protected.selected_alpn_protocol()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, failure: RpcError) -> None:
+        """Hard: what was not sent is thrown away."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        self._greet()
+        for timer in (self._timer, self._pong):
+            if timer is not None:
+                timer.cancel()
+        self.http2.fail_streams(failure.details)
+        self._tell(list(self._waiting))
+        self._changed()
+        if self._loop_transport is not None:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
+            self._loop_transport.abort()
+
+    def close(self) -> None:
+        self._end(RpcError("CANCELLED", "the connection was closed"))
+
+    def forget(self) -> None:
+        """This is the child of a fork: let go of our copy. The loop's selector is the parent's, too."""
+        if self.failure is None:
+            with contextlib.suppress(OSError):
+                os.close(self._socket.detach())
+        self.failure = RpcError("CANCELLED", "the connection is the parent process's")
+        _INHERITED.append(self)
+
+
+_INHERITED: Final[list[Http2Transport]] = []
+"""In the child of a fork: kept from the garbage collector, which would complain of transports left open."""
+
+
+class Subchannel:
+    """One member of the cluster, and the connection there is to it, made when it is needed."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._opening: asyncio.Task[Http2Transport] | None = None
+        self._transports: list[Http2Transport] = []
+        self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
+        """Calls that wait for room."""
+        self._is_closed = False
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def call(
+        self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False
+    ) -> Any:
+        """One request, one response. Raises Failed."""
+        method = METHODS[name]
+        call = await self._exchange(
+            method, length_prefixed(request.SerializeToString()), timeout, metadata, urgent
+        )
+        if len(call.messages) != 1:
+            raise RpcError(UNREADABLE, "not one response")
+        return decode_response(method, call.messages[0])
+
+    async def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
+        """As many responses, or fewer."""
+        data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
+        call = await self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
+        return [decode_response(KEEP_ALIVE, each) for each in call.messages]
+
+    async def _exchange(
+        self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
+    ) -> Stream:
+        line = await self._open(timeout, urgent)
+        call = line.open_stream(method, data, timeout, metadata)
+        try:
+            async with asyncio.timeout(timeout):
+                while not call.is_closed:
+                    await line.news(call)
+        except TimeoutError:
+            line.cancel(call)
+            raise RpcError("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
+        if call.failure is not None:
+            is_unusable = line.failure is not None and line.failure.code == UNUSABLE
+            raise line.failure if is_unusable and line.failure is not None else call.failure
+        return call
+
+    async def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
+        """A stream of watch requests and responses. Raises Failed."""
+        line = await self._open(timeout)
+        return WatchStream(line, line.open_stream(WATCH, b"", None, metadata, end_stream=False))
+
+    # --- the connection -------------------------------------------------------------------------
+
+    async def _open(self, timeout: float, urgent: bool = False) -> Http2Transport:
+        """A line that takes one call more. Where all are full another is made, and where there are enough of
+        them, calls wait in turn. Whoever gives up leaves what is being made to the others."""
+        ends_at = asyncio.get_running_loop().time() + timeout
+        is_next = urgent
+        while True:
+            if self._is_closed:
+                raise RpcError(NEVER_SENT, "the connection was closed")
+            if is_next or not self._queue:
+                for line in self._transports:
+                    if line.failure is None and line.http2.can_open_stream():
+                        return line
+            opening = self._opening
+            if opening is None and self._needs_another():
+                opening = self._opening = asyncio.ensure_future(self._connect(timeout))
+                opening.add_done_callback(self._opened)
+            if opening is None:
+                await self._turn(ends_at, urgent)
+                is_next = True
+            else:
+                made = await self._made_by(opening, ends_at, connect_seconds(timeout))
+                if made.failure is not None:
+                    raise _not_begun(made)
+
+    def _needs_another(self) -> bool:
+        """Not while one is new: how many calls it takes is told soon."""
+        usable = [line for line in self._transports if line.failure is None and not line.http2.is_closing]
+        return len(usable) < TRANSPORTS_MAX and all(line.http2.settings_received for line in usable)
+
+    async def _made_by(
+        self, opening: asyncio.Task[Http2Transport], ends_at: float, within: float
+    ) -> Http2Transport:
+        try:
+            async with asyncio.timeout_at(min(ends_at, asyncio.get_running_loop().time() + within)):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise RpcError(NEVER_SENT, f"no connection to {self._member.endpoint} in time") from None
+        except asyncio.CancelledError:
+            us = asyncio.current_task()
+            if opening.cancelled() and not (us is not None and us.cancelling()):
+                raise RpcError(NEVER_SENT, "the connection was closed") from None
+            raise
+
+    async def _turn(self, ends_at: float, urgent: bool) -> None:
+        """Until there may be room: for one at a time, in the order in which they came. What is urgent comes
+        first."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        if urgent:
+            self._queue.appendleft(turn)
+        else:
+            self._queue.append(turn)
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await turn
+        except TimeoutError:
+            if any(line.failure is None and not line.http2.settings_received for line in self._transports):
+                raise RpcError(NEVER_SENT, f"not a word from {self._member.endpoint}") from None
+            raise RpcError(ALL_BUSY, f"{self._member.endpoint} takes no more calls at a time") from None
+        finally:
+            self._queue.remove(turn)
+            loop.call_soon(self._changed)  # when we have taken what there was, or not
+
+    def _changed(self) -> None:
+        """There may be room for the next, or another line is to be made."""
+        turn = next(iter(self._queue), None)
+        if turn is None or turn.done():
+            return
+        can_open_stream = any(
+            line.failure is None and line.http2.can_open_stream() for line in self._transports
+        )
+        if can_open_stream or self._is_closed or self._opening is not None or self._needs_another():
+            turn.set_result(None)
+
+    def _opened(self, opening: asyncio.Task[Http2Transport]) -> None:
+        if self._opening is opening:
+            self._opening = None  # it was cancelled before it began
+        if not opening.cancelled():
+            opening.exception()  # whoever waits for it has it, too
+        self._changed()
+
+    async def _connect(self, timeout: float) -> Http2Transport:
+        try:
+            return await self._new_transport(timeout)
+        finally:
+            self._opening = None  # at once: nobody waits for one that is done
+
+    async def _new_transport(self, timeout: float) -> Http2Transport:
+        """Where there is little time for it, with the server's first word: see ``lines``."""
+        member, made, within = self._member, None, connect_seconds(timeout)
+        try:
+            async with asyncio.timeout(within):
+                connected = await open_socket(member.host, member.port, timeout)
+                made = Http2Transport(member, connected, self._changed)
+                await give_to_loop(connected, made, member.tls_context, member.host)
+                if member.tls_context is not None:
+                    check_protocol(member, made.alpn())
+                if within < timeout:
+                    await made.greeted()
+        except (OSError, UnicodeError) as error:
+            if made is not None:
+                made.close()
+            raise not_connected(member, error) from None
+        except BaseException:
+            if made is not None:
+                made.close()
+            raise
+        self._transports = [*[line for line in self._transports if line.failure is None], made]
+        return made
+
+    async def close(self) -> None:
+        self._is_closed = True
+        opening = self._opening
+        if opening is not None:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        for line in self._transports:
+            line.close()
+        await asyncio.sleep(0)  # a turn of the loop, in which it lets go of them
+
+    def forget(self) -> None:
+        """This is the child of a fork."""
+        for line in self._transports:
+            line.forget()
+
+
+def _not_begun(line: Http2Transport) -> RpcError:
+    """It ended, or others filled it, before anything of ours was sent."""
+    failure = line.failure
+    if failure is None:
+        return RpcError(ALL_BUSY, "there are too many calls")
+    return failure if failure.code == UNUSABLE else RpcError(NEVER_SENT, failure.details)
+
+
+class WatchStream:
+    """A call that goes on."""
+
+    def __init__(self, line: Http2Transport, call: Stream) -> None:
+        self._line = line
+        self._call = call
+
+    def send(self, requests: list[Any]) -> None:
+        if requests and not self._call.is_closed:
+            data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
+            self._line.http2.send(self._call, data)
+            self._line.flush_soon()
+
+    async def receive(self) -> list[Any]:
+        """The next responses. Raises Failed."""
+        call = self._call
+        while not call.messages:
+            if call.is_closed:
+                raise call.failure or RpcError("UNAVAILABLE", "the stream ended")
+            await self._line.news(call)
+        messages = self._line.http2.take(call)
+        if self._line.http2.has_data_to_send():
+            self._line.flush_soon()
+        return [decode_response(WATCH, each) for each in messages]
+
+    def cancel(self) -> None:
+        self._line.cancel(self._call)

@@ -1,0 +1,85 @@
+"""One member of a cluster as connections need it, and what it means that one cannot be made."""
+
+from __future__ import annotations
+
+import ssl
+from typing import NamedTuple
+
+from ...runtime.sockets import describe_error
+from .config import Config
+from .errors import NEVER_SENT, UNUSABLE
+from .http2 import Http2Connection, ProtocolError
+from .rpc import RpcError
+
+__all__ = ["Member", "check_protocol", "closed_by_server", "member_of", "no_grpc", "not_connected"]
+
+
+class Member(NamedTuple):
+    """Where it is, and how connections to it are protected."""
+
+    endpoint: str
+    host: str
+    port: int
+    tls_context: ssl.SSLContext | None
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls_context is None else "https"
+
+
+def member_of(endpoint: str, options: Config) -> Member:
+    host, _, port = endpoint.rpartition(":")
+    return Member(endpoint, host.strip("[]"), int(port), options.tls_context())
+
+
+def not_connected(member: Member, error: Exception) -> RpcError:
+    """Nothing was asked yet."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return RpcError(
+            UNUSABLE,
+            f"the certificate of {member.endpoint} is not trusted ({error.verify_message}): "
+            "name the file of its authority, ca=…",
+        )
+    if isinstance(error, ssl.SSLError):
+        # One that merely ended may have been about to be restarted.
+        ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        return RpcError(
+            NEVER_SENT if ended else UNUSABLE,
+            f"no TLS with {member.endpoint} ({error.reason or describe_error(error)}):"
+            " is it a server without TLS?",
+        )
+    if member.tls_context is not None and isinstance(error, ConnectionResetError):
+        # What it had to say of our greeting was lost with the connection.
+        return RpcError(
+            NEVER_SENT,
+            f"no TLS with {member.endpoint} ({describe_error(error)}): is it a server without TLS?",
+        )
+    if isinstance(error, TimeoutError):
+        return RpcError(NEVER_SENT, f"no answer from {member.endpoint} in time: is it etcd, and not stopped?")
+    return RpcError(NEVER_SENT, f"no connection to {member.endpoint}: {describe_error(error)}")
+
+
+def check_protocol(member: Member, chosen: str | None) -> None:
+    """By TLS's ALPN, which etcd always answers: before anything is sent to what is no etcd. Raises Failed."""
+    if chosen != "h2":
+        raise RpcError(
+            UNUSABLE,
+            f"{member.endpoint} does not offer HTTP/2 in its TLS handshake (ALPN: {chosen or 'none'}): "
+            "is it etcd's port for clients, or a proxy that does not pass on gRPC?",
+        )
+
+
+def no_grpc(member: Member, http2: Http2Connection, error: ProtocolError) -> RpcError:
+    """What came cannot be read."""
+    if http2.settings_received:
+        return RpcError("UNAVAILABLE", f"the connection broke: {error}")
+    return RpcError(
+        UNUSABLE,
+        f"{member.endpoint} does not speak gRPC: is it etcd's port for clients? does it want TLS (tls=true)?",
+    )
+
+
+def closed_by_server(http2: Http2Connection) -> str:
+    if http2.settings_received:
+        return "the server closed the connection"
+    return "the server closed the connection before it said a word: does it want TLS (tls=true)?"

@@ -1,0 +1,87 @@
+"""What is asked of etcd, as values that a transport performs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from . import wire_pb2 as wire
+from .errors import UNREADABLE
+
+__all__ = ["KEEP_ALIVE", "METHODS", "WATCH", "Method", "RpcError", "UnaryCall", "decode_response"]
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Method(NamedTuple):
+    """One remote procedure."""
+
+    path: str
+    request: Any
+    response: Any
+
+
+METHODS: Final = {
+    "Range": Method("/etcdserverpb.KV/Range", wire.RangeRequest, wire.RangeResponse),
+    "Put": Method("/etcdserverpb.KV/Put", wire.PutRequest, wire.PutResponse),
+    "DeleteRange": Method("/etcdserverpb.KV/DeleteRange", wire.DeleteRangeRequest, wire.DeleteRangeResponse),
+    "Txn": Method("/etcdserverpb.KV/Txn", wire.TxnRequest, wire.TxnResponse),
+    "Compact": Method("/etcdserverpb.KV/Compact", wire.CompactionRequest, wire.CompactionResponse),
+    "LeaseGrant": Method("/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantRequest, wire.LeaseGrantResponse),
+    "LeaseRevoke": Method(
+        "/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeRequest, wire.LeaseRevokeResponse
+    ),
+    "LeaseTimeToLive": Method(
+        "/etcdserverpb.Lease/LeaseTimeToLive", wire.LeaseTimeToLiveRequest, wire.LeaseTimeToLiveResponse
+    ),
+    "LeaseLeases": Method(
+        "/etcdserverpb.Lease/LeaseLeases", wire.LeaseLeasesRequest, wire.LeaseLeasesResponse
+    ),
+    "Authenticate": Method(
+        "/etcdserverpb.Auth/Authenticate", wire.AuthenticateRequest, wire.AuthenticateResponse
+    ),
+    "Status": Method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, wire.StatusResponse),
+}
+"""Procedures of one request and one response."""
+
+KEEP_ALIVE: Final = Method(
+    "/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveRequest, wire.LeaseKeepAliveResponse
+)
+WATCH: Final = Method("/etcdserverpb.Watch/Watch", wire.WatchRequest, wire.WatchResponse)
+
+
+class RpcError(Exception):
+    """A call failed, by one of gRPC's codes or one of ours."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(code, details)
+        self.code = code
+        self.details = details
+
+
+def decode_response(method: Method, message: bytes) -> Any:
+    """A response. Raises Failed: the server has answered, and nobody knows what."""
+    try:
+        return method.response.FromString(message)
+    except DecodeError:
+        raise RpcError(UNREADABLE, "a response that is no message of etcd's") from None
+
+
+class UnaryCall(NamedTuple):
+    """One call over one connection. Several ``requests`` go over a stream, which ends with as many responses.
+    Raises Failed."""
+
+    connection: Any
+    method: str
+    """"" for the stream of signs of life."""
+    requests: tuple[Any, ...]
+    timeout: float
+    """Counted from its sending."""
+    metadata: Metadata
+    urgent: bool = False
+    """A sign of life depends on it."""
+
+    def __await__(self) -> Generator[UnaryCall, Any, Any]:
+        return (yield self)

@@ -1,0 +1,210 @@
+"""Looking at names: what stands there, in which order, and being told of changes.
+
+Reads that belong together are sent back to back: first the tickets, then the limit. So nobody judges itself
+by a limit that was changed before it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kazoo.exceptions import NoNodeError
+
+from ...protocols.tickets.codec import decode_config, decode_ticket, decode_value
+from ...protocols.tickets.store import EVERYTHING, Arm
+from ...rules.record import StoredValue
+from ...rules.tickets import LockConfig, LockView, Ticket, token_at
+from ...runtime.clock import wall_seconds
+from .codec import Delete, Exists, GetChildren2, GetData, Sync
+from .keys import (
+    SEQUENCE_MODULUS,
+    Paths,
+    config_from_children,
+    decode,
+    kind_node,
+    nearest_children,
+    tickets_from_children,
+)
+from .pool import SessionPool
+from .session import Session
+
+__all__ = ["QueueReader", "config_with_limit", "is_over", "view_of"]
+
+AT_ONCE: Final = 500
+"""So many requests are sent back to back at most."""
+
+
+class QueueReader:
+    """Of one client."""
+
+    def __init__(self, sessions: SessionPool, paths: Paths) -> None:
+        self._sessions = sessions
+        self._paths = paths
+
+    async def _ask(self, link: Session, requests: list[Any]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), AT_ONCE):
+            answers += await self._sessions.send(link, requests[start : start + AT_ONCE])
+        return answers
+
+    def requests(self, name: str, folder: str, kind: str) -> list[Any]:
+        """What ``stand_of`` needs, where it is known what the name is."""
+        if kind != "semaphore":
+            return [GetChildren2(folder, None)]
+        return [GetChildren2(folder, None), GetData(f"{self._paths.name(name)}/limit", None)]
+
+    def sync_request(self) -> Any:
+        """Sent before a look, it makes sure that whatever the leader has agreed to by then is seen."""
+        return Sync(self._paths.base)
+
+    async def view(self, link: Session, name: str) -> LockView:
+        ((_, view),) = await self._views(link, [name])
+        return view
+
+    async def names(self, link: Session, prefix: str) -> list[tuple[str, LockView]]:
+        """All of them, in full."""
+        _, read = await self._sessions.send(
+            link, [self.sync_request(), GetChildren2(self._paths.names, None)]
+        )
+        children = [] if isinstance(read, NoNodeError) else read[0]
+        names = [name for name in map(decode, children) if name.startswith(prefix)]
+        views = await self._views(link, names)
+        wanted = [ticket for _, view in views for ticket in view.tickets]
+        known = {ticket.handle.path: ticket for ticket in await self.filled(link, tuple(wanted))}
+        return [
+            (
+                name,
+                view._replace(
+                    tickets=tuple([known[t.handle.path] for t in view.tickets if t.handle.path in known])
+                ),
+            )
+            for name, view in views
+        ]
+
+    async def _views(self, link: Session, names: list[str]) -> list[tuple[str, LockView]]:
+        nodes = [GetChildren2(self._paths.name(name), None) for name in names]
+        _, *below = await self._ask(link, [self.sync_request(), *nodes])
+        found: list[tuple[str, LockConfig | None]] = []
+        requests: list[Any] = []
+        for name, read in zip(names, below, strict=True):
+            config = None if isinstance(read, NoNodeError) else config_from_children(read[0])
+            found.append((name, config))
+            path = self._paths.name(name)
+            node = "lock" if config is None else kind_node(config.kind, config.declared)
+            requests += [
+                GetChildren2(f"{path}/{node}", None),
+                GetData(f"{path}/limit", None),
+                GetData(f"{path}/value", None),
+            ]
+        answers = await self._ask(link, requests)
+        views = []
+        for index, (name, config) in enumerate(found):
+            children, limit, value = answers[3 * index : 3 * index + 3]
+            views.append((name, await self._view(link, name, config, children, limit, value)))
+        return views
+
+    async def _view(
+        self, link: Session, name: str, config: LockConfig | None, children: Any, limit: Any, value: Any
+    ) -> LockView:
+        stored = await self._value(link, name, value)
+        if config is None or isinstance(children, NoNodeError):
+            return LockView(value=stored)
+        folder = self._paths.kind(name, config.kind, config.declared)
+        view = view_of(folder, config.kind, config.declared, [children, limit])
+        return view._replace(value=stored)
+
+    async def _value(self, link: Session, name: str, read: Any) -> StoredValue | None:
+        """One whose time is over is taken away by whoever sees it."""
+        if isinstance(read, NoNodeError):
+            return None
+        if not is_over(read):
+            return decode_value(read[0])
+        await self._sessions.send(link, [Delete(f"{self._paths.name(name)}/value", read[1].version)])
+        return None
+
+    async def filled(self, link: Session, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        """In full; those that are gone are left out."""
+        missing = [ticket for ticket in tickets if not ticket.token]
+        answers = await self._ask(link, [GetData(ticket.handle.path, None) for ticket in missing])
+        read = {ticket.nonce: answer for ticket, answer in zip(missing, answers, strict=True)}
+        known = [_filled(ticket, read.get(ticket.nonce)) for ticket in tickets]
+        return tuple([ticket for ticket in known if ticket is not None])
+
+    # --- being told
+
+    async def armed(self, link: Session, op: Arm, look: list[Any]) -> list[Any]:
+        """``look``: asked for in the same breath, so that the last answers tell how it stands then."""
+        if op.watched == EVERYTHING:
+            await self._watch_everything(link, op)
+            return []
+        watcher = self._sessions.watcher
+        requests: list[Any] = [GetData(ticket.handle.path, watcher) for ticket in op.tickets]
+        if op.watched.limit:
+            requests.append(Exists(f"{self._paths.name(op.name)}/limit", watcher))
+        self._sessions.notifications.arm(op.nonce, [request.path for request in requests])
+        return await self._ask(link, requests + look)
+
+    async def _watch_everything(self, link: Session, op: Arm) -> None:
+        """The name, what it is, its limit and its value."""
+        path = self._paths.name(op.name)
+        notifications, watcher = self._sessions.notifications, self._sessions.watcher
+        notifications.arm(op.nonce, [path])
+        while True:
+            (read,) = await self._sessions.send(link, [GetChildren2(path, watcher)])
+            if not isinstance(read, NoNodeError):
+                break
+            (there,) = await self._sessions.send(link, [Exists(path, watcher)])
+            if there is None:
+                return
+        beside: list[Any] = [Exists(f"{path}/{node}", watcher) for node in ("limit", "value")]
+        config = config_from_children(read[0])
+        if config is not None:
+            folder = f"{path}/{kind_node(config.kind, config.declared)}"
+            beside.append(GetChildren2(folder, watcher))
+        notifications.add(op.nonce, [request.path for request in beside])
+        await self._sessions.send(link, beside)
+
+
+def view_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> LockView:
+    """From the children of what the name is, and of a semaphore its limit. ``nonce``: of a mutex, tell no
+    more than matters to this attempt."""
+    (children, stat), *limit = read
+    standing = len(children)
+    if nonce and kind == "lock":
+        children = nearest_children(nonce, children)
+    tickets = tickets_from_children(folder, kind, children)
+    config = config_with_limit(kind, declared, stat, limit[0] if limit else None, tickets)
+    newest_token = token_at(stat.mzxid) if stat.version else 0
+    return LockView(config, tickets, newest_token=newest_token, unlisted_count=standing - len(children))
+
+
+def config_with_limit(
+    kind: str, declared: int, stat: Any, read: Any, tickets: Iterable[Ticket]
+) -> LockConfig:
+    """What a name is, with its limit if that was changed. Where the node of the kind was made anew, or the
+    numbers began again, nobody is left of those who were seated."""
+    if read is None or isinstance(read, NoNodeError):
+        return LockConfig(kind, declared, declared)
+    data, changed = read
+    config = decode_config(data)
+    admitted_through = config.admitted_through if changed.mzxid > stat.czxid else 0
+    if any(admitted_through - ticket.order > SEQUENCE_MODULUS // 2 for ticket in tickets):
+        admitted_through = 0
+    return LockConfig(kind, declared, config.limit, admitted_through)
+
+
+def is_over(read: Any) -> bool:
+    """Of a value that was read: it is to be forgotten."""
+    return decode_value(read[0]).forget_at_us <= wall_seconds() * 1_000_000
+
+
+def _filled(ticket: Ticket, read: Any) -> Ticket | None:
+    if ticket.token:
+        return ticket
+    if isinstance(read, NoNodeError):
+        return None
+    data, stat = read
+    return decode_ticket(
+        data, ticket.order, token_at(stat.czxid), ticket.handle._replace(version=stat.version)
+    )

@@ -1,0 +1,260 @@
+"""One session of ZooKeeper: what it is told, and what it tells. Knows nothing of locks.
+
+A session that is over stays over: for a new one there is a new link. While there is no connection nothing is
+sent, for kazoo would keep it and send it later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from kazoo.protocol.states import KazooState, KeeperState
+
+from ...core.effects import NotApplied
+from ...errors import EngineUnavailable
+from ...protocols.tickets.store import SessionEndedError
+from ...rules.record import Tombstone
+from ...runtime.clock import boottime
+from .config import Config
+from .connection import Client
+from .session_clock import SessionClock
+
+__all__ = ["Answer", "Batch", "Session", "SessionListener"]
+
+log = logging.getLogger("holdfast")
+
+
+LEFT_ALONE: Final = 1 / 2
+"""A client that holds something gives a sign of life after a third of its session at the latest."""
+
+
+class Answer:
+    """What became of one request. Filled in by kazoo."""
+
+    __slots__ = ("_batch", "error", "value")
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def set(self, value: Any = None) -> None:
+        self.value = value
+        self._batch.answered()
+
+    def set_exception(self, error: BaseException) -> None:
+        self.error = error
+        self._batch.answered()
+
+
+Notify = Callable[[list[Answer]], object]
+
+
+class Batch:
+    """Requests sent back to back. ``notify`` is called when all are answered, perhaps twice."""
+
+    __slots__ = ("_notify", "_times", "answers")
+
+    def __init__(self, count: int, notify: Notify) -> None:
+        self.answers = [Answer(self) for _ in range(count)]
+        self._notify = notify
+        self._times: list[None] = []
+
+    def answered(self) -> None:
+        self._times.append(None)  # one step, also for two threads at once
+        if len(self._times) >= len(self.answers):
+            self._notify(self.answers)
+
+
+class SessionListener(Protocol):
+    """Called in kazoo's thread; must not wait."""
+
+    def session_connected(self, link: Session) -> None: ...
+
+    def session_ended(self, link: Session) -> None: ...
+
+    def is_used(self, link: Session) -> bool:
+        """Something hangs on the session."""
+        ...
+
+
+class Session:
+    """One session, from its first connection to its end."""
+
+    def __init__(self, options: Config, seconds: float, patience: float, listener: SessionListener) -> None:
+        self.clock = SessionClock()
+        self.session_id = ""
+        """Its id, once there is one."""
+        self.generation = 0
+        self.registered = False
+        """Its node is there."""
+        self.notices: dict[str, Tombstone] = {}
+        """What others did to its tickets, by attempt, as far as it was read."""
+        self.dead = False
+        self._up = False
+        self._expired = False
+        """Its time was over without a connection. Should a server take it on again, it is too late."""
+        self._refused: EngineUnavailable | None = None
+        self._places = ", ".join(options.hosts)
+        self._failed: dict[str, str] = {}
+        """Why there is no connection, by server: kept until there is one."""
+        self._failures = 0
+        self._servers = len(options.hosts)
+        self._listener = listener
+        self._waiting: list[Callable[[], object]] = []
+        self._changing = threading.Lock()
+        self._client = Client(options, seconds, min(patience, max(seconds / 3, 0.5)), self)
+        self._client.add_listener(self._changed)
+
+    def __repr__(self) -> str:
+        return f"<Link session={self.session_id or None} up={self._up} dead={self.dead}>"
+
+    @property
+    def seconds(self) -> float:
+        """How long the session lasts, as the servers gave it."""
+        return self.clock.seconds
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    # --- what kazoo says, in its own thread
+
+    def session_established(self, session_id: int, seconds: float, sent: float) -> None:
+        name = f"{session_id & ((1 << 64) - 1):x}"
+        if self.session_id and name != self.session_id:
+            return  # kazoo began another session by itself: that is not this one
+        if self._expired or self.has_expired(sent):
+            # Whoever leaned on it has given up, and may have ceased to clean up. So it ends here, though the
+            # servers, which were away themselves perhaps, would go on with it.
+            self._expired = True
+            return
+        self.session_id = name
+        self.clock.connected(sent, seconds)
+
+    def connection_failed(self, order: str, why: str) -> None:
+        """After so many failures as there are servers, whoever waits is told: none can be had just now."""
+        self._failed[order] = why
+        self._failures += 1
+        if self._failures >= self._servers:
+            self._failures = 0
+            self._tell_waiting()
+
+    def is_ping_allowed(self) -> bool:
+        """While nothing hangs on the session it may as well live on. What does is kept by the client itself:
+        if that does nothing any more (its loop is blocked, its thread has died), kazoo shall not."""
+        left_alone = boottime() - self.clock.last > self.seconds * LEFT_ALONE
+        if left_alone and self._listener.is_used(self):
+            return False
+        self.clock.sent(boottime())
+        return True
+
+    def has_expired(self, now: float) -> bool:
+        return bool(self.session_id) and self.clock.age(now) > self.seconds
+
+    def _changed(self, state: Any) -> None:
+        if self.dead:
+            return
+        if state == KazooState.CONNECTED and self._comes_up():
+            self._tell_waiting()
+            self._listener.session_connected(self)
+        elif state == KazooState.SUSPENDED:
+            self._up = False
+            log.debug("holdfast: no connection to ZooKeeper")
+        else:
+            self._over()
+
+    def _comes_up(self) -> bool:
+        with self._changing:
+            self._up = not self._expired
+        if self._up:
+            self._failed.clear()
+            self._failures = 0
+        return self._up
+
+    def _over(self) -> None:
+        self._up, self.dead = False, True
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            self._refused = EngineUnavailable("ZooKeeper does not accept the user and the password")
+            self._refused.nothing_was_sent = True
+        self._tell_waiting()
+        self._listener.session_ended(self)
+
+    def _tell_waiting(self) -> None:
+        with self._changing:
+            waiting, self._waiting = self._waiting, []
+        for tell in waiting:
+            tell()
+
+    # --- what it is told
+
+    def notify_when_connected(self, tell: Callable[[], object]) -> None:
+        """Call when it is connected, or over; at once if it is."""
+        with self._changing:
+            if not self._up and not self.dead:
+                self._waiting.append(tell)
+                return
+        tell()
+
+    def check(self) -> None:
+        """Raise unless something can be sent."""
+        if self._refused is not None:
+            raise self._refused
+        if self.dead:
+            raise SessionEndedError
+        if not self._up:
+            why = "; ".join(f"{order}: {told}" for order, told in self._failed.copy().items())
+            raise NotApplied(
+                f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._places}'}"
+            )
+
+    def give_up_expired(self, now: float) -> bool:
+        """If its time is over and there is no connection: let it be over, also for a server that is taking it
+        on just now. What it carries need not be given back then, for it ends with it."""
+        if self._up:
+            return False
+        with self._changing:
+            if not self._up and self.has_expired(now):
+                self._expired = True
+            return self._expired
+
+    def send(self, requests: Sequence[Any], notify: Notify) -> None:
+        """Send them back to back, without waiting."""
+        self._client.submit(requests, Batch(len(requests), notify).answers)
+
+    def reconnect(self) -> None:
+        """It did not answer in time: the connection may be silently dead."""
+        self._client.sockets.shutdown_socket()
+
+    # --- its end
+
+    def end(self, told: Callable[[], object]) -> None:
+        """End the session, in a thread of its own, for that may take time. Tells when it is done."""
+        self.dead = True
+        self._tell_waiting()
+        self._end(told)
+
+    def abandon(self) -> None:
+        """End the connection and let the session live on for its time."""
+        self.dead = True
+        self._client.abandon()
+        self._end(lambda: None)
+
+    def _end(self, told: Callable[[], object]) -> None:
+        def work() -> None:
+            try:
+                self._client.end()
+            except Exception:
+                # What is left of it ends with the session.
+                log.debug("holdfast: a connection to ZooKeeper did not end well", exc_info=True)
+            finally:
+                told()
+
+        threading.Thread(target=work, name="holdfast-zookeeper-end", daemon=True).start()
+
+    def detach_after_fork(self) -> None:
+        """In the child of a fork: it is the parent's. Not a word to the server."""
+        self.dead = True
+        self._client.sockets.detach_after_fork()

@@ -1,0 +1,100 @@
+"""What one client knows of the tickets that it put, and of names that it left empty."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ...rules.tickets import LockView, Ticket
+from .session import Session
+
+__all__ = ["CachedTicket", "KindVersion", "TicketCache"]
+
+LEFT_KEPT: Final = 1000
+"""Of so many names it is remembered how they were left."""
+
+
+class KindVersion(NamedTuple):
+    """The node of what a name is, as it was seen: which one, and how often it was written to."""
+
+    made: int
+    version: int
+
+
+class CachedTicket:
+    """A ticket that we put, or may have put."""
+
+    __slots__ = ("alone", "folder", "link", "prefetched_view", "ticket")
+
+    def __init__(self, folder: str, link: Session, ticket: Ticket | None = None) -> None:
+        self.folder = folder
+        self.link = link
+        self.ticket = ticket
+        """None: whether it is there nobody knows."""
+        self.prefetched_view: LockView | None = None
+        """How it stood when it was armed: the answer to a look, as long as nothing came since."""
+        self.alone: KindVersion | None = None
+        """Nobody else was there when it was put."""
+
+
+class TicketCache:
+    """By attempt."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, CachedTicket] = {}
+        self._left: dict[str, KindVersion] = {}
+        """Names as we left them: empty."""
+        self._shared: set[str] = set()
+        """Names that others used since, when it was last seen: they will have done so again."""
+
+    def begin(self, nonce: str, folder: str, link: Session, ticket: Ticket | None = None) -> CachedTicket:
+        self._entries[nonce] = entry = CachedTicket(folder, link, ticket)
+        return entry
+
+    def get(self, nonce: str) -> CachedTicket | None:
+        return self._entries.get(nonce)
+
+    def of(self, link: Session) -> bool:
+        """Whether something hangs on this session."""
+        return any(entry.link is link for entry in list(self._entries.values()))
+
+    def forget(self, nonce: str) -> None:
+        self._entries.pop(nonce, None)
+
+    def forget_session(self, link: Session) -> None:
+        """The session is over."""
+        for nonce, entry in list(self._entries.items()):
+            if entry.link is link:
+                self._entries.pop(nonce, None)
+
+    def known(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        """Our own in full."""
+        return tuple([self._known(ticket) for ticket in tickets])
+
+    def _known(self, ticket: Ticket) -> Ticket:
+        entry = self._entries.get(ticket.nonce)
+        if entry is None or entry.ticket is None or entry.ticket.handle.path != ticket.handle.path:
+            return ticket
+        return entry.ticket._replace(order=ticket.order)
+
+    # --- names that were left empty
+
+    def leave(self, nonce: str) -> None:
+        """Our ticket is gone."""
+        entry = self._entries.pop(nonce, None)
+        if entry is not None and entry.alone is not None:
+            if len(self._left) >= LEFT_KEPT:
+                self._left.clear()
+                self._shared.clear()
+            self._left[entry.folder] = entry.alone
+
+    def empty_at(self, folder: str) -> KindVersion | None:
+        """When it was empty, if it is worth a guess that it still is. Asked once."""
+        return None if folder in self._shared else self._left.pop(folder, None)
+
+    def wrong_guess(self, folder: str) -> None:
+        self._shared.add(folder)
+
+    def seen(self, folder: str, seen: KindVersion) -> None:
+        """It was looked at."""
+        if self._left.pop(folder, None) == seen:
+            self._shared.discard(folder)
