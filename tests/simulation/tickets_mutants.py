@@ -13,7 +13,7 @@ from holdfast.protocols.client_state import LeaseState
 from holdfast.protocols.records import acquisition as records_acquisition
 from holdfast.protocols.tickets import acquisition
 from holdfast.protocols.tickets.client import LockAttempt, SessionState, TicketClient
-from holdfast.protocols.tickets.store import Remove, Removed
+from holdfast.protocols.tickets.store import Removed
 from holdfast.rules import tickets as rule
 from holdfast.rules.requests import Queued
 from holdfast.rules.tickets import LockConfig, LockView, Ticket, Watched
@@ -106,8 +106,10 @@ def late_arrival_accepted() -> Patch:
     """Nobody remembers that an attempt was withdrawn."""
     shipped = OrderedStore._remove
 
-    def remove(self: OrderedStore, op: Remove) -> Removed:
-        return shipped(self, op._replace(bury=None))
+    def remove(
+        self: OrderedStore, name: str, nonce: str, mode: str, order: int = 0, bury: str | None = None
+    ) -> Removed:
+        return shipped(self, name, nonce, mode, order)
 
     return mock.patch.object(OrderedStore, "_remove", remove)
 
@@ -133,10 +135,12 @@ def no_room_between_tokens() -> Patch:
 def keeps_its_permit_to_itself() -> Patch:
     """Who gets a permit after waiting does not tell the next one, which goes on waiting for it alone."""
 
-    async def told(attempt: LockAttempt, view: LockView, session: SessionState) -> bool:
+    async def notify_next(
+        client: TicketClient, attempt: LockAttempt, view: LockView, session: SessionState
+    ) -> bool:
         return True
 
-    return mock.patch.object(acquisition, "_told", told)
+    return mock.patch.object(acquisition, "_notify_next", notify_next)
 
 
 def any_session_will_do() -> Patch:

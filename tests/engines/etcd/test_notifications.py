@@ -13,8 +13,9 @@ from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.engines.etcd.codec import Handle
 from holdfast.engines.etcd.keys import Keys
 from holdfast.engines.etcd.notifications import CLIENT_EVENTS, WatchRegistry
+from holdfast.engines.etcd.rpc import WatchCall
 from holdfast.protocols.tickets.codec import encode_note
-from holdfast.protocols.tickets.store import EVERYTHING, Arm
+from holdfast.protocols.tickets.store import EVERYTHING
 from holdfast.rules.record import Tombstone
 from holdfast.rules.tickets import Ticket, Watched
 from support import wait_until
@@ -35,8 +36,8 @@ class Heard:
 
     def arm(self, nonce: str, *blockers: str, watched: Watched | None = None) -> list[wire.WatchRequest]:
         tickets = tuple(self.ticket(blocker) for blocker in blockers)
-        op = Arm(nonce, "x", watched or Watched(blockers), tickets)
-        return self.watches.arm(op, lambda: self.confirmed.append(nonce))
+        op = WatchCall(nonce, "x", watched or Watched(blockers), tickets)
+        return self.watches.add(op, lambda: self.confirmed.append(nonce))
 
     def ticket(self, nonce: str) -> Ticket:
         handle = Handle(self.key(nonce), 1, 1)

@@ -11,6 +11,7 @@ from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import EngineUnavailable
 from ...model import Guarantees
 from ...protocols.tickets import TicketClient
+from ...runtime.clock import boottime, wall_seconds
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
@@ -61,37 +62,37 @@ class EtcdEngine:
     session_bound = True
     guarantees = GUARANTEES
 
-    def __init__(self, url: URL, options: Config, namespace: str) -> None:
+    def __init__(self, url: URL, config: Config, namespace: str) -> None:
         self.url = str(url)
-        self._options = options
+        self._config = config
         self._namespace = namespace
-        check_apart(options.prefix.split("/"), namespace, PARTS)
-        self._scope = f"{options.prefix}/{quote(namespace, safe='')}"
+        check_apart(config.prefix.split("/"), namespace, PARTS)
+        self._scope = f"{config.prefix}/{quote(namespace, safe='')}"
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
         from .keys import Keys
         from .store import seconds_for
         from .threads import EtcdThreads
 
-        client = TicketClient(hooks.client, seconds_for)
-        keys = Keys(self._options.prefix, self._namespace)
-        return TicketsThreads(client, EtcdThreads(self._options, keys, hooks, client, self._scope))
+        client = TicketClient(context.client, seconds_for, boottime, wall_seconds)
+        keys = Keys(self._config.prefix, self._namespace)
+        return TicketsThreads(client, EtcdThreads(self._config, keys, context, client, self._scope))
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
         from .asyncio import EtcdAsyncio
         from .keys import Keys
         from .store import seconds_for
 
-        client = TicketClient(hooks.client, seconds_for)
-        keys = Keys(self._options.prefix, self._namespace)
-        return TicketsAsyncio(client, EtcdAsyncio(self._options, keys, hooks, client, self._scope))
+        client = TicketClient(context.client, seconds_for, boottime, wall_seconds)
+        keys = Keys(self._config.prefix, self._namespace)
+        return TicketsAsyncio(client, EtcdAsyncio(self._config, keys, context, client, self._scope))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""
         from .diagnosis import diagnose
 
-        return diagnose(self._options, io_timeout)
+        return diagnose(self._config, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> EtcdEngine:

@@ -1,4 +1,4 @@
-"""etcd for asyncio; a file apart, so that threads never import asyncio."""
+"""etcd for asyncio; a separate file, so that threads never import asyncio."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from ...core.effects import NotApplied, OutcomeUnknown
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from ...protocols.tickets import TicketClient
-from ...protocols.tickets.store import Arm, Retire, StoreOp
 from ...runtime import trampoline
 from ...runtime.concurrency_limit import ConcurrencyLimit
-from . import wire_pb2 as wire
 from .config import Config
-from .connection_asyncio import Subchannel, WatchStream
-from .errors import NEVER_SENT, AuthTokenError, server_message
+from .connection_asyncio import Subchannel
+from .errors import NEVER_SENT
 from .handshake import member_of
 from .keys import Keys
-from .notifications import WatchRegistry
+from .notifications import OpenWatchStream, Receive, Watcher
 from .routing import ClusterChannel
-from .rpc import RpcError, UnaryCall
+from .rpc import RpcError, UnaryCall, WatchCall
 from .session_events import SessionEvents
 from .store import EtcdStore
-from .threads import CLOSE_SECONDS, PAUSE_SECONDS
+from .threads import CLOSE_SECONDS
 
 __all__ = ["EtcdAsyncio"]
 
@@ -33,54 +31,53 @@ log = logging.getLogger("holdfast")
 
 
 class EtcdAsyncio:
-    """The store of one client in one loop."""
+    """The I/O of one client in one loop."""
 
     def __init__(
-        self, options: Config, keys: Keys, hooks: AdapterContext, client: TicketClient, scope: str
+        self, config: Config, keys: Keys, context: AdapterContext, client: TicketClient, scope: str
     ) -> None:
-        self._options = options
-        self._hooks = hooks
+        self._config = config
+        self._io_timeout = context.io_timeout
         self._scope = scope
-        self._channel = ClusterChannel(options, hooks.io_timeout, self._connect)
-        self._store = EtcdStore(keys, hooks.client, self._channel)
-        self._session_events = SessionEvents(client, self._store, hooks)
-        self._watcher = Watcher(self, keys, hooks, self._channel, self._session_events)
+        self._channel = ClusterChannel(config, context.io_timeout, self._connect)
         self._channel.on_switch = self._on_switch
-        self._turns = ConcurrencyLimit()
-        self._ending: set[asyncio.Task[None]] = set()
-        """Connections that have yet to be closed."""
+        self.store = EtcdStore(keys, context.client, self._channel)
+        self._events = SessionEvents(client, self.store, context)
+        self._watcher = Watcher(keys, context, self._channel, self._events)
+        self._task: asyncio.Task[None] | None = None
+        """Runs the watcher."""
+        self._stopped = asyncio.Event()
+        self._limit = ConcurrencyLimit()
+        self._closing: set[asyncio.Task[None]] = set()
+        """Connections that are being closed."""
         self._closed = False
 
     @property
     def source(self) -> str:
-        """By the cluster's own number: revisions of another one do not compare."""
+        """By the cluster's own id: revisions of different clusters do not compare."""
         return f"etcd/{self._channel.cluster}/{self._scope}"
 
     def _connect(self, endpoint: str) -> Subchannel:
-        return Subchannel(member_of(endpoint, self._options))
+        return Subchannel(member_of(endpoint, self._config))
 
     def _on_switch(self) -> None:
-        """Watch over the new connection; and close old ones, on which nothing can be under way any more."""
+        """Watch over the new connection; close the old ones that can carry no call any more."""
         self._watcher.interrupt()
-        for old in self._channel.take_retired(2 * self._hooks.io_timeout):
-            ending = asyncio.ensure_future(old.close())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+        for old in self._channel.take_retired(2 * self._io_timeout):
+            closing = asyncio.ensure_future(old.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
-    async def perform(self, op: StoreOp) -> Any:
-        if isinstance(op, Arm):
-            return await self._watcher.arm(op)
-        return await self.run(self._store.script(op))
+    # --- performing what the store and the watcher await
 
-    async def run(self, script: Any) -> Any:
-        """A script of the store: what it awaits is sent."""
-        return await trampoline.run_in_loop(script, self._send)
+    async def perform(self, op: Any) -> Any:
+        return await (self._send(op) if op.__class__ is UnaryCall else self._perform_watch(op))
 
     async def _send(self, op: UnaryCall) -> Any:
-        """A cancellation ends the waiting, not the call: what has been sent has been sent."""
-        async with self._turns.permit(op.urgent):
+        """A cancellation ends the wait, not the call: what has been sent has been sent."""
+        async with self._limit.permit(op.urgent):
             if self._channel.is_retired(op.connection) and not self._closed:
-                raise RpcError(NEVER_SENT, "it was given up meanwhile")  # while we waited for our turn
+                raise RpcError(NEVER_SENT, "the connection was given up meanwhile")  # while this call queued
             return await self._call(op)
 
     @staticmethod
@@ -90,145 +87,65 @@ class EtcdAsyncio:
             return await connection.call(method, requests[0], timeout, metadata, urgent)
         return await connection.keep_alive(requests, timeout, metadata)
 
-    async def listen(self) -> None:
-        self._watcher.listen()
+    async def _perform_watch(self, op: Any) -> Any:
+        if op.__class__ is Receive:
+            return await op.stream.receive()
+        if op.__class__ is WatchCall:
+            return await self._watch(op)
+        if op.__class__ is OpenWatchStream:
+            return await op.connection.watch(op.timeout, op.metadata)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(op.seconds):
+                await self._stopped.wait()
+        return self._stopped.is_set()
 
-    def disarm(self, nonce: str) -> None:
-        self._watcher.disarm(nonce)
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = self._session_events.closed = True
-        self._channel.timeout = min(self._channel.timeout, CLOSE_SECONDS)
-        await self._watcher.close()
-        leases = tuple(self._store.leases)
-        if leases:
-            try:
-                await self.run(self._store.script(Retire(leases)))
-            except (NotApplied, OutcomeUnknown, EngineUnavailable) as trouble:
-                log.debug("holdfast: the sessions of a client were left to expire: %s", trouble)
-        connections = self._channel.close()
-        await asyncio.gather(*self._ending, *(connection.close() for connection in connections))
-
-    def forked(self) -> None:
-        """The parent's connections are not ours: let go of them without a word."""
-        self._closed = True
-        for connection in self._channel.forked():
-            connection.forget()
-
-
-class Watcher:
-    """The stream of watches of one client, and the task that reads it."""
-
-    def __init__(
-        self,
-        store: EtcdAsyncio,
-        keys: Keys,
-        hooks: AdapterContext,
-        channel: ClusterChannel,
-        session_events: SessionEvents,
-    ) -> None:
-        self._store = store
-        self._hooks = hooks
-        self._channel = channel
-        self._session_events = session_events
-        self._registry = WatchRegistry(
-            keys, hooks.client, hooks.post, session_events.ended, session_events.session_over
-        )
-        self._task: asyncio.Task[None] | None = None
-        self._stream: WatchStream | None = None
-        self._followed: Any = None
-        """The connection that the stream uses."""
-        self._closed = asyncio.Event()
-        self._failures = 0
-
-    async def arm(self, op: Arm) -> None:
-        self.listen()
+    async def _watch(self, op: WatchCall) -> None:
+        await self.listen()
         confirmed = asyncio.Event()
-        self._send(self._registry.arm(op, confirmed.set))
+        self._watcher.add(op, confirmed.set)
         try:
             async with asyncio.timeout(self._channel.timeout):
                 await confirmed.wait()
         except TimeoutError:
-            if self._registry.refusal:
-                told = server_message(self._registry.refusal)
-                raise EngineUnavailable(f"etcd does not let us watch: {told}") from None
-            self._channel.mark_unhealthy(self._followed)
-            raise NotApplied("etcd did not confirm in time that it watches") from None
+            raise self._watcher.not_confirmed() from None
+
+    # --- the watcher's task
+
+    async def listen(self) -> None:
+        if self._task is None and not self._stopped.is_set():
+            serving = trampoline.run_in_loop(self._watcher.serve(), self.perform)
+            self._task = asyncio.get_running_loop().create_task(serving, name="holdfast-etcd-watch")
 
     def disarm(self, nonce: str) -> None:
-        self._send(self._registry.disarm(nonce))
+        self._watcher.disarm(nonce)
 
-    def _send(self, requests: list[wire.WatchRequest]) -> None:
-        """Without a stream nothing is lost: the next one begins with all that is wanted."""
-        if self._stream is not None:
-            self._stream.send(requests)
-
-    def listen(self) -> None:
-        if self._task is None and not self._closed.is_set():
-            self._registry.watch_client(self._session_events.watched)
-            self._task = asyncio.get_running_loop().create_task(self._serve(), name="holdfast-etcd-watch")
-
-    async def _serve(self) -> None:
-        while not await self._pause(PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS) - 1)]):
-            self._failures += 1
-            try:
-                await self._follow()
-            except (NotApplied, OutcomeUnknown, EngineUnavailable, AuthTokenError) as trouble:
-                log.debug("holdfast: the watch of etcd ended: %s", trouble)
-            except Exception:
-                log.exception("holdfast: the watch of etcd ended; who waits looks by itself from now on")
-                raise
-
-    async def _pause(self, seconds: float) -> bool:
-        """Whether it was the last one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closed.wait()
-        return self._closed.is_set()
-
-    async def _follow(self) -> None:
-        """One stream, from its beginning to its end."""
-        await self._store.run(self._channel.ready())
-        connection = self._channel.connection()
-        metadata = (*self._channel.metadata(), ("hasleader", "true"))
-        if self._closed.is_set():
-            return
-        try:
-            stream = await connection.watch(self._channel.timeout, metadata)
-        except RpcError as error:
-            raise self._channel.failure(connection, error) from None
-        self._stream, self._followed = stream, connection
-        try:
-            if self._closed.is_set() or self._channel.is_retired(connection):
-                stream.cancel()
-            stream.send(self._registry.restart())
-            while True:
-                for response in await stream.receive():
-                    self._failures = 0
-                    stream.send(self._registry.handle_response(response))
-                    if self._registry.refusal and self._channel.token_refused(self._registry.refusal):
-                        self._registry.refusal = ""
-                        return
-                if self._session_events.unread:
-                    await self._store.run(self._session_events.read())
-        except RpcError as error:
-            if not self._closed.is_set():
-                raise self._channel.failure(connection, error) from None
-        finally:
-            self._stream = None
-            stream.cancel()
-
-    def interrupt(self) -> None:
-        """Another connection is used from now on: watch there."""
-        if self._stream is not None:
-            self._stream.cancel()
+    # --- the end
 
     async def close(self) -> None:
-        self._closed.set()
+        if self._closed:
+            return
+        self._closed = self._events.closed = True
+        self._channel.timeout = min(self._channel.timeout, CLOSE_SECONDS)
+        await self._end_watcher()
+        sessions = tuple(self.store.leases)
+        if sessions:
+            try:
+                await trampoline.run_in_loop(self.store.revoke(sessions), self.perform)
+            except (NotApplied, OutcomeUnknown, EngineUnavailable) as error:
+                log.debug("holdfast: the sessions of a client were left to expire: %s", error)
+        connections = self._channel.close()
+        await asyncio.gather(*self._closing, *(connection.close() for connection in connections))
+
+    async def _end_watcher(self) -> None:
+        self._stopped.set()
+        self._watcher.close()
         if self._task is not None:
-            self.interrupt()
             await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def forked(self) -> None:
+        """The connections belong to the parent process: detach from them without sending anything."""
+        self._closed = True
+        for connection in self._channel.forked():
+            connection.forget()

@@ -408,3 +408,5 @@ class WatchStream:
 
     def cancel(self) -> None:
         self._line.cancel(self._call)
+
+    close = cancel

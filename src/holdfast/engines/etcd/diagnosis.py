@@ -21,13 +21,13 @@ FIRST_STEADY: Final = {(3, 4): 28, (3, 5): 10}
 """Since these patches a leader that was stopped and goes on does not end living sessions."""
 
 
-def diagnose(options: Config, io_timeout: float) -> list[Finding]:
+def diagnose(config: Config, io_timeout: float) -> list[Finding]:
     findings: list[Finding] = []
     failures: list[str] = []
     asked: Member | None = None
-    for endpoint in options.endpoints:
-        member = Member(options, endpoint, io_timeout)
-        label = f" {endpoint}" if len(options.endpoints) > 1 else ""
+    for endpoint in config.endpoints:
+        member = Member(config, endpoint, io_timeout)
+        label = f" {endpoint}" if len(config.endpoints) > 1 else ""
         try:
             findings += member.findings(label)
             asked = asked or member
@@ -42,12 +42,12 @@ def diagnose(options: Config, io_timeout: float) -> list[Finding]:
 class Member:
     """One member, asked over HTTP."""
 
-    def __init__(self, options: Config, endpoint: str, io_timeout: float) -> None:
-        self._options = options
+    def __init__(self, config: Config, endpoint: str, io_timeout: float) -> None:
+        self._config = config
         host, _, port = endpoint.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self._seconds = io_timeout
-        self._context = options.tls_context()
+        self._context = config.tls_context()
         if self._context is not None:
             self._context.set_alpn_protocols(["http/1.1"])
         self._token = ""
@@ -126,9 +126,9 @@ class Member:
         return found
 
     def _rights(self) -> Finding:
-        user = self._options.user
+        user = self._config.user
         if user is not None:
-            body = {"name": user, "password": self._options.password}
+            body = {"name": user, "password": self._config.password}
             status, told, _ = self._ask("POST", "/v3/auth/authenticate", body)
             if status == 404:
                 return unknown("rights", "not told: the gateway is off (--enable-grpc-gateway)")
@@ -143,7 +143,7 @@ class Member:
         if "user name is empty" in str(told):
             return fail("rights", "the cluster asks for a user: write etcd://user:password@host")
         if "permission denied" in str(told):
-            prefix = self._options.prefix
+            prefix = self._config.prefix
             return fail(
                 "rights", f"missing: etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/"
             )
@@ -151,13 +151,13 @@ class Member:
             return unknown("rights", "not told: the gateway is off (--enable-grpc-gateway)")
         if user == "root":
             return warn("rights", "all, as root: make a user with rights on the prefix alone")
-        if user is not None or self._options.cert is not None:
+        if user is not None or self._config.cert is not None:
             return ok("rights", f"{user or 'who has this certificate'} may read and write the prefix")
         return warn("rights", "authentication is off: whoever reaches the port may do anything")
 
     def _write_that_is_not_made(self) -> dict[str, Any]:
         """Rights are looked at before conditions, and this one never holds: no version is negative."""
-        key = base64.b64encode(f"{self._options.prefix}/doctor".encode()).decode()
+        key = base64.b64encode(f"{self._config.prefix}/doctor".encode()).decode()
         return {
             "compare": [{"key": key, "target": "VERSION", "result": "EQUAL", "version": "-1"}],
             "success": [{"requestPut": {"key": key, "value": ""}}],

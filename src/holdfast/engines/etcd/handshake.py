@@ -27,9 +27,9 @@ class Member(NamedTuple):
         return "http" if self.tls_context is None else "https"
 
 
-def member_of(endpoint: str, options: Config) -> Member:
+def member_of(endpoint: str, config: Config) -> Member:
     host, _, port = endpoint.rpartition(":")
-    return Member(endpoint, host.strip("[]"), int(port), options.tls_context())
+    return Member(endpoint, host.strip("[]"), int(port), config.tls_context())
 
 
 def not_connected(member: Member, error: Exception) -> RpcError:

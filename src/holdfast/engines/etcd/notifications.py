@@ -1,22 +1,36 @@
-"""What is watched, over one stream: which watcher belongs to whom, and what its events mean. No I/O here.
+"""What is watched, over one stream: which watcher belongs to which attempt, and what its events mean.
 
-A watcher begins at the present and is confirmed by the server; only then whoever asked for it looks again.
-Watchers that begin at an earlier revision would be served with a delay. When the stream ends or a watcher is
-cancelled (compaction), it is made again, confirmed, and then its owner is woken once, to look again.
+A watcher starts at the current revision and is confirmed by the server; only then the attempt reads the
+name again. (etcd serves watchers that start at an earlier revision with a delay.) When the stream ends or a
+watcher is cancelled by a compaction, the watcher is created again and confirmed; then its owner is woken
+once, to read again.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, NamedTuple
 
-from ...protocols.tickets.store import EVERYTHING, Arm
+from ...core.effects import NotApplied, OutcomeUnknown
+from ...engine_api import AdapterContext
+from ...errors import EngineUnavailable
+from ...protocols.tickets.store import EVERYTHING
 from . import wire_pb2 as wire
 from .codec import client_key_subject, is_eviction_note
+from .errors import AuthTokenError, server_message
 from .keys import LIMIT, TICKETS, Keys, end_of
+from .routing import ClusterChannel
+from .rpc import Metadata, RpcError, WatchCall
+from .session_events import SessionEvents
 
-__all__ = ["CLIENT_EVENTS", "Registration", "WatchRegistry"]
+__all__ = ["CLIENT_EVENTS", "OpenWatchStream", "Receive", "Registration", "WatchRegistry", "Watcher"]
+
+log = logging.getLogger("holdfast")
+
+RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Before the next stream is opened, by the number of failures in a row."""
 
 CLIENT_EVENTS: Final = ""
 """In place of a nonce: what concerns the client as a whole."""
@@ -84,14 +98,14 @@ class WatchRegistry:
 
     # --- who wants what
 
-    def arm(self, op: Arm, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
+    def add(self, op: WatchCall, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
         return self._add(Registration(op.nonce, *self._ranges(op)), confirmed)
 
     def watch_client(self, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
         start = self._keys.client(self._client)
         return self._add(Registration(CLIENT_EVENTS, (Range(start, end_of(start)),), None), confirmed)
 
-    def _ranges(self, op: Arm) -> tuple[tuple[Range, ...], frozenset[bytes] | None]:
+    def _ranges(self, op: WatchCall) -> tuple[tuple[Range, ...], frozenset[bytes] | None]:
         folder = self._keys.folder(op.name)
         if op.watched == EVERYTHING:
             return (Range(folder, end_of(folder)),), None
@@ -188,3 +202,134 @@ class WatchRegistry:
                 self._session_over(which)
             elif isinstance(which, str) and event.type == wire.Event.PUT and is_eviction_note(event.kv.value):
                 self._ended(which)
+
+
+# --- the watcher: what it awaits
+
+
+class OpenWatchStream(NamedTuple):
+    """Open a stream of watch requests and responses on this connection. Raises RpcError."""
+
+    connection: Any
+    timeout: float
+    metadata: Metadata
+
+    def __await__(self) -> Generator[OpenWatchStream, Any, Any]:
+        return (yield self)
+
+
+class Receive(NamedTuple):
+    """Wait for the next responses of the stream. Raises RpcError."""
+
+    stream: Any
+
+    def __await__(self) -> Generator[Receive, list[wire.WatchResponse], list[wire.WatchResponse]]:
+        return (yield self)
+
+
+class Pause(NamedTuple):
+    """Wait this many seconds, or until the client is closed. Returns whether it is."""
+
+    seconds: float
+
+    def __await__(self) -> Generator[Pause, bool, bool]:
+        return (yield self)
+
+
+class Watcher:
+    """The watch stream of one client. ``serve`` runs in a thread or in a task; everything else never waits
+    and may be called from any thread (in asyncio: from the loop)."""
+
+    def __init__(
+        self, keys: Keys, context: AdapterContext, channel: ClusterChannel, events: SessionEvents
+    ) -> None:
+        self._channel = channel
+        self._events = events
+        self._registry = WatchRegistry(keys, context.client, context.post, events.ended, events.session_over)
+        self._stream: Any = None
+        self._connection: Any = None
+        """The connection that the stream uses."""
+        self._is_closed = False
+        self._failures = 0
+
+    def add(self, op: WatchCall, confirmed: Callable[[], None]) -> None:
+        self._send(self._registry.add(op, confirmed))
+
+    def not_confirmed(self) -> Exception:
+        """The server did not confirm a watch in time."""
+        if self._registry.refusal:
+            return EngineUnavailable(f"etcd refuses to watch: {server_message(self._registry.refusal)}")
+        self._channel.mark_unhealthy(self._connection)
+        return NotApplied("etcd did not confirm a watch in time")
+
+    def disarm(self, nonce: str) -> None:
+        self._send(self._registry.disarm(nonce))
+
+    def _send(self, requests: list[wire.WatchRequest]) -> None:
+        """Without a stream nothing is lost: the next stream begins with everything that is wanted."""
+        stream = self._stream
+        if stream is not None:
+            stream.send(requests)
+
+    def interrupt(self) -> None:
+        """The client uses another connection from now on: watch there."""
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.interrupt()
+
+    async def serve(self) -> None:
+        """One stream after another, until the client is closed."""
+        self._registry.watch_client(self._events.watched)
+        last = len(RETRY_DELAYS_SECONDS) - 1
+        try:
+            while not await Pause(RETRY_DELAYS_SECONDS[min(self._failures, last)]):
+                self._failures += 1
+                try:
+                    await self._follow()
+                except (NotApplied, OutcomeUnknown, EngineUnavailable, AuthTokenError) as error:
+                    log.debug("holdfast: the watch stream of etcd ended: %s", error)
+        except Exception:
+            log.exception("holdfast: the watch stream of etcd ended; from now on each waiter polls")
+            raise
+
+    async def _follow(self) -> None:
+        """One stream, from its beginning to its end."""
+        channel = self._channel
+        await channel.ready()
+        connection = channel.connection()
+        if self._is_closed:
+            return
+        metadata = (*channel.metadata(), ("hasleader", "true"))
+        try:
+            stream = await OpenWatchStream(connection, channel.timeout, metadata)
+        except RpcError as error:
+            raise channel.failure(connection, error) from None
+        self._stream, self._connection = stream, connection
+        try:
+            if self._is_closed or channel.is_retired(connection):
+                stream.cancel()
+            await self._read(stream)
+        except RpcError as error:
+            if not self._is_closed:
+                raise channel.failure(connection, error) from None
+        finally:
+            self._stream = None
+            stream.close()
+
+    async def _read(self, stream: Any) -> None:
+        """Returns when the server has refused the token: the next stream has a new one."""
+        registry = self._registry
+        stream.send(registry.restart())
+        while True:
+            for response in await Receive(stream):
+                self._failures = 0
+                stream.send(registry.handle_response(response))
+                if registry.refusal and self._channel.token_refused(registry.refusal):
+                    registry.refusal = ""
+                    return
+            if self._events.unread:
+                await self._events.read()

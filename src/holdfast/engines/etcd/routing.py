@@ -23,9 +23,9 @@ __all__ = ["ClusterChannel"]
 class ClusterChannel:
     """The members of a cluster, the one that is talked to, and our credentials there."""
 
-    def __init__(self, options: Config, io_timeout: float, connect: Callable[[str], Any]) -> None:
-        self._options = options
-        self.timeout = io_timeout / min(len(options.endpoints), 3)
+    def __init__(self, config: Config, io_timeout: float, connect: Callable[[str], Any]) -> None:
+        self._config = config
+        self.timeout = io_timeout / min(len(config.endpoints), 3)
         """Of one call: if there are other members, one that does not answer must leave time for them."""
         self._connect = connect
         self._turn = 0
@@ -61,7 +61,7 @@ class ClusterChannel:
     async def ready(self) -> None:
         """Before a stream is opened, which cannot ask for a token by itself."""
         connection = self.connection()
-        if self._options.user is not None and self._token is None:
+        if self._config.user is not None and self._token is None:
             await self._authenticate(connection)
 
     async def _send(self, method: str, requests: tuple[Any, ...], timeout: float, urgent: bool) -> Any:
@@ -69,7 +69,7 @@ class ClusterChannel:
         if connection is None:
             connection = self.connection()
         token = self._token
-        if token is None and self._options.user is not None:
+        if token is None and self._config.user is not None:
             await self._authenticate(connection)
             token = self._token
         try:
@@ -79,7 +79,7 @@ class ClusterChannel:
             failure = self.failure(connection, error)
             if not isinstance(failure, AuthTokenError):
                 raise failure from None
-        if self._options.user is None:
+        if self._config.user is None:
             raise EngineUnavailable(
                 "etcd asks who we are: write the user and the password into the URL, etcd://user:password@host"
             )
@@ -91,7 +91,7 @@ class ClusterChannel:
 
     async def _authenticate(self, connection: Any) -> None:
         self._token = None
-        request = wire.AuthenticateRequest(name=self._options.user, password=self._options.password)
+        request = wire.AuthenticateRequest(name=self._config.user, password=self._config.password)
         try:
             answer = await UnaryCall(connection, "Authenticate", (request,), self.timeout, ())
         except RpcError as error:
@@ -103,7 +103,7 @@ class ClusterChannel:
 
     def token_refused(self, reason: str) -> bool:
         """Whether a watch was refused because of the token; then it is fetched anew for the next stream."""
-        if not isinstance(classify_error("UNKNOWN", reason), AuthTokenError) or self._options.user is None:
+        if not isinstance(classify_error("UNKNOWN", reason), AuthTokenError) or self._config.user is None:
             return False
         self._token = None
         return True
@@ -122,18 +122,18 @@ class ClusterChannel:
             if self._connection is None:
                 if self._closed:
                     raise EngineUnavailable(self._closed)
-                endpoints = self._options.endpoints
+                endpoints = self._config.endpoints
                 self._connection = self._connect(endpoints[self._turn % len(endpoints)])
             return self._connection
 
     def failure(self, connection: Any, error: RpcError) -> Exception:
         """What a failed call means; after some, the next member is tried."""
-        failure = classify_error(error.code, error.details, self._options.prefix)
+        failure = classify_error(error.code, error.details, self._config.prefix)
         if error.code == ALL_BUSY:
             return failure
         if error.code == UNUSABLE:
             self.mark_unhealthy(connection)
-            return NotApplied(str(failure)) if len(self._options.endpoints) > 1 else _unsent(failure)
+            return NotApplied(str(failure)) if len(self._config.endpoints) > 1 else _unsent(failure)
         if isinstance(failure, NotApplied | OutcomeUnknown):
             self.mark_unhealthy(connection)
         elif isinstance(failure, AuthTokenError):

@@ -7,10 +7,20 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from ...rules.tickets import Ticket, Watched
 from . import wire_pb2 as wire
 from .errors import UNREADABLE
 
-__all__ = ["KEEP_ALIVE", "METHODS", "WATCH", "Method", "RpcError", "UnaryCall", "decode_response"]
+__all__ = [
+    "KEEP_ALIVE",
+    "METHODS",
+    "WATCH",
+    "Method",
+    "RpcError",
+    "UnaryCall",
+    "WatchCall",
+    "decode_response",
+]
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -84,4 +94,16 @@ class UnaryCall(NamedTuple):
     """A sign of life depends on it."""
 
     def __await__(self) -> Generator[UnaryCall, Any, Any]:
+        return (yield self)
+
+
+class WatchCall(NamedTuple):
+    """Watch for this nonce over the client's watch stream, as ``TicketStore.watch`` describes."""
+
+    nonce: str
+    name: str
+    watched: Watched
+    tickets: tuple[Ticket, ...] = ()
+
+    def __await__(self) -> Generator[WatchCall, None, None]:
         return (yield self)

@@ -12,12 +12,12 @@ __all__ = ["SessionEvents"]
 class SessionEvents:
     """Passes on what is heard: to the desk, then to those who wait and to the keeper."""
 
-    __slots__ = ("_client", "_hooks", "_store", "closed", "unread")
+    __slots__ = ("_client", "_context", "_store", "closed", "unread")
 
-    def __init__(self, client: TicketClient, store: EtcdStore, hooks: AdapterContext) -> None:
+    def __init__(self, client: TicketClient, store: EtcdStore, context: AdapterContext) -> None:
         self._client = client
         self._store = store
-        self._hooks = hooks
+        self._context = context
         self.unread = False
         """It was just put under watch, perhaps again: what came before must be looked for."""
         self.closed = False
@@ -28,12 +28,12 @@ class SessionEvents:
 
     def ended(self, nonce: str) -> None:
         self._client.suspect(nonce)
-        self._hooks.post(nonce)
+        self._context.post(nonce)
 
     def session_over(self, lease: int) -> None:
         if not self.closed:
             for nonce in self._client.over(lease):
-                self._hooks.post(nonce)
+                self._context.post(nonce)
 
     async def read(self) -> None:
         """What came while nobody watched."""

@@ -1,11 +1,11 @@
-"""The operations of the tickets family as calls of etcd. No I/O here: a transport performs what is sent."""
+"""The ticket store on etcd. No I/O here: its coroutines await ``UnaryCall`` and ``WatchCall``, which
+``threads`` and ``asyncio`` perform."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from ...core.effects import NotApplied, OutcomeUnknown
@@ -16,29 +16,9 @@ from ...protocols.tickets.codec import (
     encode_ticket,
     encode_value,
 )
-from ...protocols.tickets.store import (
-    Enter,
-    Evict,
-    Exchange,
-    Fill,
-    Keep,
-    Kept,
-    Lend,
-    Look,
-    Names,
-    Open,
-    Opened,
-    ReadNote,
-    Remove,
-    Removed,
-    Retire,
-    SessionEndedError,
-    SetLimit,
-    SetValue,
-    Take,
-)
-from ...rules.record import RETENTION_SECONDS, Tombstone
-from ...rules.tickets import LockConfig, LockView, Ticket, find, token_at
+from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, SessionEndedError
+from ...rules.record import RETENTION_SECONDS, StoredValue, Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
 from .codec import Handle, client_key_subject, counted_view_of, is_eviction_note, kind_bytes, kvs_of, view_of
@@ -46,6 +26,7 @@ from .errors import CompactedError, LeaseExistsError, LeaseNotFoundError
 from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
 from .retention import Retention, lease_id
 from .routing import ClusterChannel
+from .rpc import WatchCall
 from .txn import (
     absent,
     created_at,
@@ -74,9 +55,7 @@ TEMPLATES_KEPT: Final = 500
 LEADER_CHANGES: Final = 3
 """So often a sign of life is given anew when the leader changed meanwhile."""
 
-PATIENCE_SECONDS_MIN: Final = 0.5
-
-Work = Coroutine[Any, Any, Any]
+KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 
 def seconds_for(ttl: float) -> float:
@@ -85,7 +64,7 @@ def seconds_for(ttl: float) -> float:
 
 
 class EtcdStore:
-    """What one client asks of etcd. Each operation is a script."""
+    """One client's ``TicketStore``."""
 
     def __init__(self, keys: Keys, client: str, channel: ClusterChannel) -> None:
         self.keys = keys
@@ -98,36 +77,16 @@ class EtcdStore:
         self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
         """The client's own sessions, and how long each lasts."""
-        self._scripts: dict[type, Callable[[Any], Work]] = {
-            Open: self._open,
-            Keep: self._keep,
-            Retire: self._retire,
-            Enter: self._enter,
-            Look: self._look,
-            Fill: self._fill,
-            Remove: self._remove,
-            Evict: self._evict,
-            ReadNote: self._read_note,
-            Exchange: self._exchange,
-            Lend: self._lend,
-            Take: self._take,
-            SetValue: self._set_value,
-            SetLimit: self._set_limit,
-            Names: self._names,
-        }
-
-    def script(self, op: Any) -> Work:
-        return self._scripts[op.__class__](op)
 
     # --- sessions -------------------------------------------------------------------------------
 
-    async def _open(self, op: Open) -> Opened:
+    async def open_session(self, seconds: float, generation: int) -> OpenedSession:
         """The id is computed, so that the same session is found again whatever became of the first reply."""
-        lease = lease_id(self.client, op.seconds, op.generation)
-        self.leases[lease] = seconds = op.seconds
+        lease = lease_id(self.client, seconds, generation)
+        self.leases[lease] = seconds
         fresh = True
         try:
-            granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(op.seconds), ID=lease))
+            granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds), ID=lease))
             self.leases[lease] = seconds = float(granted.TTL)
         except LeaseExistsError:
             fresh = False
@@ -135,54 +94,57 @@ class EtcdStore:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
         except LeaseNotFoundError:
             raise NotApplied("the session ended as soon as it had begun") from None
-        return Opened(lease, seconds, fresh)
+        return OpenedSession(lease, seconds, fresh)
 
-    async def _keep(self, op: Keep) -> Kept:
+    async def keep_alive(
+        self, sessions: tuple[int, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
+    ) -> KeptAlive:
         """A sign of life counts if the leader that heard it was still the leader afterwards: one that was
         stopped and goes on later still answers for a moment, and the new one knows nothing of it. So read
         something after it, by agreement of the majority, and compare the terms."""
         for _ in range(LEADER_CHANGES):
-            heard = await self._channel.keep_alive(op.sessions, self._patience(op))
-            read = await self._call("Txn", self._look_at(op), urgent=True)
+            heard = await self._channel.keep_alive(sessions, self._keep_alive_timeout(sessions))
+            read = await self._call("Txn", self._read_txn(sessions, tickets), urgent=True)
             terms = {response.header.raft_term for response in heard if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
-                return self._kept(op, heard, read)
+                return _kept_alive(sessions, tickets, heard, read)
         raise OutcomeUnknown("etcd changes its leader again and again")
 
-    def _patience(self, op: Keep) -> float:
+    def _keep_alive_timeout(self, sessions: tuple[int, ...]) -> float:
         """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
         longest = self._channel.timeout
-        shortest = min([self.leases.get(lease, longest) for lease in op.sessions])
-        return min(longest, max(shortest / 4, PATIENCE_SECONDS_MIN))
+        shortest = min([self.leases.get(lease, longest) for lease in sessions])
+        return min(longest, max(shortest / 4, KEEP_ALIVE_TIMEOUT_SECONDS_MIN))
 
-    def _look_at(self, op: Keep) -> wire.TxnRequest:
-        if not op.tickets:
-            return txn([], [get(self.keys.session(self.client, op.sessions[0]), keys_only=True)], [])
-        return txn([], [get(ticket.handle.key, keys_only=True) for _, ticket in op.tickets], [])
+    def _read_txn(
+        self, sessions: tuple[int, ...], tickets: tuple[tuple[str, Ticket], ...]
+    ) -> wire.TxnRequest:
+        if not tickets:
+            return txn([], [get(self.keys.session(self.client, sessions[0]), keys_only=True)], [])
+        return txn([], [get(ticket.handle.key, keys_only=True) for _, ticket in tickets], [])
 
-    @staticmethod
-    def _kept(op: Keep, heard: list[wire.LeaseKeepAliveResponse], read: wire.TxnResponse) -> Kept:
-        lives = {response.ID: response.TTL > 0 for response in heard}
-        there = []
-        for (_, ticket), response in zip(op.tickets, read.responses, strict=False):
-            kvs = response.response_range.kvs
-            there.append(bool(kvs) and kvs[0].create_revision == ticket.handle.created)
-        return Kept(tuple([lives.get(lease, False) for lease in op.sessions]), tuple(there))
-
-    async def _retire(self, op: Retire) -> None:
-        for lease in op.sessions:
+    async def revoke(self, sessions: tuple[int, ...]) -> None:
+        for lease in sessions:
             with contextlib.suppress(LeaseNotFoundError):  # then it is as was wanted
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
 
     # --- tickets --------------------------------------------------------------------------------
 
-    async def _enter(self, op: Enter) -> LockView:
-        ticket = op.ticket
+    async def create(
+        self,
+        name: str,
+        ticket: Ticket,
+        session: int,
+        config: LockConfig | None,
+        declared: int,
+        alone: bool,
+    ) -> LockView:
         nonce = ticket.nonce.encode()
-        template = self._template(op)
+        known = declared if config is None else config.declared
+        template = self._template(name, ticket.kind, ticket.mode, known, config is None, alone)
         key = template.key(nonce)
-        request = template.fill(key, self._notes + nonce, encode_ticket(ticket), op.session)
+        request = template.fill(key, self._notes + nonce, encode_ticket(ticket), session)
         while True:
             kept = self._retention.known(RETENTION_SECONDS)
             if kept is None:
@@ -194,12 +156,12 @@ class EtcdStore:
             except LeaseNotFoundError:
                 # etcd does not say which one: the session's, or the one that keeps what the name is.
                 self._retention.invalidate()
-                (heard,) = await self._channel.keep_alive((op.session,), self._channel.timeout)
+                (heard,) = await self._channel.keep_alive((session,), self._channel.timeout)
                 if heard.TTL <= 0:
                     raise SessionEndedError from None
         if not answer.succeeded:
             view = counted_view_of(template.folder, answer.responses)
-            return await self._completed(op.name, view, ticket)
+            return await self._completed(name, view, ticket)
         revision = answer.header.revision
         newest_token = token_at(revision)
         if template.reads:
@@ -208,17 +170,16 @@ class EtcdStore:
         mine = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
         return LockView(template.config, (mine,), None, newest_token)
 
-    def _template(self, op: Enter) -> TxnTemplate:
-        """What is the same for every attempt of this kind at this name."""
-        ticket = op.ticket
-        declared = op.declared if op.config is None else op.config.declared
-        which = (op.name, ticket.kind, ticket.mode, declared, op.config is None, op.alone)
+    def _template(
+        self, name: str, kind: str, mode: str, declared: int, is_new: bool, alone: bool
+    ) -> TxnTemplate:
+        """The part of the transaction that is the same for every such attempt at this name."""
+        which = (name, kind, mode, declared, is_new, alone)
         template = self._templates.get(which)
         if template is None:
             if len(self._templates) >= TEMPLATES_KEPT:
                 self._templates.clear()
-            folder = self.keys.folder(op.name)
-            template = TxnTemplate(folder, ticket.kind, ticket.mode, declared, op.config is None, op.alone)
+            template = TxnTemplate(self.keys.folder(name), kind, mode, declared, is_new, alone)
             self._templates[which] = template
         return template
 
@@ -227,49 +188,53 @@ class EtcdStore:
         mine = find(view.tickets, ticket.nonce)
         if ticket.kind != "lock" or mine is None or mine is view.tickets[0]:
             return view
-        return await self._look(Look(name, ticket.nonce, "lock", mine.order))
+        return await self.read_queue(name, ticket.nonce, "lock", mine.order)
 
-    async def _look(self, op: Look) -> LockView:
-        folder = self.keys.folder(op.name)
+    async def read_queue(
+        self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
+    ) -> LockView:
+        folder = self.keys.folder(name)
         compare, still = [], []
-        if op.kind != "lock":
+        if kind != "lock":
             success = [span(folder, end_of(folder))]
-            if op.nonce:
-                success.append(get(self.keys.note(op.nonce)))
-        elif not op.nonce:
+            if nonce:
+                success.append(get(self.keys.note(nonce)))
+        elif not nonce:
             tickets = folder + TICKETS
             success = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
             tickets = folder + TICKETS
-            mine = [get(self.keys.note(op.nonce)), get(self.keys.ticket(folder, "exclusive", op.nonce))]
-            success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, op.order)]
-            if op.behind is not None:
-                # etcd sorts everybody to tell who is first and who is before us: not as long as we know.
-                behind: Handle = op.behind.handle
-                compare = [created_at(behind.key, behind.created)]
-                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(behind.key)]
+            mine = [get(self.keys.note(nonce)), get(self.keys.ticket(folder, "exclusive", nonce))]
+            success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, order)]
+            if behind is not None:
+                # etcd sorts all tickets to find the first one and ours: not while the one before us is known.
+                handle: Handle = behind.handle
+                compare = [created_at(handle.key, handle.created)]
+                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(handle.key)]
         answer = await self._call("Txn", txn(compare, still, success) if compare else txn([], success, []))
         view = counted_view_of(folder, answer.responses)
-        me = find(view.tickets, op.nonce)
-        if op.kind == "lock" and me is not None and me.order != op.order:
-            return await self._look(op._replace(order=me.order, behind=None))
+        me = find(view.tickets, nonce)
+        if kind == "lock" and me is not None and me.order != order:
+            return await self.read_queue(name, nonce, kind, me.order)
         return view
 
-    async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
+    async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Tickets are always read in full here."""
-        return op.tickets
+        return tickets
 
-    async def _remove(self, op: Remove) -> Removed:
-        key = self.keys.ticket(self.keys.folder(op.name), op.mode, op.nonce)
-        if op.bury is not None:
-            return await self._bury(key, self.keys.note(op.nonce), op.nonce, op.bury)
-        if op.order:
-            answer = await self._call("Txn", txn([created_at(key, op.order)], [delete(key)], []))
+    async def remove(
+        self, name: str, nonce: str, mode: str, order: int = 0, bury: int | None = None
+    ) -> Removed:
+        key = self.keys.ticket(self.keys.folder(name), mode, nonce)
+        if bury is not None:
+            return await self._bury(key, self.keys.note(nonce), nonce, bury)
+        if order:
+            answer = await self._call("Txn", txn([created_at(key, order)], [delete(key)], []))
             return Removed(answer.succeeded)
         answer = await self._call("DeleteRange", wire.DeleteRangeRequest(key=key))
         if answer.deleted:
             return Removed(True)
-        return Removed(False, await self._read_note(ReadNote(op.nonce)))
+        return Removed(False, await self.read_note(nonce))
 
     async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
         said = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
@@ -283,11 +248,11 @@ class EtcdStore:
         told = decode_note(kvs[0].value) if kvs else None
         return Removed(found, told if told is not None and told.reason != "withdrawn" else None)
 
-    async def _evict(self, op: Evict) -> tuple[str, ...]:
-        """One by one: whoever has gone meanwhile is not among them."""
+    async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
+        """One by one: a ticket that has gone meanwhile is not among those returned."""
         evicted: list[str] = []
-        for ticket in op.tickets:
-            said = encode_note(Tombstone(ticket.nonce, "broken", op.reason, 0.0))
+        for ticket in tickets:
+            said = encode_note(Tombstone(ticket.nonce, "broken", reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
             kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
             success = [delete(ticket.handle.key), put(note, said, kept)]
@@ -300,9 +265,9 @@ class EtcdStore:
                 evicted.append(ticket.nonce)
         return tuple(evicted)
 
-    async def _read_note(self, op: ReadNote) -> Tombstone | None:
-        """Ours as the one who has the ticket; or, of an attempt of ours, as the one who made it."""
-        keys = {self.keys.note(op.nonce, self.client): None, self.keys.note(op.nonce): None}
+    async def read_note(self, nonce: str) -> Tombstone | None:
+        """In the folder of this client, which has the ticket, and of the client that made the attempt."""
+        keys = {self.keys.note(nonce, self.client): None, self.keys.note(nonce): None}
         answer = await self._call("Txn", txn([], [get(key) for key in keys], []))
         for kv in kvs_of(answer.responses):
             note = decode_note(kv.value)
@@ -310,27 +275,26 @@ class EtcdStore:
                 return note
         return None
 
-    async def _exchange(self, op: Exchange) -> None:
-        old, new = op.old, op.new
-        key = self.keys.ticket(self.keys.folder(op.name), new.mode, new.nonce)
+    async def exchange(self, name: str, old: Ticket, new: Ticket, session: int) -> None:
+        key = self.keys.ticket(self.keys.folder(name), new.mode, new.nonce)
         compare = [created_at(old.handle.key, old.handle.created), absent(self.keys.note(new.nonce))]
-        success = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.order), op.session)]
+        success = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.order), session)]
         try:
             await self._call("Txn", txn(compare, success, []))
         except LeaseNotFoundError:
             raise SessionEndedError from None
 
-    async def _lend(self, op: Lend) -> bool:
+    async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
         lease = secrets.randbits(62) | 1
-        await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds_for(op.seconds)), ID=lease))
-        if await self._rewritten(op.ticket, lease) is not None:
+        await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds_for(seconds)), ID=lease))
+        if await self._rewritten(ticket, lease) is not None:
             return True
         await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
         return False
 
-    async def _take(self, op: Take) -> Ticket | None:
+    async def attach(self, name: str, ticket: Ticket, session: int) -> Ticket | None:
         try:
-            return await self._rewritten(op.ticket, op.session)
+            return await self._rewritten(ticket, session)
         except LeaseNotFoundError:
             raise SessionEndedError from None
 
@@ -348,18 +312,17 @@ class EtcdStore:
 
     # --- beside the tickets ---------------------------------------------------------------------
 
-    async def _set_value(self, op: SetValue) -> bool:
-        handle: Handle = op.ticket.handle
-        key = self.keys.folder(op.name) + VALUE
-        kept = await self._retention.lease(op.retention)
-        success = [put(key, encode_value(op.value), kept)]
+    async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
+        handle: Handle = ticket.handle
+        key = self.keys.folder(name) + VALUE
+        kept = await self._retention.lease(retention)
+        success = [put(key, encode_value(value), kept)]
         answer = await self._kept_txn([created_at(handle.key, handle.created)], success)
         return bool(answer.succeeded)
 
-    async def _set_limit(self, op: SetLimit) -> LockView | None:
-        folder = self.keys.folder(op.name)
-        new, seen = op.config, op.seen
-        says = kind_bytes(new.kind, new.declared)
+    async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
+        folder = self.keys.folder(name)
+        says = kind_bytes(config.kind, config.declared)
         success = []
         if seen is None:
             compare = [absent(folder + KIND)]
@@ -368,11 +331,11 @@ class EtcdStore:
             compare = [has_value(folder + KIND, says)]
             limit = folder + LIMIT
             compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_config(seen)))
-        if _as_declared(new):
+        if _as_declared(config):
             success.append(delete(folder + LIMIT))
         else:
             kept = await self._retention.lease(LIMIT_KEPT_SECONDS)
-            success.append(put(folder + LIMIT, encode_config(new), kept))
+            success.append(put(folder + LIMIT, encode_config(config), kept))
         answer = await self._kept_txn(compare, [*success, span(folder, end_of(folder))])
         return view_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
 
@@ -383,9 +346,9 @@ class EtcdStore:
             self._retention.invalidate()
             raise NotApplied("a lease that keeps things for a while was missing") from None
 
-    async def _names(self, op: Names) -> list[tuple[str, LockView]]:
+    async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
         try:
-            kvs = await self._pages(*self.keys.beginning_with(op.prefix))
+            kvs = await self._pages(*self.keys.beginning_with(prefix))
         except CompactedError:
             raise NotApplied("etcd was compacted while it was read") from None
         by_name: dict[str, list[wire.KeyValue]] = {}
@@ -407,6 +370,9 @@ class EtcdStore:
             revision = revision or answer.header.revision
             start = answer.kvs[-1].key + b"\0"
 
+    async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
+        await WatchCall(nonce, name, watched, tickets)
+
     # --- what became of us ----------------------------------------------------------------------
 
     async def news(self) -> tuple[list[str], list[int]]:
@@ -421,6 +387,20 @@ class EtcdStore:
             elif which is not None and is_eviction_note(kv.value):
                 ended.append(which)
         return ended, living
+
+
+def _kept_alive(
+    sessions: tuple[int, ...],
+    tickets: tuple[tuple[str, Ticket], ...],
+    heard: list[wire.LeaseKeepAliveResponse],
+    read: wire.TxnResponse,
+) -> KeptAlive:
+    lives = {response.ID: response.TTL > 0 for response in heard}
+    there = []
+    for (_, ticket), response in zip(tickets, read.responses, strict=False):
+        kvs = response.response_range.kvs
+        there.append(bool(kvs) and kvs[0].create_revision == ticket.handle.created)
+    return KeptAlive(tuple([lives.get(lease, False) for lease in sessions]), tuple(there))
 
 
 def _as_declared(config: LockConfig) -> bool:

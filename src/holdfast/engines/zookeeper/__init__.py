@@ -10,6 +10,7 @@ from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...errors import Unsupported
 from ...model import Guarantees
 from ...protocols.tickets import TicketClient
+from ...runtime.clock import boottime, wall_seconds
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
 from ..prefixes import check_apart
 from ..tickets import TicketsThreads
@@ -65,15 +66,15 @@ class ZooKeeperEngine:
     session_bound = True
     guarantees = GUARANTEES
 
-    def __init__(self, url: str, options: Config, namespace: str) -> None:
+    def __init__(self, url: str, config: Config, namespace: str) -> None:
         self.url = url
-        self._options = options
-        check_apart(options.prefix.strip("/").split("/"), namespace, PARTS)
-        self._paths = Paths(options.prefix, namespace)
+        self._config = config
+        check_apart(config.prefix.strip("/").split("/"), namespace, PARTS)
+        self._paths = Paths(config.prefix, namespace)
 
     def _seconds_for(self, ttl: float) -> float:
         """One session carries everything; it is as long as it is."""
-        seconds = self._options.session_timeout
+        seconds = self._config.session_timeout
         if ttl > seconds and ttl != DEFAULT_TTL:
             raise Unsupported(
                 f"ttl={ttl:g} is longer than the session that would carry it ({seconds:g} s): leave out the "
@@ -81,22 +82,22 @@ class ZooKeeperEngine:
             )
         return seconds
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        client = TicketClient(hooks.client, self._seconds_for)
-        return TicketsThreads(client, ZooKeeperThreads(self._options, self._paths, hooks, client))
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
+        client = TicketClient(context.client, self._seconds_for, boottime, wall_seconds)
+        return TicketsThreads(client, ZooKeeperThreads(self._config, self._paths, context, client))
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from ..tickets_asyncio import TicketsAsyncio
         from .asyncio import ZooKeeperAsyncio
 
-        client = TicketClient(hooks.client, self._seconds_for)
-        return TicketsAsyncio(client, ZooKeeperAsyncio(self._options, self._paths, hooks, client))
+        client = TicketClient(context.client, self._seconds_for, boottime, wall_seconds)
+        return TicketsAsyncio(client, ZooKeeperAsyncio(self._config, self._paths, context, client))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""
         from .diagnosis import diagnose
 
-        return diagnose(self._options, io_timeout)
+        return diagnose(self._config, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> ZooKeeperEngine:

@@ -1,6 +1,6 @@
-"""ZooKeeper for asyncio; a file apart, so that threads never import asyncio.
+"""ZooKeeper for asyncio; a separate file, so that threads never import asyncio.
 
-kazoo's thread reads the answers and hands them to the loop: no call needs a thread of its own.
+kazoo's thread reads the answers and passes them to the loop: no call needs a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
-from ...protocols.tickets.store import StoreOp
-from ...runtime import trampoline
 from ...runtime.concurrency_limit import ConcurrencyLimit
 from .config import Config
 from .keys import Paths
@@ -28,80 +26,77 @@ __all__ = ["ZooKeeperAsyncio"]
 log = logging.getLogger("holdfast")
 
 
-def _bell() -> tuple[asyncio.Future[Any], Callable[..., None]]:
-    """A future, and what fulfils it from another thread; perhaps twice."""
+def _reply() -> tuple[asyncio.Future[Any], Callable[..., None]]:
+    """A future, and a function that sets it from another thread, perhaps twice."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
-    def fulfil(answers: list[Answer] | None) -> None:
+    def set_in_loop(answers: list[Answer] | None) -> None:
         if not future.done():
             future.set_result(answers)
 
-    def ring(answers: list[Answer] | None = None) -> None:
+    def set_result(answers: list[Answer] | None = None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(fulfil, answers)
+            loop.call_soon_threadsafe(set_in_loop, answers)
 
-    return future, ring
+    return future, set_result
 
 
 class ZooKeeperAsyncio:
-    """The store of one client in one loop."""
+    """The I/O of one client in one loop."""
 
-    def __init__(self, options: Config, paths: Paths, hooks: AdapterContext, client: TicketClient) -> None:
-        self._store = ZooKeeperStore(options, paths, hooks, client)
-        self._turns = ConcurrencyLimit()
+    def __init__(self, config: Config, paths: Paths, context: AdapterContext, client: TicketClient) -> None:
+        self.store = ZooKeeperStore(config, paths, context, client)
+        self._limit = ConcurrencyLimit()
         self._closed = False
-        self.disarm = self._store.sessions.notifications.disarm
+        self.disarm = self.store.pool.notifications.disarm
 
     @property
     def source(self) -> str:
-        return self._store.source
+        return self.store.source
 
-    async def perform(self, op: StoreOp) -> Any:
-        return await trampoline.run_in_loop(self._store.script(op), self._do)
+    async def perform(self, op: Any) -> Any:
+        return await (self._send(op) if op.__class__ is SendRequests else self._await_connected(op))
 
-    async def _do(self, step: Any) -> Any:
-        return await (self._send(step) if step.__class__ is SendRequests else self._wait(step))
-
-    async def _send(self, step: SendRequests) -> list[Answer]:
-        async with self._turns.permit(step.urgent):
-            step.link.check()  # once more: it may have ended while we waited for our turn
-            answered, ring = _bell()
-            step.link.send(step.requests, ring)
+    async def _send(self, op: SendRequests) -> list[Answer]:
+        async with self._limit.permit(op.urgent):
+            op.session.check()  # once more: it may have ended while this request queued
+            replied, set_result = _reply()
+            op.session.send(op.requests, set_result)
             try:
-                async with asyncio.timeout(step.timeout):
-                    answers: list[Answer] = await answered
+                async with asyncio.timeout(op.timeout):
+                    answers: list[Answer] = await replied
             except TimeoutError:
                 raise RequestTimeoutError from None
             return answers
 
     @staticmethod
-    async def _wait(step: AwaitConnected) -> None:
-        ready, ring = _bell()
-        step.link.notify_when_connected(ring)
+    async def _await_connected(op: AwaitConnected) -> None:
+        connected, set_result = _reply()
+        op.session.notify_when_connected(set_result)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(step.timeout):
-                await ready
+            async with asyncio.timeout(op.timeout):
+                await connected
 
     async def listen(self) -> None:
-        """Whoever has a session hears what becomes of it."""
+        """A client with a session receives its notifications already."""
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         ended = []
-        for link in self._store.sessions.all():
-            future, ring = _bell()
+        for session in self.store.pool.all():
+            future, set_result = _reply()
             ended.append(future)
-            link.end(ring)
+            session.end(set_result)
         if ended:
             _, pending = await asyncio.wait(ended, timeout=CLOSE_SECONDS)
             if pending:
                 log.debug("holdfast: a session of ZooKeeper was left to expire")
 
     def forked(self) -> None:
-        """The parent's connections are not ours: let go of them without a word."""
+        """The connections belong to the parent process: detach from them without sending anything."""
         self._closed = True
-        for link in self._store.sessions.all():
-            link.detach_after_fork()
+        for session in self.store.pool.all():
+            session.detach_after_fork()

@@ -243,7 +243,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
     """kazoo's client, as far as it is used here."""
 
-    def __init__(self, options: Config, seconds: float, patience: float, owner: ConnectionOwner) -> None:
+    def __init__(self, config: Config, seconds: float, patience: float, owner: ConnectionOwner) -> None:
         self.sockets = Handler(patience)
         again = KazooRetry(
             max_tries=-1,
@@ -252,15 +252,15 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
             sleep_func=self.sockets.sleep_func,
         )
         super().__init__(
-            hosts=",".join(options.hosts),
+            hosts=",".join(config.hosts),
             timeout=seconds,
             handler=self.sockets,
-            auth_data=list(options.auth),
+            auth_data=list(config.auth),
             connection_retry=again,
             logger=SILENT,
-            **options.more,
+            **config.more,
         )
-        sasl = options.more.get("sasl_options")
+        sasl = config.more.get("sasl_options")
         self._connection = Connection(owner, self, self._conn_retry.copy(), self.logger, sasl)
 
     def submit(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:

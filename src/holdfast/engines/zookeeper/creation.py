@@ -14,7 +14,6 @@ from kazoo.exceptions import NoNodeError
 
 from ...core.effects import NotApplied
 from ...protocols.tickets.codec import encode_ticket
-from ...protocols.tickets.store import Enter
 from ...rules.tickets import LockConfig, LockView, Ticket, blockers, token_at
 from .codec import EPHEMERAL, SEQUENTIAL, Create, Multi, SetData
 from .keys import Handle, Paths, in_order, order_of, ticket_node
@@ -22,6 +21,7 @@ from .metadata import LockMetadata
 from .pool import SessionPool
 from .queue_reader import QueueReader, view_of
 from .rpc import failed_operation
+from .session import Session
 from .ticket_cache import CachedTicket, KindVersion, TicketCache
 
 __all__ = ["TicketCreation"]
@@ -37,116 +37,119 @@ class TicketCreation:
 
     def __init__(
         self,
-        sessions: SessionPool,
+        pool: SessionPool,
         paths: Paths,
         cache: TicketCache,
         reader: QueueReader,
         metadata: LockMetadata,
     ) -> None:
-        self._sessions = sessions
+        self._pool = pool
         self._paths = paths
         self._cache = cache
         self._reader = reader
         self._metadata = metadata
-        self._send = sessions.send
+        self._send = pool.send
 
-    async def enter(self, op: Enter) -> LockView:
-        declared = op.declared if op.config is None else op.config.declared
-        ticket = op.ticket._replace(ttl=min(op.ticket.ttl, op.session.seconds))
-        folder = self._paths.kind(op.name, ticket.kind, declared)
-        entry = self._cache.begin(ticket.nonce, folder, op.session)
+    async def create(
+        self, name: str, ticket: Ticket, session: Session, declared: int, alone: bool
+    ) -> LockView:
+        ticket = ticket._replace(ttl=min(ticket.ttl, session.seconds))
+        folder = self._paths.kind(name, ticket.kind, declared)
+        cached = self._cache.begin(ticket.nonce, folder, session)
         view: LockView | None = None
-        if not op.alone:
-            view = await self._behind(op, entry, ticket, declared)
+        if not alone:
+            view = await self._behind(name, cached, ticket, declared)
         else:
             left = self._cache.empty_at(folder)
             if left is not None:
                 nobody = LockView(LockConfig(ticket.kind, declared, declared))
-                view = await self._beside(op.name, entry, ticket, left, nobody)
+                view = await self._beside(name, cached, ticket, left, nobody)
                 if view is None:
                     self._cache.wrong_guess(folder)
             if view is None:
-                view = await self._if_nobody_is_in_the_way(op.name, entry, ticket, declared)
-        if entry.ticket is None:
+                view = await self._if_nobody_is_in_the_way(name, cached, ticket, declared)
+        if cached.ticket is None:
             self._cache.forget(ticket.nonce)
         return view
 
-    async def _behind(self, op: Enter, entry: CachedTicket, ticket: Ticket, declared: int) -> LockView:
+    async def _behind(self, name: str, cached: CachedTicket, ticket: Ticket, declared: int) -> LockView:
         """Put it, and see who is before it."""
-        put = self._put(entry, ticket, ANY_VERSION)
-        requests = [put, *self._reader.requests(op.name, entry.folder, ticket.kind)]
+        put = self._put(cached, ticket, ANY_VERSION)
+        requests = [put, *self._reader.requests(name, cached.folder, ticket.kind)]
         first: list[Any] = []
         for attempt in range(ATTEMPTS):
-            done, *seen = (await self._send(entry.link, first + requests))[len(first) :]
-            if self._is_put(entry, ticket, done):
-                view = view_of(entry.folder, ticket.kind, declared, seen, ticket.nonce)
+            done, *seen = (await self._send(cached.session, first + requests))[len(first) :]
+            if self._is_put(cached, ticket, done):
+                view = view_of(cached.folder, ticket.kind, declared, seen, ticket.nonce)
                 if len(view.tickets) == 1:
-                    entry.alone = KindVersion(done[1].czxid, done[1].version)
+                    cached.alone = KindVersion(done[1].czxid, done[1].version)
                 return view._replace(tickets=self._cache.known(view.tickets))
             # It has no such node: perhaps there is no such name, which is made along with the next attempt.
-            first = [self._metadata.made_at_once(op.name, entry.folder)]
-            if attempt and await self._metadata.make_kind(entry.link, op.name, ticket.kind, declared):
-                return await self._reader.view(entry.link, op.name)  # it is something else
+            first = [self._metadata.made_at_once(name, cached.folder)]
+            if attempt and await self._metadata.make_kind(cached.session, name, ticket.kind, declared):
+                return await self._reader.view(cached.session, name)  # it is something else
         raise NotApplied("the nodes of a name come and go too quickly")
 
     async def _if_nobody_is_in_the_way(
-        self, name: str, entry: CachedTicket, ticket: Ticket, declared: int
+        self, name: str, cached: CachedTicket, ticket: Ticket, declared: int
     ) -> LockView:
         for _ in range(ATTEMPTS):
-            requests = self._reader.requests(name, entry.folder, ticket.kind)
-            _, *read = await self._send(entry.link, [self._reader.sync_request(), *requests])
+            requests = self._reader.requests(name, cached.folder, ticket.kind)
+            _, *read = await self._send(cached.session, [self._reader.sync_request(), *requests])
             if isinstance(read[0], NoNodeError):
-                if await self._metadata.make_kind(entry.link, name, ticket.kind, declared):
-                    return await self._reader.view(entry.link, name)  # it is something else
+                if await self._metadata.make_kind(cached.session, name, ticket.kind, declared):
+                    return await self._reader.view(cached.session, name)  # it is something else
                 continue
             stat = read[0][1]
             seen = KindVersion(stat.czxid, stat.version)
-            self._cache.seen(entry.folder, seen)
-            view = view_of(entry.folder, ticket.kind, declared, read)
+            self._cache.seen(cached.folder, seen)
+            view = view_of(cached.folder, ticket.kind, declared, read)
             view = view._replace(tickets=self._cache.known(view.tickets))
             last = ticket._replace(order=view.tickets[-1].order + 1 if view.tickets else 1)
             if blockers(view.tickets, last, view.config or LockConfig(ticket.kind)):
                 return view
-            put = await self._beside(name, entry, ticket, seen, view)
+            put = await self._beside(name, cached, ticket, seen, view)
             if put is not None:
                 return put
         raise NotApplied("others come and go too quickly")
 
     async def _beside(
-        self, name: str, entry: CachedTicket, ticket: Ticket, seen: KindVersion, view: LockView
+        self, name: str, cached: CachedTicket, ticket: Ticket, seen: KindVersion, view: LockView
     ) -> LockView | None:
         """Put it beside those that were seen; None: somebody has come since."""
-        (done,) = await self._send(entry.link, [self._put(entry, ticket, seen.version)])
-        if not self._is_put(entry, ticket, done) or entry.ticket is None:
+        (done,) = await self._send(cached.session, [self._put(cached, ticket, seen.version)])
+        if not self._is_put(cached, ticket, done) or cached.ticket is None:
             return None
         stat = done[1]
         if stat.czxid != seen.made:
             # That node is another one: made since, and written to as often.
             declared = 0 if view.config is None else view.config.declared
-            read = await self._send(entry.link, self._reader.requests(name, entry.folder, ticket.kind))
-            view = view_of(entry.folder, ticket.kind, declared, read)
+            read = await self._send(cached.session, self._reader.requests(name, cached.folder, ticket.kind))
+            view = view_of(cached.folder, ticket.kind, declared, read)
             return view._replace(tickets=self._cache.known(view.tickets))
         if not view.tickets:
-            entry.alone = KindVersion(stat.czxid, stat.version)
-        return view._replace(tickets=in_order([*view.tickets, entry.ticket]), newest_token=entry.ticket.token)
+            cached.alone = KindVersion(stat.czxid, stat.version)
+        return view._replace(
+            tickets=in_order([*view.tickets, cached.ticket]), newest_token=cached.ticket.token
+        )
 
-    def _put(self, entry: CachedTicket, ticket: Ticket, version: int) -> Multi:
-        node = f"{entry.folder}/{ticket_node(ticket.mode, ticket.nonce, entry.link.session_id)}"
+    def _put(self, cached: CachedTicket, ticket: Ticket, version: int) -> Multi:
+        node = f"{cached.folder}/{ticket_node(ticket.mode, ticket.nonce, cached.session.session_id)}"
         return Multi(
             (
-                self._sessions.check_session(entry.link),
-                SetData(entry.folder, b"", version),
-                Create(node, encode_ticket(ticket), self._sessions.acl, EPHEMERAL | SEQUENTIAL),
+                self._pool.check_session(cached.session),
+                SetData(cached.folder, b"", version),
+                Create(node, encode_ticket(ticket), self._pool.acl, EPHEMERAL | SEQUENTIAL),
             )
         )
 
-    def _is_put(self, entry: CachedTicket, ticket: Ticket, results: list[Any]) -> bool:
+    def _is_put(self, cached: CachedTicket, ticket: Ticket, results: list[Any]) -> bool:
         wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self._sessions.no_session(entry.link)
+                raise self._pool.no_session(cached.session)
             return False
         _, stat, path = results
-        handle = Handle(path, entry.link.session_id)
-        entry.ticket = ticket._replace(order=order_of(path), token=token_at(stat.mzxid), handle=handle)
+        handle = Handle(path, cached.session.session_id)
+        cached.ticket = ticket._replace(order=order_of(path), token=token_at(stat.mzxid), handle=handle)
         return True

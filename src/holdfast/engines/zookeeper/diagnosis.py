@@ -23,25 +23,25 @@ ALL: Final = 31
 """Every permission at once."""
 
 
-def diagnose(options: Config, io_timeout: float) -> list[Finding]:
-    options.check_files()
+def diagnose(config: Config, io_timeout: float) -> list[Finding]:
+    config.check_files()
     findings: list[Finding] = []
-    for host in options.hosts:
-        findings += _server(options, host, io_timeout, f" {host}" if len(options.hosts) > 1 else "")
+    for host in config.hosts:
+        findings += _server(config, host, io_timeout, f" {host}" if len(config.hosts) > 1 else "")
     if all(each.status == "fail" and each.topic.startswith("connection") for each in findings):
         raise EngineUnavailable(f"ZooKeeper: {findings[0].text}")
-    return [*findings, *_ensemble(options, io_timeout)]
+    return [*findings, *_ensemble(config, io_timeout)]
 
 
-def _server(options: Config, host: str, io_timeout: float, label: str) -> list[Finding]:
-    encrypted = bool(options.more.get("use_ssl"))
-    is_verified = encrypted and bool(options.more.get("verify_certs"))
-    is_verified = is_verified and bool(options.more.get("check_hostname"))
+def _server(config: Config, host: str, io_timeout: float, label: str) -> list[Finding]:
+    encrypted = bool(config.more.get("use_ssl"))
+    is_verified = encrypted and bool(config.more.get("verify_certs"))
+    is_verified = is_verified and bool(config.more.get("check_hostname"))
     name, _, port = host.rpartition(":")
     name = name.strip("[]")
     found = [connection(f"connection{label}", name, encrypted, is_verified, "write tls=true&ca=…")]
     try:
-        told = _four_letters(options, name, int(port), io_timeout)
+        told = _four_letters(config, name, int(port), io_timeout)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or error
         return [fail(f"connection{label}", f"{host} cannot be reached ({reason})")]
@@ -60,17 +60,17 @@ def _server(options: Config, host: str, io_timeout: float, label: str) -> list[F
     return found
 
 
-def _four_letters(options: Config, host: str, port: int, io_timeout: float) -> str:
+def _four_letters(config: Config, host: str, port: int, io_timeout: float) -> str:
     with socket.create_connection((host, port), io_timeout) as plain:
         line: socket.socket = plain
-        if options.more.get("use_ssl"):
-            context = ssl.create_default_context(cafile=options.more.get("ca"))
-            if not options.more.get("verify_certs"):
+        if config.more.get("use_ssl"):
+            context = ssl.create_default_context(cafile=config.more.get("ca"))
+            if not config.more.get("verify_certs"):
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            elif not options.more.get("check_hostname"):
+            elif not config.more.get("check_hostname"):
                 context.check_hostname = False
-            if options.more.get("certfile"):
-                context.load_cert_chain(options.more["certfile"], options.more.get("keyfile"))
+            if config.more.get("certfile"):
+                context.load_cert_chain(config.more["certfile"], config.more.get("keyfile"))
             line = context.wrap_socket(plain, server_hostname=host)
         try:
             line.sendall(b"srvr")
@@ -83,20 +83,20 @@ def _four_letters(options: Config, host: str, port: int, io_timeout: float) -> s
                 line.close()
 
 
-def _ensemble(options: Config, io_timeout: float) -> list[Finding]:
+def _ensemble(config: Config, io_timeout: float) -> list[Finding]:
     client = KazooClient(
-        hosts=",".join(options.hosts),
+        hosts=",".join(config.hosts),
         timeout=max(io_timeout, 4.0),
-        auth_data=list(options.auth),
+        auth_data=list(config.auth),
         logger=_silent(),
-        **{name: value for name, value in options.more.items() if value is not None},
+        **{name: value for name, value in config.more.items() if value is not None},
     )
     try:
         client.start(timeout=io_timeout)
-        return [_version(client), *_rights(client, options)]
+        return [_version(client), *_rights(client, config)]
     except (KazooTimeoutError, KazooException) as error:
         raise EngineUnavailable(
-            f"ZooKeeper at {','.join(options.hosts)} grants no session ({error or 'no answer in time'})"
+            f"ZooKeeper at {','.join(config.hosts)} grants no session ({error or 'no answer in time'})"
         ) from error
     finally:
         client.stop()
@@ -119,14 +119,14 @@ def _version(client: Any) -> Finding:
     return ok("version", f"ZooKeeper {text}")
 
 
-def _rights(client: Any, options: Config) -> list[Finding]:
+def _rights(client: Any, config: Config) -> list[Finding]:
     """A node that ends with our session shows whether we may make one, and the leader's clock."""
-    if client.exists(options.prefix) is None:
+    if client.exists(config.prefix) is None:
         return [
-            unknown("rights", f"{options.prefix} is not there yet: the first lock makes it"),
+            unknown("rights", f"{config.prefix} is not there yet: the first lock makes it"),
             unknown("clock", "told by the nodes that are made; no grant depends on it"),
         ]
-    path = f"{options.prefix}/doctor-{secrets.token_hex(8)}"
+    path = f"{config.prefix}/doctor-{secrets.token_hex(8)}"
 
     def ask() -> float:
         client.create(path, ephemeral=True)
@@ -136,12 +136,12 @@ def _rights(client: Any, options: Config) -> list[Finding]:
 
     try:
         found = [clock("clock", ask, precision=0.0005)]
-        entries, _ = client.get_acls(options.prefix)
+        entries, _ = client.get_acls(config.prefix)
     except NoAuthError:
-        return [fail("rights", f"missing on {options.prefix}: create, read, write, delete (setAcl)")]
+        return [fail("rights", f"missing on {config.prefix}: create, read, write, delete (setAcl)")]
     everybody = any(each.id.scheme == "world" and each.perms & ALL == ALL for each in entries)
     if everybody:
-        found.append(warn("rights", f"everybody may do anything below {options.prefix}: set an ACL there"))
+        found.append(warn("rights", f"everybody may do anything below {config.prefix}: set an ACL there"))
     else:
-        found.append(ok("rights", f"what is needed; others are kept out by the ACL of {options.prefix}"))
+        found.append(ok("rights", f"what is needed; others are kept out by the ACL of {config.prefix}"))
     return found

@@ -10,8 +10,8 @@ from kazoo.exceptions import NoNodeError
 
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...protocols.tickets.codec import encode_config, encode_value
-from ...protocols.tickets.store import SetLimit, SetValue
-from ...rules.tickets import LockConfig, LockView
+from ...rules.record import StoredValue
+from ...rules.tickets import LockConfig, LockView, Ticket
 from .codec import (
     EPHEMERAL,
     SEQUENTIAL,
@@ -43,29 +43,29 @@ MARK: Final = "m_"
 class LockMetadata:
     """Of one client."""
 
-    def __init__(self, sessions: SessionPool, paths: Paths) -> None:
-        self._sessions = sessions
+    def __init__(self, pool: SessionPool, paths: Paths) -> None:
+        self._pool = pool
         self._paths = paths
-        self._send = sessions.send
+        self._send = pool.send
         self._made = 0
         """Values, since the client began."""
 
     def made_at_once(self, name: str, folder: str) -> Any:
         """For a name that nobody uses yet."""
-        container = self._sessions.container
+        container = self._pool.container
         return Multi((container(self._paths.name(name)), container(folder)))
 
-    async def make_kind(self, link: Session, name: str, kind: str, declared: int) -> LockConfig | None:
+    async def make_kind(self, session: Session, name: str, kind: str, declared: int) -> LockConfig | None:
         """Make the name what it is to be, unless it is something else: then that is returned. Of two who make
         it different things at once, both writing to its node, one finds it changed."""
         path, wanted = self._paths.name(name), kind_node(kind, declared)
         for _ in range(ATTEMPTS):
-            (read,) = await self._send(link, [GetChildren2(path, None)])
+            (read,) = await self._send(session, [GetChildren2(path, None)])
             if isinstance(read, NoNodeError):
-                (results,) = await self._send(link, [self.made_at_once(name, f"{path}/{wanted}")])
+                (results,) = await self._send(session, [self.made_at_once(name, f"{path}/{wanted}")])
                 wrong = failed_operation(results)
                 if wrong is not None and isinstance(wrong[1], NoNodeError):
-                    await self._sessions.make_base(link)
+                    await self._pool.make_base(session)
                 continue
             children, stat = read
             if wanted in children:
@@ -73,34 +73,38 @@ class LockMetadata:
             config = config_from_children(children)
             if config is not None:
                 return config
-            make = Multi((SetData(path, b"", stat.version), self._sessions.container(f"{path}/{wanted}")))
-            await self._send(link, [make])
+            make = Multi((SetData(path, b"", stat.version), self._pool.container(f"{path}/{wanted}")))
+            await self._send(session, [make])
         raise NotApplied("the nodes of a name come and go too quickly")
 
     # --- the limit
 
-    async def set_limit(self, link: Session, op: SetLimit) -> LockView | None:
+    async def set_config(
+        self, session: Session, name: str, expected: LockConfig | None, new: LockConfig
+    ) -> LockView | None:
         """In one step the limit is changed and a number taken: it tells who was there before the change."""
-        new, path = op.config, self._paths.name(op.name)
-        if op.seen is None and await self.make_kind(link, op.name, new.kind, new.declared) is not None:
+        path = self._paths.name(name)
+        if expected is None and await self.make_kind(session, name, new.kind, new.declared) is not None:
             return None
         folder = f"{path}/{kind_node(new.kind, new.declared)}"
-        present, limit = await self._send(link, [GetChildren2(folder, None), GetData(f"{path}/limit", None)])
+        present, limit = await self._send(
+            session, [GetChildren2(folder, None), GetData(f"{path}/limit", None)]
+        )
         if isinstance(present, NoNodeError):
             return None
         tickets = tickets_from_children(folder, new.kind, present[0])
         seen = config_with_limit(new.kind, new.declared, present[1], limit, tickets)
-        if op.seen is not None and seen != op.seen:
+        if expected is not None and seen != expected:
             return None
         change = self._limit_change(
             f"{path}/limit", new, None if isinstance(limit, NoNodeError) else limit[1]
         )
-        mark = Create(f"{folder}/{MARK}", b"", self._sessions.acl, EPHEMERAL | SEQUENTIAL)
-        results, after = await self._send(link, [Multi((change, mark)), GetChildren2(folder, None)])
+        mark = Create(f"{folder}/{MARK}", b"", self._pool.acl, EPHEMERAL | SEQUENTIAL)
+        results, after = await self._send(session, [Multi((change, mark)), GetChildren2(folder, None)])
         if failed_operation(results) is not None:
             return None
         marked = results[1]
-        await self._send(link, [Delete(marked, -1)])
+        await self._send(session, [Delete(marked, -1)])
         tickets = tickets_from_children(folder, new.kind, [] if isinstance(after, NoNodeError) else after[0])
         before = tuple([ticket for ticket in tickets if ticket.order < order_of(marked)])
         return LockView(new, before)
@@ -111,48 +115,48 @@ class LockMetadata:
             return CheckVersion(path.rpartition("/")[0], -1) if stat is None else Delete(path, stat.version)
         data = encode_config(new)
         if stat is None:
-            return Create(path, data, self._sessions.acl, 0)
+            return Create(path, data, self._pool.acl, 0)
         return SetData(path, data, stat.version)
 
     # --- the value
 
-    async def set_value(self, link: Session, op: SetValue) -> bool:
+    async def set_value(self, session: Session, name: str, ticket: Ticket, value: StoredValue) -> bool:
         """There is one to be changed, or none: then it is made."""
-        path, data = f"{self._paths.name(op.name)}/value", encode_value(op.value)
-        held = CheckVersion(op.ticket.handle.path, -1)
+        path, data = f"{self._paths.name(name)}/value", encode_value(value)
+        held = CheckVersion(ticket.handle.path, -1)
         for _ in range(ATTEMPTS):
             changed, made = await self._send(
-                link,
+                session,
                 [
                     Multi((held, SetData(path, data, -1))),
-                    Multi((held, Create(path, data, self._sessions.acl, 0))),
+                    Multi((held, Create(path, data, self._pool.acl, 0))),
                 ],
             )
             if failed_operation(changed) is None:
                 return True
             wrong = failed_operation(made)
             if wrong is None:
-                await self._sweep(link)
+                await self._sweep(session)
                 return True
             if wrong[0] == 0:
                 return False
         raise NotApplied("the value of a name comes and goes too quickly")
 
-    async def _sweep(self, link: Session) -> None:
+    async def _sweep(self, session: Session) -> None:
         """Values whose time is over go when somebody looks at them. For those that nobody looks at: after so
         many were made, twice as many are looked at, wherever they are. So they never outnumber the others."""
         self._made += 1
         if self._made % SWEEP_AFTER:
             return
         with contextlib.suppress(NotApplied, OutcomeUnknown):
-            (read,) = await self._send(link, [GetChildren2(self._paths.names, None)])
+            (read,) = await self._send(session, [GetChildren2(self._paths.names, None)])
             nodes = [] if isinstance(read, NoNodeError) else read[0]
             chosen = random.sample(nodes, min(2 * SWEEP_AFTER, len(nodes)))
             paths = [f"{self._paths.names}/{node}/value" for node in chosen]
-            values = await self._send(link, [GetData(path, None) for path in paths])
+            values = await self._send(session, [GetData(path, None) for path in paths])
             over = [
                 Delete(path, value[1].version)
                 for path, value in zip(paths, values, strict=True)
                 if not isinstance(value, NoNodeError) and is_over(value)
             ]
-            await self._send(link, over)
+            await self._send(session, over)

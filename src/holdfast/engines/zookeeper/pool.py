@@ -44,76 +44,76 @@ NOTICES_KEPT: Final = 50
 class SessionPool:
     """The links of one client, the present one first."""
 
-    def __init__(self, options: Config, paths: Paths, hooks: AdapterContext, client: TicketClient) -> None:
-        self.options = options
+    def __init__(self, config: Config, paths: Paths, context: AdapterContext, client: TicketClient) -> None:
+        self.config = config
         self.paths = paths
-        self.timeout = hooks.io_timeout
-        self.acl = CREATOR_ALL_ACL if options.auth else OPEN_ACL_UNSAFE
-        self.notifications = WatchRegistry(client, hooks.post)
+        self.timeout = context.io_timeout
+        self.acl = CREATOR_ALL_ACL if config.auth else OPEN_ACL_UNSAFE
+        self.notifications = WatchRegistry(client, context.post)
         self.cache = TicketCache()
         self.origin = ""
         """What tells this ensemble from every other: when, by its own order, our prefix was made in it."""
         self._client = client
-        self._post = hooks.post
+        self._post = context.post
         self._open_sessions: list[Session] = []
         self._choosing = threading.Lock()
 
     # --- which one
 
-    def link(self, generation: int = 0) -> Session:
+    def session(self, generation: int = 0) -> Session:
         """The present session, or the next; 0: of whichever generation."""
         with self._choosing:
-            link = self._open_sessions[0] if self._open_sessions else None
-            if link is not None and generation and link.generation not in (0, generation):
-                link.end(_nobody)
-            if link is None or link.dead:
-                self.options.check_files()
-                link = Session(self.options, self.options.session_timeout, self.timeout, self)
-                self._open_sessions.insert(0, link)
-                link.start()
-            link.generation = link.generation or generation
-            return link
+            session = self._open_sessions[0] if self._open_sessions else None
+            if session is not None and generation and session.generation not in (0, generation):
+                session.end(_nobody)
+            if session is None or session.dead:
+                self.config.check_files()
+                session = Session(self.config, self.config.session_timeout, self.timeout, self)
+                self._open_sessions.insert(0, session)
+                session.start()
+            session.generation = session.generation or generation
+            return session
 
     def another(self, seconds: float) -> Session:
         """A session apart from that of the client."""
-        link = Session(self.options, seconds, self.timeout, self)
+        session = Session(self.config, seconds, self.timeout, self)
         with self._choosing:
-            self._open_sessions.append(link)
-        link.start()
-        return link
+            self._open_sessions.append(session)
+        session.start()
+        return session
 
-    def done_with(self, link: Session) -> None:
+    def done_with(self, session: Session) -> None:
         with self._choosing:
-            if link in self._open_sessions:
-                self._open_sessions.remove(link)
+            if session in self._open_sessions:
+                self._open_sessions.remove(session)
 
     def all(self) -> list[Session]:
         return list(self._open_sessions)
 
     async def opened(self, generation: int = 0) -> Session:
         """The present session, connected and registered."""
-        link = self.link(generation)
-        if not link.registered:
-            await self.connected(link)
+        session = self.session(generation)
+        if not session.registered:
+            await self.connected(session)
             try:
-                await self._register(link)
+                await self._register(session)
             except SessionEndedError:
                 raise NotApplied(ENDED_AT_ONCE) from None
-        return link
+        return session
 
-    async def connected(self, link: Session) -> None:
-        await AwaitConnected(link, connect_seconds(self.timeout))
+    async def connected(self, session: Session) -> None:
+        await AwaitConnected(session, connect_seconds(self.timeout))
         try:
-            link.check()
+            session.check()
         except SessionEndedError:
             raise NotApplied(ENDED_AT_ONCE) from None
 
-    async def _register(self, link: Session) -> None:
+    async def _register(self, session: Session) -> None:
         """A node that says that the session is there. In it others leave word; so it is watched."""
-        node = self.paths.session(link.session_id)
+        node = self.paths.session(session.session_id)
         while True:
             _, made, read, prefix = await self.send(
-                link,
+                session,
                 [
                     self.container(self.paths.sessions),
                     Create(node, b"", self.acl, EPHEMERAL),
@@ -122,57 +122,59 @@ class SessionPool:
                 ],
             )
             if isinstance(made, NoNodeError):
-                await self.make_base(link)
+                await self.make_base(session)
                 continue
             if isinstance(read, Exception) or prefix is None:
                 raise NotApplied("somebody takes away the nodes that are made")
             self.origin = f"{prefix.czxid:x}.{prefix.ctime:x}"
-            link.registered = True
+            session.registered = True
             return
 
-    async def make_base(self, link: Session) -> None:
+    async def make_base(self, session: Session) -> None:
         """The nodes above all others. Those of the prefix stay; they may be there, and not ours."""
         parts = self.paths.prefix.split("/")
         prefixes = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
-        there = await self.send(link, [Exists(path, None) for path in prefixes])
+        there = await self.send(session, [Exists(path, None) for path in prefixes])
         missing = [path for path, stat in zip(prefixes, there, strict=True) if stat is None]
         below = (self.paths.base, self.paths.names, self.paths.sessions)
         requests = [Create(path, b"", self.acl, 0) for path in missing]
-        await self.send(link, requests + [self.container(path) for path in below])
+        await self.send(session, requests + [self.container(path) for path in below])
 
     def container(self, path: str) -> Any:
         """What makes a node that the server takes away when it has been empty for a while."""
         return CreateContainer(path, b"", self.acl)
 
-    def check_session(self, link: Session) -> Any:
+    def check_session(self, session: Session) -> Any:
         """Goes with whatever leans on the session: kazoo might have begun another by itself."""
-        return CheckVersion(self.paths.session(link.session_id), -1)
+        return CheckVersion(self.paths.session(session.session_id), -1)
 
-    def sync_write(self, link: Session) -> Any:
+    def sync_write(self, session: Session) -> Any:
         """Sent before a look, it makes sure that everything is seen that this session has done: one that has
         just come to another server, which is behind, might see less. And it is a sign of life."""
-        return Multi((self.check_session(link),))
+        return Multi((self.check_session(session),))
 
-    def no_session(self, link: Session) -> SessionEndedError:
+    def no_session(self, session: Session) -> SessionEndedError:
         """Its node is gone, whoever took it away: without it nobody can reach its client."""
-        self.session_ended(link)
+        self.session_ended(session)
         return SessionEndedError()
 
     # --- asking through it
 
-    async def send(self, link: Session, requests: Sequence[Any], patience: float | None = None) -> list[Any]:
+    async def send(
+        self, session: Session, requests: Sequence[Any], patience: float | None = None
+    ) -> list[Any]:
         """Back to back; returns the answers. What is answered about nodes is an answer too: an exception."""
-        link.check()
+        session.check()
         if not requests:
             return []
         sent = boottime()
-        link.clock.sent(sent)
+        session.clock.sent(sent)
         wrote = any(map(writes, requests))
         timeout, urgent = (self.timeout, False) if patience is None else (patience, True)
         try:
-            answers = await SendRequests(link, list(requests), timeout, urgent)
+            answers = await SendRequests(session, list(requests), timeout, urgent)
         except RequestTimeoutError:
-            link.reconnect()
+            session.reconnect()
             told = "ZooKeeper did not answer in time"
             raise OutcomeUnknown(told) if wrote else NotApplied(told) from None
         results: list[Any] = []
@@ -185,31 +187,31 @@ class SessionPool:
             else:
                 raise classify_error(error, wrote)
         if wrote:
-            link.clock.wrote(sent)
-            self._client.heard(link, sent, link.clock.age(sent))
+            session.clock.wrote(sent)
+            self._client.heard(session, sent, session.clock.age(sent))
         return results
 
     # --- what is heard, in kazoo's thread
 
-    def session_connected(self, link: Session) -> None:
+    def session_connected(self, session: Session) -> None:
         """Connected, perhaps once more."""
-        if link.registered:
+        if session.registered:
             now = boottime()
-            self._client.heard(link, now, link.clock.age(now))
-            self.read_notices(link)
+            self._client.heard(session, now, session.clock.age(now))
+            self.read_notices(session)
             self.notifications.connection_changed()
 
-    def session_ended(self, link: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """The session is gone, and everything that it carried."""
-        link.end(_nobody)
-        self.done_with(link)
-        self.cache.forget_session(link)
-        for nonce in self._client.over(link):
+        session.end(_nobody)
+        self.done_with(session)
+        self.cache.forget_session(session)
+        for nonce in self._client.over(session):
             self._post(nonce)
         self.notifications.connection_changed()
 
-    def is_used(self, link: Session) -> bool:
-        return self.cache.of(link)
+    def is_used(self, session: Session) -> bool:
+        return self.cache.of(session)
 
     @property
     def watcher(self) -> Any:
@@ -220,40 +222,40 @@ class SessionPool:
         try:
             if event.type == EventType.NONE:
                 return  # about the connection: told elsewhere
-            link = self._open_sessions[0] if self._open_sessions else None
-            if link is not None and event.path == self.paths.session(link.session_id):
-                self.read_notices(link)
+            session = self._open_sessions[0] if self._open_sessions else None
+            if session is not None and event.path == self.paths.session(session.session_id):
+                self.read_notices(session)
             else:
                 self.notifications.node_changed(event.path)
         except Exception:
             log.exception("holdfast: a watch of ZooKeeper was not understood")
 
-    def read_notices(self, link: Session) -> None:
+    def read_notices(self, session: Session) -> None:
         """Without waiting: what others have to say is passed on when it arrives."""
-        link.send(
-            [GetData(self.paths.session(link.session_id), self._happened)],
-            lambda a: self._receive_notices(link, a),
+        session.send(
+            [GetData(self.paths.session(session.session_id), self._happened)],
+            lambda a: self._receive_notices(session, a),
         )
 
-    def _receive_notices(self, link: Session, answers: list[Answer]) -> None:
+    def _receive_notices(self, session: Session, answers: list[Answer]) -> None:
         if answers[0].error is not None:
             return  # there will be another connection, and then it is read
         try:
             for ended in decode_notices(answers[0].value[0]):
-                if ended.nonce not in link.notices:
-                    link.notices[ended.nonce] = ended
+                if ended.nonce not in session.notices:
+                    session.notices[ended.nonce] = ended
                     self._client.suspect(ended.nonce)
                     self._post(ended.nonce)
         except Exception:
             log.exception("holdfast: what others left word of in ZooKeeper was not understood")
 
-    async def note(self, link: Session, nonce: str) -> Tombstone | None:
+    async def note(self, session: Session, nonce: str) -> Tombstone | None:
         """What others did to an attempt of this session, if they did."""
-        if nonce not in link.notices and not link.dead and link.registered:
-            (read,) = await self.send(link, [GetData(self.paths.session(link.session_id), None)])
+        if nonce not in session.notices and not session.dead and session.registered:
+            (read,) = await self.send(session, [GetData(self.paths.session(session.session_id), None)])
             if not isinstance(read, NoNodeError):
                 return next((ended for ended in decode_notices(read[0]) if ended.nonce == nonce), None)
-        return link.notices.get(nonce)
+        return session.notices.get(nonce)
 
 
 def _nobody() -> None:

@@ -12,9 +12,9 @@ from typing import Any, Final
 from kazoo.exceptions import NoNodeError
 
 from ...protocols.tickets.codec import decode_config, decode_ticket, decode_value
-from ...protocols.tickets.store import EVERYTHING, Arm
+from ...protocols.tickets.store import EVERYTHING
 from ...rules.record import StoredValue
-from ...rules.tickets import LockConfig, LockView, Ticket, token_at
+from ...rules.tickets import LockConfig, LockView, Ticket, Watched, token_at
 from ...runtime.clock import wall_seconds
 from .codec import Delete, Exists, GetChildren2, GetData, Sync
 from .keys import (
@@ -38,14 +38,14 @@ AT_ONCE: Final = 500
 class QueueReader:
     """Of one client."""
 
-    def __init__(self, sessions: SessionPool, paths: Paths) -> None:
-        self._sessions = sessions
+    def __init__(self, pool: SessionPool, paths: Paths) -> None:
+        self._pool = pool
         self._paths = paths
 
-    async def _ask(self, link: Session, requests: list[Any]) -> list[Any]:
+    async def _ask(self, session: Session, requests: list[Any]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(requests), AT_ONCE):
-            answers += await self._sessions.send(link, requests[start : start + AT_ONCE])
+            answers += await self._pool.send(session, requests[start : start + AT_ONCE])
         return answers
 
     def requests(self, name: str, folder: str, kind: str) -> list[Any]:
@@ -58,20 +58,18 @@ class QueueReader:
         """Sent before a look, it makes sure that whatever the leader has agreed to by then is seen."""
         return Sync(self._paths.base)
 
-    async def view(self, link: Session, name: str) -> LockView:
-        ((_, view),) = await self._views(link, [name])
+    async def view(self, session: Session, name: str) -> LockView:
+        ((_, view),) = await self._views(session, [name])
         return view
 
-    async def names(self, link: Session, prefix: str) -> list[tuple[str, LockView]]:
+    async def names(self, session: Session, prefix: str) -> list[tuple[str, LockView]]:
         """All of them, in full."""
-        _, read = await self._sessions.send(
-            link, [self.sync_request(), GetChildren2(self._paths.names, None)]
-        )
+        _, read = await self._pool.send(session, [self.sync_request(), GetChildren2(self._paths.names, None)])
         children = [] if isinstance(read, NoNodeError) else read[0]
         names = [name for name in map(decode, children) if name.startswith(prefix)]
-        views = await self._views(link, names)
+        views = await self._views(session, names)
         wanted = [ticket for _, view in views for ticket in view.tickets]
-        known = {ticket.handle.path: ticket for ticket in await self.filled(link, tuple(wanted))}
+        known = {ticket.handle.path: ticket for ticket in await self.filled(session, tuple(wanted))}
         return [
             (
                 name,
@@ -82,9 +80,9 @@ class QueueReader:
             for name, view in views
         ]
 
-    async def _views(self, link: Session, names: list[str]) -> list[tuple[str, LockView]]:
+    async def _views(self, session: Session, names: list[str]) -> list[tuple[str, LockView]]:
         nodes = [GetChildren2(self._paths.name(name), None) for name in names]
-        _, *below = await self._ask(link, [self.sync_request(), *nodes])
+        _, *below = await self._ask(session, [self.sync_request(), *nodes])
         found: list[tuple[str, LockConfig | None]] = []
         requests: list[Any] = []
         for name, read in zip(names, below, strict=True):
@@ -97,64 +95,72 @@ class QueueReader:
                 GetData(f"{path}/limit", None),
                 GetData(f"{path}/value", None),
             ]
-        answers = await self._ask(link, requests)
+        answers = await self._ask(session, requests)
         views = []
         for index, (name, config) in enumerate(found):
             children, limit, value = answers[3 * index : 3 * index + 3]
-            views.append((name, await self._view(link, name, config, children, limit, value)))
+            views.append((name, await self._view(session, name, config, children, limit, value)))
         return views
 
     async def _view(
-        self, link: Session, name: str, config: LockConfig | None, children: Any, limit: Any, value: Any
+        self, session: Session, name: str, config: LockConfig | None, children: Any, limit: Any, value: Any
     ) -> LockView:
-        stored = await self._value(link, name, value)
+        stored = await self._value(session, name, value)
         if config is None or isinstance(children, NoNodeError):
             return LockView(value=stored)
         folder = self._paths.kind(name, config.kind, config.declared)
         view = view_of(folder, config.kind, config.declared, [children, limit])
         return view._replace(value=stored)
 
-    async def _value(self, link: Session, name: str, read: Any) -> StoredValue | None:
+    async def _value(self, session: Session, name: str, read: Any) -> StoredValue | None:
         """One whose time is over is taken away by whoever sees it."""
         if isinstance(read, NoNodeError):
             return None
         if not is_over(read):
             return decode_value(read[0])
-        await self._sessions.send(link, [Delete(f"{self._paths.name(name)}/value", read[1].version)])
+        await self._pool.send(session, [Delete(f"{self._paths.name(name)}/value", read[1].version)])
         return None
 
-    async def filled(self, link: Session, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+    async def filled(self, session: Session, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """In full; those that are gone are left out."""
         missing = [ticket for ticket in tickets if not ticket.token]
-        answers = await self._ask(link, [GetData(ticket.handle.path, None) for ticket in missing])
+        answers = await self._ask(session, [GetData(ticket.handle.path, None) for ticket in missing])
         read = {ticket.nonce: answer for ticket, answer in zip(missing, answers, strict=True)}
         known = [_filled(ticket, read.get(ticket.nonce)) for ticket in tickets]
         return tuple([ticket for ticket in known if ticket is not None])
 
     # --- being told
 
-    async def armed(self, link: Session, op: Arm, look: list[Any]) -> list[Any]:
-        """``look``: asked for in the same breath, so that the last answers tell how it stands then."""
-        if op.watched == EVERYTHING:
-            await self._watch_everything(link, op)
+    async def watch(
+        self,
+        session: Session,
+        nonce: str,
+        name: str,
+        watched: Watched,
+        tickets: tuple[Ticket, ...],
+        look: list[Any],
+    ) -> list[Any]:
+        """``look``: requests sent in the same batch; the last answers are theirs."""
+        if watched == EVERYTHING:
+            await self._watch_everything(session, nonce, name)
             return []
-        watcher = self._sessions.watcher
-        requests: list[Any] = [GetData(ticket.handle.path, watcher) for ticket in op.tickets]
-        if op.watched.limit:
-            requests.append(Exists(f"{self._paths.name(op.name)}/limit", watcher))
-        self._sessions.notifications.arm(op.nonce, [request.path for request in requests])
-        return await self._ask(link, requests + look)
+        watcher = self._pool.watcher
+        requests: list[Any] = [GetData(ticket.handle.path, watcher) for ticket in tickets]
+        if watched.limit:
+            requests.append(Exists(f"{self._paths.name(name)}/limit", watcher))
+        self._pool.notifications.arm(nonce, [request.path for request in requests])
+        return await self._ask(session, requests + look)
 
-    async def _watch_everything(self, link: Session, op: Arm) -> None:
+    async def _watch_everything(self, session: Session, nonce: str, name: str) -> None:
         """The name, what it is, its limit and its value."""
-        path = self._paths.name(op.name)
-        notifications, watcher = self._sessions.notifications, self._sessions.watcher
-        notifications.arm(op.nonce, [path])
+        path = self._paths.name(name)
+        notifications, watcher = self._pool.notifications, self._pool.watcher
+        notifications.arm(nonce, [path])
         while True:
-            (read,) = await self._sessions.send(link, [GetChildren2(path, watcher)])
+            (read,) = await self._pool.send(session, [GetChildren2(path, watcher)])
             if not isinstance(read, NoNodeError):
                 break
-            (there,) = await self._sessions.send(link, [Exists(path, watcher)])
+            (there,) = await self._pool.send(session, [Exists(path, watcher)])
             if there is None:
                 return
         beside: list[Any] = [Exists(f"{path}/{node}", watcher) for node in ("limit", "value")]
@@ -162,8 +168,8 @@ class QueueReader:
         if config is not None:
             folder = f"{path}/{kind_node(config.kind, config.declared)}"
             beside.append(GetChildren2(folder, watcher))
-        notifications.add(op.nonce, [request.path for request in beside])
-        await self._sessions.send(link, beside)
+        notifications.add(nonce, [request.path for request in beside])
+        await self._pool.send(session, beside)
 
 
 def view_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> LockView:

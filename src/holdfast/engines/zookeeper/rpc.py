@@ -1,4 +1,4 @@
-"""What the store's scripts await, and how they read the answers."""
+"""The I/O that the store's coroutines await, and how they read the answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RequestTimeoutError(Exception):
 
 
 class AwaitConnected(NamedTuple):
-    """Wait until the link is connected, or over, or the time is."""
+    """Wait until the session is connected or has ended, at most this long."""
 
-    link: Session
+    session: Session
     timeout: float
 
     def __await__(self) -> Generator[AwaitConnected, None, None]:
@@ -28,21 +28,21 @@ class AwaitConnected(NamedTuple):
 
 
 class SendRequests(NamedTuple):
-    """Send these back to back and wait for all the answers. Raises TimedOut."""
+    """Send these requests in one batch and wait for all the answers. Raises RequestTimeoutError."""
 
-    link: Session
+    session: Session
     requests: list[Any]
     timeout: float
-    """Counted from their sending."""
+    """Counted from the sending."""
     urgent: bool = False
-    """A sign of life is among them."""
+    """A keep-alive is among them."""
 
     def __await__(self) -> Generator[SendRequests, list[Answer], list[Answer]]:
         return (yield self)
 
 
 def failed_operation(results: list[Any]) -> tuple[int, Exception] | None:
-    """Which of several changes kept all of them from being made; None: they are made."""
+    """Which operation of a multi made all of it fail; None: the multi succeeded."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
             if isinstance(result, ABOUT_NODES):

@@ -72,11 +72,11 @@ class Batch:
 class SessionListener(Protocol):
     """Called in kazoo's thread; must not wait."""
 
-    def session_connected(self, link: Session) -> None: ...
+    def session_connected(self, session: Session) -> None: ...
 
-    def session_ended(self, link: Session) -> None: ...
+    def session_ended(self, session: Session) -> None: ...
 
-    def is_used(self, link: Session) -> bool:
+    def is_used(self, session: Session) -> bool:
         """Something hangs on the session."""
         ...
 
@@ -84,7 +84,7 @@ class SessionListener(Protocol):
 class Session:
     """One session, from its first connection to its end."""
 
-    def __init__(self, options: Config, seconds: float, patience: float, listener: SessionListener) -> None:
+    def __init__(self, config: Config, seconds: float, patience: float, listener: SessionListener) -> None:
         self.clock = SessionClock()
         self.session_id = ""
         """Its id, once there is one."""
@@ -98,15 +98,15 @@ class Session:
         self._expired = False
         """Its time was over without a connection. Should a server take it on again, it is too late."""
         self._refused: EngineUnavailable | None = None
-        self._places = ", ".join(options.hosts)
+        self._places = ", ".join(config.hosts)
         self._failed: dict[str, str] = {}
         """Why there is no connection, by server: kept until there is one."""
         self._failures = 0
-        self._servers = len(options.hosts)
+        self._servers = len(config.hosts)
         self._listener = listener
         self._waiting: list[Callable[[], object]] = []
         self._changing = threading.Lock()
-        self._client = Client(options, seconds, min(patience, max(seconds / 3, 0.5)), self)
+        self._client = Client(config, seconds, min(patience, max(seconds / 3, 0.5)), self)
         self._client.add_listener(self._changed)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""ZooKeeper for threads: performs what is sent."""
+"""ZooKeeper for threads: performs the requests that the store awaits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
-from ...protocols.tickets.store import StoreOp
-from ...runtime import trampoline
 from ...runtime.clock import boottime
 from .config import Config
 from .keys import Paths
-from .rpc import AwaitConnected, RequestTimeoutError, SendRequests
+from .rpc import RequestTimeoutError, SendRequests
 from .session import Answer
 from .store import ZooKeeperStore
 
@@ -23,11 +21,11 @@ __all__ = ["CLOSE_SECONDS", "ZooKeeperThreads"]
 log = logging.getLogger("holdfast")
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the end of a client waits for its session to be ended; it expires by itself."""
+"""How long closing a client waits for its session to be closed; the session expires by itself."""
 
 
-class _Bell:
-    """Rung once, perhaps twice."""
+class _Reply:
+    """Set once, perhaps twice, by kazoo's thread; waited for by one thread."""
 
     __slots__ = ("_lock", "answers")
 
@@ -36,65 +34,57 @@ class _Bell:
         self._lock.acquire()
         self.answers: list[Answer] = []
 
-    def ring(self, answers: list[Answer] | None = None) -> None:
+    def set(self, answers: list[Answer] | None = None) -> None:
         self.answers = answers or []
         with contextlib.suppress(RuntimeError):
             self._lock.release()
 
-    def heard(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=max(seconds, 0.0))
 
 
 class ZooKeeperThreads:
-    """The store of one client."""
+    """The I/O of one client."""
 
-    def __init__(self, options: Config, paths: Paths, hooks: AdapterContext, client: TicketClient) -> None:
-        self._store = ZooKeeperStore(options, paths, hooks, client)
+    def __init__(self, config: Config, paths: Paths, context: AdapterContext, client: TicketClient) -> None:
+        self.store = ZooKeeperStore(config, paths, context, client)
         self._closed = False
-        self.disarm = self._store.sessions.notifications.disarm
+        self.disarm = self.store.pool.notifications.disarm
 
     @property
     def source(self) -> str:
-        return self._store.source
-
-    def perform(self, op: StoreOp) -> Any:
-        return trampoline.run(self._store.script(op), self._do)
-
-    def _do(self, step: Any) -> Any:
-        return self._send(step) if step.__class__ is SendRequests else self._wait(step)
+        return self.store.source
 
     @staticmethod
-    def _send(step: SendRequests) -> list[Answer]:
-        bell = _Bell()
-        step.link.send(step.requests, bell.ring)
-        if not bell.heard(step.timeout):
-            raise RequestTimeoutError
-        return bell.answers
-
-    @staticmethod
-    def _wait(step: AwaitConnected) -> None:
-        bell = _Bell()
-        step.link.notify_when_connected(bell.ring)
-        bell.heard(step.timeout)
+    def perform(op: Any) -> list[Answer]:
+        reply = _Reply()
+        if op.__class__ is SendRequests:
+            op.session.send(op.requests, reply.set)
+            if not reply.wait(op.timeout):
+                raise RequestTimeoutError
+        else:
+            op.session.notify_when_connected(reply.set)
+            reply.wait(op.timeout)
+        return reply.answers
 
     def listen(self) -> None:
-        """Whoever has a session hears what becomes of it."""
+        """A client with a session receives its notifications already."""
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        bells = []
-        for link in self._store.sessions.all():
-            bells.append(bell := _Bell())
-            link.end(bell.ring)
+        replies = []
+        for session in self.store.pool.all():
+            replies.append(reply := _Reply())
+            session.end(reply.set)
         ends_at = boottime() + CLOSE_SECONDS
-        for bell in bells:
-            if not bell.heard(ends_at - boottime()):
+        for reply in replies:
+            if not reply.wait(ends_at - boottime()):
                 log.debug("holdfast: a session of ZooKeeper was left to expire")
 
     def forked(self) -> None:
-        """The parent's connections are not ours: let go of them without a word."""
+        """The connections belong to the parent process: detach from them without sending anything."""
         self._closed = True
-        for link in self._store.sessions.all():
-            link.detach_after_fork()
+        for session in self.store.pool.all():
+            session.detach_after_fork()

@@ -23,11 +23,11 @@ class KindVersion(NamedTuple):
 class CachedTicket:
     """A ticket that we put, or may have put."""
 
-    __slots__ = ("alone", "folder", "link", "prefetched_view", "ticket")
+    __slots__ = ("alone", "folder", "prefetched_view", "session", "ticket")
 
-    def __init__(self, folder: str, link: Session, ticket: Ticket | None = None) -> None:
+    def __init__(self, folder: str, session: Session, ticket: Ticket | None = None) -> None:
         self.folder = folder
-        self.link = link
+        self.session = session
         self.ticket = ticket
         """None: whether it is there nobody knows."""
         self.prefetched_view: LockView | None = None
@@ -46,24 +46,24 @@ class TicketCache:
         self._shared: set[str] = set()
         """Names that others used since, when it was last seen: they will have done so again."""
 
-    def begin(self, nonce: str, folder: str, link: Session, ticket: Ticket | None = None) -> CachedTicket:
-        self._entries[nonce] = entry = CachedTicket(folder, link, ticket)
-        return entry
+    def begin(self, nonce: str, folder: str, session: Session, ticket: Ticket | None = None) -> CachedTicket:
+        self._entries[nonce] = cached = CachedTicket(folder, session, ticket)
+        return cached
 
     def get(self, nonce: str) -> CachedTicket | None:
         return self._entries.get(nonce)
 
-    def of(self, link: Session) -> bool:
+    def of(self, session: Session) -> bool:
         """Whether something hangs on this session."""
-        return any(entry.link is link for entry in list(self._entries.values()))
+        return any(cached.session is session for cached in list(self._entries.values()))
 
     def forget(self, nonce: str) -> None:
         self._entries.pop(nonce, None)
 
-    def forget_session(self, link: Session) -> None:
+    def forget_session(self, session: Session) -> None:
         """The session is over."""
-        for nonce, entry in list(self._entries.items()):
-            if entry.link is link:
+        for nonce, cached in list(self._entries.items()):
+            if cached.session is session:
                 self._entries.pop(nonce, None)
 
     def known(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
@@ -71,21 +71,21 @@ class TicketCache:
         return tuple([self._known(ticket) for ticket in tickets])
 
     def _known(self, ticket: Ticket) -> Ticket:
-        entry = self._entries.get(ticket.nonce)
-        if entry is None or entry.ticket is None or entry.ticket.handle.path != ticket.handle.path:
+        cached = self._entries.get(ticket.nonce)
+        if cached is None or cached.ticket is None or cached.ticket.handle.path != ticket.handle.path:
             return ticket
-        return entry.ticket._replace(order=ticket.order)
+        return cached.ticket._replace(order=ticket.order)
 
     # --- names that were left empty
 
     def leave(self, nonce: str) -> None:
         """Our ticket is gone."""
-        entry = self._entries.pop(nonce, None)
-        if entry is not None and entry.alone is not None:
+        cached = self._entries.pop(nonce, None)
+        if cached is not None and cached.alone is not None:
             if len(self._left) >= LEFT_KEPT:
                 self._left.clear()
                 self._shared.clear()
-            self._left[entry.folder] = entry.alone
+            self._left[cached.folder] = cached.alone
 
     def empty_at(self, folder: str) -> KindVersion | None:
         """When it was empty, if it is worth a guess that it still is. Asked once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from ...core.deadlines import RENEW_AFTER
-from ...core.effects import NotApplied, Now, OutcomeUnknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
 from ...rules.record import REFRESH_SECONDS
 from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply
@@ -23,7 +23,7 @@ from ...rules.tickets import (
 )
 from .client import LockAttempt, SessionState, TicketClient
 from .sessions import at_hand, refreshed, session_for
-from .store import Arm, Enter, Fill, Look, Remove, SessionEndedError, Take, Wall
+from .store import SessionEndedError
 
 __all__ = ["acquire", "filled", "granted", "mismatch"]
 
@@ -38,7 +38,7 @@ async def acquire(client: TicketClient, name: str, request: Acquire) -> Reply:
         attempt = client.attempts[request.nonce] = LockAttempt(
             name, request.nonce, request.kind, request.mode, request.ttl
         )
-    asking = AcquireRequest(client, attempt, name, request, await Now())
+    asking = AcquireRequest(client, attempt, name, request, client.now())
     try:
         while True:
             reply = await asking.step()
@@ -82,7 +82,7 @@ class AcquireRequest:
         self.client, self.attempt, self.name, self.request = client, attempt, name, request
         self.began = began
         self.declared = LockConfig(request.kind, request.limit, request.limit)
-        self.config: LockConfig | None = client.config.get(name, self.declared)
+        self.config: LockConfig | None = client.configs.get(name, self.declared)
         """What the name is taken for."""
         self.alone = not request.wait
         self.fresh = True
@@ -96,7 +96,9 @@ class AcquireRequest:
         looks = attempt.entered
         if looks:
             behind = None if attempt.armed is None else attempt.behind
-            view = await Look(name, request.nonce, request.kind, attempt.order, behind)
+            view = await self.client.store.read_queue(
+                name, request.nonce, request.kind, attempt.order, behind
+            )
         else:
             try:
                 view = await self._enter()
@@ -111,7 +113,7 @@ class AcquireRequest:
         if me.session not in (None, self.session.id):
             # A copy of our request came late, under a session that we had given up.
             with contextlib.suppress(SessionEndedError):
-                await Take(name, me, self.session.id)
+                await self.client.store.attach(name, me, self.session.id)
             attempt.armed = None
             return None
         return await self._there(view, me)
@@ -143,9 +145,11 @@ class AcquireRequest:
     async def _enter(self) -> LockView:
         request, attempt = self.request, self.attempt
         attempt.asked_under = self.session
-        ticket = _ticket(request, await Wall())
+        ticket = _ticket(request, self.client.wall())
         try:
-            return await Enter(self.name, ticket, self.session.id, self.config, request.limit, self.alone)
+            return await self.client.store.create(
+                self.name, ticket, self.session.id, self.config, request.limit, self.alone
+            )
         except OutcomeUnknown:
             attempt.uncertain = True
             raise
@@ -159,12 +163,12 @@ class AcquireRequest:
         present = view.config or self.declared
         waits_for = watched(view.tickets, me, present)
         if wrong is not None or (waits_for.nonces and not request.wait):
-            await Remove(self.name, request.nonce, request.mode, me.order)
+            await self.client.store.remove(self.name, request.nonce, request.mode, me.order)
             attempt.entered = False
-            return self._not_taken(wrong or await _busy(self.name, view))
+            return self._not_taken(wrong or await _busy(self.client, self.name, view))
         if not waits_for.nonces:
-            grant = await granted(attempt, view, me, self.session, request.max_hold, self.began)
-            if grant is None or not await _told(attempt, view, self.session):
+            grant = await granted(self.client, attempt, view, me, self.session, request.max_hold, self.began)
+            if grant is None or not await _notify_next(self.client, attempt, view, self.session):
                 attempt.armed = None
                 return None
             return grant
@@ -181,7 +185,7 @@ class AcquireRequest:
         attempt.behind = tickets[0] if attempt.kind == "lock" else None
         attempt.armed = waits_for  # before: what is armed may come at once, and then is armed no more
         try:
-            await Arm(attempt.nonce, self.name, waits_for, tickets)
+            await self.client.store.watch(attempt.nonce, self.name, waits_for, tickets)
         except BaseException:
             attempt.armed = None
             raise
@@ -204,7 +208,7 @@ class AcquireRequest:
         if self.alone and not self._in_the_way(view):
             self.alone = False
             return None
-        return self._not_taken(await _busy(self.name, view))
+        return self._not_taken(await _busy(self.client, self.name, view))
 
     def _in_the_way(self, view: LockView) -> bool:
         """Whether one who comes now would have to wait."""
@@ -241,19 +245,27 @@ def mismatch(view: LockView, kind: str, limit: int) -> Mismatch | None:
     return Mismatch(config.kind, config.declared)
 
 
-async def _busy(name: str, view: LockView) -> Busy:
-    now = await Wall()
-    told = view._replace(tickets=await filled(name, holders_of(view)))
+async def _busy(client: TicketClient, name: str, view: LockView) -> Busy:
+    now = client.wall()
+    told = view._replace(tickets=await filled(client, name, holders_of(view)))
     return Busy(record_of(told, now).holders, now)
 
 
-async def filled(name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+async def filled(client: TicketClient, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
     """Tickets in full, where an engine listed them by name alone."""
-    return tickets if all(ticket.token for ticket in tickets) else await Fill(name, tickets)
+    return (
+        tickets if all(ticket.token for ticket in tickets) else await client.store.read_tickets(name, tickets)
+    )
 
 
 async def granted(
-    attempt: LockAttempt, view: LockView, me: Ticket, session: SessionState, lasts: float | None, began: float
+    client: TicketClient,
+    attempt: LockAttempt,
+    view: LockView,
+    me: Ticket,
+    session: SessionState,
+    lasts: float | None,
+    began: float,
 ) -> Granted | None:
     """We hold it: none of those before us is in our way. None: it is gone by now.
 
@@ -262,7 +274,7 @@ async def granted(
     if me.token and me.mode not in SHARED_MODES:
         return _grant(attempt, me, (), session, lasts, began)
     shared = me.mode in SHARED_MODES
-    known = await filled(attempt.name, holders_of(view) if shared else (me,))
+    known = await filled(client, attempt.name, holders_of(view) if shared else (me,))
     ticket = find(known, me.nonce)
     if ticket is None:
         return None
@@ -284,7 +296,9 @@ def _grant(
     return Granted(ticket.token, peers, ticket.kind, ticket.mode, ttl, lasts, ticket.metadata, age)
 
 
-async def _told(attempt: LockAttempt, view: LockView, session: SessionState) -> bool:
+async def _notify_next(
+    client: TicketClient, attempt: LockAttempt, view: LockView, session: SessionState
+) -> bool:
     """Who had to wait for a permit tells the next one, which waits for any of the holders from now on. False:
     look again."""
     ticket = attempt.ticket
@@ -293,7 +307,9 @@ async def _told(attempt: LockAttempt, view: LockView, session: SessionState) -> 
     if view.tickets[-1].order == ticket.order:
         return True  # nobody is behind us; who comes now sees that we hold
     try:
-        attempt.ticket = await Take(attempt.name, ticket._replace(since=await Wall()), session.id)
+        attempt.ticket = await client.store.attach(
+            attempt.name, ticket._replace(since=client.wall()), session.id
+        )
     except SessionEndedError:
         return False
     return attempt.ticket is not None

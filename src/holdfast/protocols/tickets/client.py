@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from ...core.deadlines import DRIFT, RENEW_AFTER
 from ...rules.tickets import LockConfig, Ticket, Watched
-from .store import SessionId
+from .store import SessionId, TicketStore
 
 __all__ = ["LockAttempt", "SessionState", "TicketClient", "TicketCoroutine"]
 
@@ -20,7 +20,7 @@ CONFIGS_KEPT: Final = 1000
 """Of so many names it is remembered what they are."""
 
 TicketCoroutine = Coroutine[Any, Any, T]
-"""What awaits operations of the store, the local clock and the wall clock."""
+"""A coroutine that awaits nothing but the store's own I/O."""
 
 
 class SessionState:
@@ -110,14 +110,27 @@ class LockAttempt:
 class TicketClient:
     """Everything one client has to remember."""
 
-    def __init__(self, client: str, seconds_for: Callable[[float], float]) -> None:
-        self.client = client
+    store: TicketStore
+    """Set by the adapter that runs this client: a store needs its client first."""
+
+    def __init__(
+        self,
+        client_id: str,
+        seconds_for: Callable[[float], float],
+        now: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.client_id = client_id
+        self.now = now
+        """The local clock, by which deadlines are counted."""
+        self.wall = wall
+        """The wall clock, in seconds: for people, and for retentions."""
         self.seconds_for = seconds_for
         """The length of the session that carries leases of a ttl. May raise Unsupported."""
         self.attempts: dict[str, LockAttempt] = {}
         self.watching: set[str] = set()
         """Nonces that hear of every change of a name."""
-        self.config: dict[str, LockConfig] = {}
+        self.configs: dict[str, LockConfig] = {}
         """What names were last seen to be: a guess that saves a round trip."""
         self.suspects: set[str] = set()
         """Tickets that may be gone: looked at with the next sign of life."""
@@ -180,11 +193,11 @@ class TicketClient:
     def learn(self, name: str, config: LockConfig | None, declared: LockConfig) -> None:
         """What a name is, where that is not what anybody would guess."""
         if config is None or config == declared:
-            self.config.pop(name, None)
+            self.configs.pop(name, None)
         else:
-            if len(self.config) >= CONFIGS_KEPT:
-                self.config.clear()
-            self.config[name] = config
+            if len(self.configs) >= CONFIGS_KEPT:
+                self.configs.clear()
+            self.configs[name] = config
 
     def forget(self, nonce: str) -> None:
         self.attempts.pop(nonce, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...core.effects import Now
 from ...rules.record import StoredValue
 from ...rules.requests import (
     Adopt,
@@ -22,8 +21,7 @@ from .acquisition import filled, granted, mismatch
 from .client import LockAttempt, SessionState, TicketClient
 from .releases import gone
 from .sessions import refreshed, session_for
-from .store import Exchange, Keep, Lend, Look, SessionEndedError, SetLimit, Take, Wall
-from .store import SetValue as StoreValue
+from .store import SessionEndedError
 
 __all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
 
@@ -36,9 +34,9 @@ async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
         return Gone("expired")
     if request.ttl > attempt.ticket.ttl:
         return await _move(client, attempt, attempt.ticket, request.ttl)
-    sent = await Now()
+    sent = client.now()
     session = attempt.session
-    kept = await Keep((session.id,), ((name, attempt.ticket),))
+    kept = await client.store.keep_alive((session.id,), ((name, attempt.ticket),))
     if not kept.alive[0]:
         client.lost(session)
         return await gone(client, name, request.nonce)
@@ -47,18 +45,18 @@ async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
 
 
 async def _move(client: TicketClient, attempt: LockAttempt, ticket: Ticket, ttl: float) -> Reply:
-    began = await Now()
+    began = client.now()
     while True:
         session = await _carrier(client, attempt, ttl)
         try:
-            moved = await Take(attempt.name, ticket._replace(ttl=ttl), session.id)
+            moved = await client.store.attach(attempt.name, ticket._replace(ttl=ttl), session.id)
         except SessionEndedError:
             client.lost(session)
             continue
         if moved is None:
             # Perhaps an earlier copy of this very request changed it.
-            seen = await _seen(attempt.name, attempt.nonce)
-            if seen is None or seen.client != client.client:
+            seen = await _seen(client, attempt.name, attempt.nonce)
+            if seen is None or seen.client != client.client_id:
                 return await gone(client, attempt.name, attempt.nonce)
             ticket = seen
             continue
@@ -74,9 +72,9 @@ async def _carrier(client: TicketClient, attempt: LockAttempt, ttl: float) -> Se
     return await session_for(client, ttl, in_full=True)
 
 
-async def _seen(name: str, nonce: str) -> Ticket | None:
+async def _seen(client: TicketClient, name: str, nonce: str) -> Ticket | None:
     """A ticket as it is now, in full."""
-    return find(await filled(name, (await Look(name, nonce)).tickets), nonce)
+    return find(await filled(client, name, (await client.store.read_queue(name, nonce)).tickets), nonce)
 
 
 async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
@@ -93,14 +91,16 @@ async def export(client: TicketClient, name: str, request: Export) -> Reply:
     if attempt is None or attempt.ticket is None:
         return Gone("expired")
     ticket: Ticket | None = attempt.ticket
-    while ticket is not None and ticket.client in ("", client.client) and ticket.owner != request.seal:
-        now, lent = await Wall(), ticket._replace(client="", owner=request.seal)
+    while ticket is not None and ticket.client in ("", client.client_id) and ticket.owner != request.seal:
+        now, lent = client.wall(), ticket._replace(client="", owner=request.seal)
         if ticket.lasts is not None:
             lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
-        if await Lend(name, lent, ticket.ttl):
+        if await client.store.detach(name, lent, ticket.ttl):
             break
-        ticket = await _seen(name, request.nonce)  # perhaps an earlier copy of this very request changed it
-    if ticket is None or ticket.client not in ("", client.client):
+        ticket = await _seen(
+            client, name, request.nonce
+        )  # perhaps an earlier copy of this very request changed it
+    if ticket is None or ticket.client not in ("", client.client_id):
         return await gone(client, name, request.nonce)
     client.forget(request.nonce)
     return Done()
@@ -108,25 +108,27 @@ async def export(client: TicketClient, name: str, request: Export) -> Reply:
 
 async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
     """Take over what was exported. Without renewal: let it run out, for nobody will have it."""
-    began = await Now()
+    began = client.now()
     while True:
-        view = await Look(name, request.nonce)
-        seen = find(await filled(name, view.tickets), request.nonce)
+        view = await client.store.read_queue(name, request.nonce)
+        seen = find(await filled(client, name, view.tickets), request.nonce)
         if seen is None:
             return Gone("expired") if view.note is None else Gone(view.note.reason, view.note.note)
-        if seen.client != client.client and (seen.client, seen.owner) != ("", request.seal):
+        if seen.client != client.client_id and (seen.client, seen.owner) != ("", request.seal):
             return Gone("stolen", NOT_EXPORTED)
         if not request.renews:
             lent = seen._replace(client="", owner=request.seal)
-            if seen.client and not await Lend(name, lent, seen.ttl):
+            if seen.client and not await client.store.detach(name, lent, seen.ttl):
                 return Gone("expired")
             client.forget(request.nonce)
             return Done()
         session = await session_for(client, seen.ttl, in_full=True)
-        now = await Wall()
+        now = client.wall()
         lasts = None if seen.lasts is None else min(seen.lasts, max(seen.since + seen.lasts - now, 0.0))
         try:
-            taken = await Take(name, seen._replace(client=client.client, owner=request.owner), session.id)
+            taken = await client.store.attach(
+                name, seen._replace(client=client.client_id, owner=request.owner), session.id
+            )
         except SessionEndedError:
             client.lost(session)
             continue
@@ -135,14 +137,14 @@ async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
                 name, request.nonce, seen.kind, seen.mode, seen.ttl
             )
             attempt.entered = attempt.uncertain = True
-            reply = await granted(attempt, view, taken, session, lasts, began)
+            reply = await granted(client, attempt, view, taken, session, lasts, began)
             if reply is not None:
                 return reply
 
 
 async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Reply:
     """The writer's ticket goes and the reader's stands in its place, in one step."""
-    began = await Now()
+    began = client.now()
     attempt = client.attempts.get(request.nonce)
     reader = client.attempts.get(request.reader_nonce)
     if reader is None:
@@ -153,22 +155,22 @@ async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Repl
         )
     while True:
         session = reader.asked_under = await session_for(client, reader.ttl, in_full=True)
-        view = await Look(name, request.reader_nonce)
+        view = await client.store.read_queue(name, request.reader_nonce)
         me = find(view.tickets, request.reader_nonce)
         if me is not None:
             if attempt is not None and not attempt.uncertain:
                 client.forget(request.nonce)
             reader.entered = True
-            reply = await granted(reader, view, me, session, None, began)
+            reply = await granted(client, reader, view, me, session, None, began)
             if reply is not None:
                 return reply
             continue
-        writer = find(await filled(name, view.tickets), request.nonce)
+        writer = find(await filled(client, name, view.tickets), request.nonce)
         if writer is None or view.note is not None:
             client.forget(request.reader_nonce)
             return await gone(client, name, request.nonce)
         try:
-            await Exchange(
+            await client.store.exchange(
                 name,
                 writer,
                 writer._replace(nonce=request.reader_nonce, mode="read", token=writer.token + 1),
@@ -182,9 +184,9 @@ async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply
     attempt = client.attempts.get(request.nonce)
     if attempt is None or attempt.ticket is None:
         return await gone(client, name, request.nonce)
-    until_us = int((await Wall() + request.retention) * 1_000_000)
+    until_us = int((client.wall() + request.retention) * 1_000_000)
     value = StoredValue(request.data, attempt.ticket.token, until_us)
-    if await StoreValue(name, attempt.ticket, value, request.retention):
+    if await client.store.set_value(name, attempt.ticket, value, request.retention):
         return Done()
     return await gone(client, name, request.nonce)
 
@@ -192,21 +194,22 @@ async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply
 async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
     """Whoever holds a permit keeps it, also when there are more of them than the new limit allows."""
     while True:
-        view = await Look(name)
+        view = await client.store.read_queue(name)
         wrong = mismatch(view, "semaphore", request.declared)
         if wrong is not None:
             return wrong
         seen = view.config
         declared = request.declared if seen is None else seen.declared
         new = LockConfig("semaphore", declared, request.limit, _admitted_through(view))
-        after = await SetLimit(name, seen, new)
+        after = await client.store.set_config(name, seen, new)
         if after is None:
             continue
         # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
         admitted_through = _admitted_through(after._replace(config=seen))
         if (
             admitted_through <= new.admitted_through
-            or await SetLimit(name, new, new._replace(admitted_through=admitted_through)) is not None
+            or await client.store.set_config(name, new, new._replace(admitted_through=admitted_through))
+            is not None
         ):
             return Done()
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.effects import Now
 from ...rules.requests import Absent, Done, Gone, Refresh, Renew, Reply, Request
 from .client import LockAttempt, SessionState, TicketClient
 from .releases import gone
-from .store import Keep
 
 __all__ = ["refresh", "renew_batch"]
 
@@ -18,7 +16,7 @@ others a few each time, in turn. That is how a ticket is missed that was deleted
 
 
 async def renew_batch(client: TicketClient, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
-    now = await Now()
+    now = client.now()
     due: dict[int, SessionState] = {}
     renewed: list[LockAttempt] = []
     known = dict(client.attempts)
@@ -41,7 +39,7 @@ async def _keep(
 ) -> set[str]:
     """The nonces of those chosen whose tickets are gone."""
     tickets = tuple([(attempt.name, attempt.ticket) for attempt in chosen if attempt.ticket is not None])
-    kept = await Keep(tuple([session.id for session in sessions]), tickets)
+    kept = await client.store.keep_alive(tuple([session.id for session in sessions]), tickets)
     for session, alive in zip(sessions, kept.alive, strict=True):
         if alive:
             session.kept(sent, kept.age)

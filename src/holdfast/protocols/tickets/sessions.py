@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from ...core.effects import Now
 from .client import SessionState, TicketClient
-from .store import Keep, Open
 
 __all__ = ["at_hand", "refreshed", "session_for"]
 
 
 def at_hand(client: TicketClient, ttl: float, in_full: bool, now: float) -> SessionState | None:
-    """The session that ``session_for`` would give, if that takes nothing: it is open and young enough."""
+    """The session that ``session_for`` would return, if that needs no request: open and young enough."""
     session = client.session(client.seconds_for(ttl))
     if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
         return None
@@ -18,26 +16,26 @@ def at_hand(client: TicketClient, ttl: float, in_full: bool, now: float) -> Sess
 
 
 async def session_for(client: TicketClient, ttl: float, in_full: bool) -> SessionState:
-    """A session that carries leases of this ttl. ``in_full``: it covers the whole ttl from now on, for
-    nobody will renew it; otherwise a part of it may have passed."""
+    """A session for leases of this ttl. ``in_full``: it covers the whole ttl from now on, because nothing
+    will renew it; otherwise a part of the ttl may have passed."""
     seconds = client.seconds_for(ttl)
     while True:
         session = client.session(seconds)
         if session.id is None:
-            await _open(session)
+            await _open(client, session)
         if await refreshed(client, session, ttl if in_full else None):
             return session
 
 
 async def refreshed(client: TicketClient, session: SessionState, ttl: float | None) -> bool:
-    """Give it a sign of life if it is due, or if it does not cover the ttl. False: it is gone."""
-    now = await Now()
+    """Keep the session alive if that is due, or if it does not cover the ttl. False: it has ended."""
+    now = client.now()
     if session.dead:
         return False
     due = session.is_due(now) or (ttl is not None and session.age(now, ttl) > 0)
     if not due:
         return True
-    kept = await Keep((session.id,))
+    kept = await client.store.keep_alive((session.id,))
     if not kept.alive[0]:
         client.lost(session)
         return False
@@ -45,9 +43,9 @@ async def refreshed(client: TicketClient, session: SessionState, ttl: float | No
     return True
 
 
-async def _open(session: SessionState) -> None:
-    sent = await Now()
-    opened = await Open(session.seconds, session.generation)
+async def _open(client: TicketClient, session: SessionState) -> None:
+    sent = client.now()
+    opened = await client.store.open_session(session.seconds, session.generation)
     session.lasts = opened.seconds
     if opened.fresh:
         session.kept(sent, opened.age)
