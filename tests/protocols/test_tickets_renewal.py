@@ -25,7 +25,7 @@ def client_with(count: int) -> TicketClient:
         nonce = f"n-{number}"
         attempt = client.attempts[nonce] = LockAttempt(f"x{number}", nonce, "lock", "exclusive", 30.0)
         attempt.ticket = Ticket(number + 1, 4, nonce, "client", "o", "lock", "exclusive", 30.0, 0.0, None, {})
-        attempt.session, attempt.entered = session, True
+        attempt.session, attempt.is_created = session, True
     return client
 
 

@@ -202,9 +202,9 @@ texts = st.text(max_size=20)
     st.none() | st.floats(0, 1e6),
 )
 def test_what_is_stored_is_read_again(
-    owner: str, nonce: str, metadata: dict[str, str], ttl: float, lasts: float | None
+    owner: str, nonce: str, metadata: dict[str, str], ttl: float, max_hold: float | None
 ) -> None:
-    ticket = Ticket(5, 20, nonce, "c", owner, "rwlock", "read", ttl, 1.5, lasts, metadata, "handle", 9)
+    ticket = Ticket(5, 20, nonce, "c", owner, "rwlock", "read", ttl, 1.5, max_hold, metadata, "handle", 9)
     assert decode_ticket(encode_ticket(ticket), 5, 20, "handle", 9) == ticket
     moved = decode_ticket(encode_ticket(ticket, 20, 5), 99, 400, "handle", 9)
     assert moved == ticket, "where it stands does not follow from when it was put"

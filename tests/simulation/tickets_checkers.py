@@ -49,12 +49,12 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
     for belief in seen.beliefs:
         if belief.deadline > belief.began:
             began[belief.client, belief.state.nonce].append(belief.began)
-    over: dict[tuple[str, str], tuple[float, str]] = {}
+    session_reported_ended: dict[tuple[str, str], tuple[float, str]] = {}
     for event in seen.run.world.trace:
         if isinstance(event, LetGo):
-            over.setdefault((event.client, event.nonce), (event.at, event.how))
+            session_reported_ended.setdefault((event.client, event.nonce), (event.at, event.how))
     for (client, nonce), times in began.items():
-        at, how = over.get((client, nonce), (inf, ""))
+        at, how = session_reported_ended.get((client, nonce), (inf, ""))
         if how in ("Export", "exported"):
             continue
         if len(times) > 1:

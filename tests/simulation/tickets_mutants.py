@@ -93,13 +93,13 @@ def counted_from_the_reply() -> Patch:
 
 def watch_without_another_look() -> Patch:
     """Look, then watch: who went in between is waited for."""
-    shipped = acquisition.AcquireRequest._there
+    shipped = acquisition.AcquireRequest._ticket_found
 
     async def there(self: acquisition.AcquireRequest, view: LockView, me: Ticket) -> Any:
         reply = await shipped(self, view, me)
-        return Queued(0, 60.0, ()) if reply is None and self.attempt.armed is not None else reply
+        return Queued(0, 60.0, ()) if reply is None and self.attempt.watch_set is not None else reply
 
-    return mock.patch.object(acquisition.AcquireRequest, "_there", there)
+    return mock.patch.object(acquisition.AcquireRequest, "_ticket_found", there)
 
 
 def late_arrival_accepted() -> Patch:
@@ -151,15 +151,15 @@ def any_session_will_do() -> Patch:
         told = shipped(self, name, nonce)
         return told._replace(tickets=tuple(t._replace(session=None) for t in told.tickets))
 
-    def over(self: TicketClient, session_id: Any) -> list[str]:
+    def session_reported_ended(self: TicketClient, session_id: Any) -> list[str]:
         """Old news of an earlier session of the same name is believed at once."""
         lost = [session for session in self.open_sessions() if session.id == session_id]
         for session in lost:
-            self.lost(session)
+            self.session_lost(session)
         return [attempt.nonce for attempt in self.attempts.values() if attempt.session in lost]
 
     both = mock.patch.multiple(OrderedStore, _view=view)
-    return _together(both, mock.patch.object(TicketClient, "over", over))
+    return _together(both, mock.patch.object(TicketClient, "session_reported_ended", session_reported_ended))
 
 
 def _together(*patches: Any) -> Patch:

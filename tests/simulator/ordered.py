@@ -520,5 +520,5 @@ class TicketsClient(TranslatingClient):
         self.post(nonce)
 
     def session_over(self, session: str) -> None:
-        for nonce in self.tickets.over(session):
+        for nonce in self.tickets.session_reported_ended(session):
             self.post(nonce)

@@ -1,12 +1,13 @@
-"""Locks as an ordered list of tickets: who holds, who waits, and for whom one waits. Pure.
+"""Locks as an ordered list of tickets: which tickets hold the lock, and which ticket a waiter waits for.
+Pure.
 
-Engines that keep order and sessions themselves (etcd, ZooKeeper) need no record that is rewritten at every
-step: each attempt puts one ticket, and the order of the tickets decides. A ticket holds when none of those
-before it keeps it from holding. Mutex, reader, writer and semaphore differ by ``admits`` alone, the same
-predicate that the records use: asked here with everyone who came earlier.
+Engines that provide order and sessions themselves (etcd, ZooKeeper) need no record that is rewritten at every
+step. Each attempt creates one ticket, and the order of the tickets decides. A ticket holds the lock when no
+earlier ticket blocks it. Mutex, reader, writer and semaphore differ by ``admits`` alone, the same predicate
+that the records use; here it is applied to all earlier tickets.
 
-Nobody comes in between: a ticket's place is given by the engine when it is put and never changes. So who
-holds once holds until its ticket is gone, and nothing has to be written when a turn comes.
+The engine assigns a ticket's order when it creates the ticket, and the order never changes. So a ticket that
+holds the lock holds it until the ticket is removed, and nothing is written when a waiter's turn comes.
 """
 
 from __future__ import annotations
@@ -37,78 +38,79 @@ __all__ = [
 ]
 
 TOKENS_PER_PLACE: Final = 4
-"""Tokens leave room after each place: for the reader that a writer turns into and for the number that fences
-off a holder whose lock is broken. Both must be larger than the holder's token and smaller than those of the
-tickets that wait behind it already."""
+"""Tokens leave room after each ticket: for the read token of a downgraded writer, and for the token that
+fences off a holder whose lock is broken. Both must be larger than the holder's token and smaller than those
+of the tickets that already wait behind it."""
 
 
 def token_at(order: int) -> int:
-    """The token of a ticket, by the number that the engine's order gives to its creation."""
+    """The token of a ticket, from the number that the engine assigned to its creation."""
     return order * TOKENS_PER_PLACE
 
 
 class Ticket(NamedTuple):
-    """One attempt, in the order of a name. What is told for people is told by the client's wall clock."""
+    """One attempt at a name. Times for people are of the client's wall clock."""
 
     order: int
-    """Where it stands: smaller is earlier. 0: not put yet."""
+    """Smaller is earlier. 0: not created yet."""
     token: int
-    """0: not known yet, for an engine may list tickets without reading them."""
+    """0: unknown, because an engine may list tickets without reading them."""
     nonce: str
     client: str
-    """Whose session carries it; empty while it is handed over from one process to another."""
+    """The client whose session the ticket is attached to; empty while it is handed over to another
+    process."""
     owner: str
-    """The holder, for people; the seal of its secret while it is handed over."""
+    """The holder, for people; the seal of the hand-over's secret while the ticket is handed over."""
     kind: str
     mode: str
     ttl: float
     since: float
-    lasts: float | None
-    """The longest time it may be held (``max_hold``), counted from ``since``; None: no such bound."""
+    max_hold: float | None
+    """Counted from ``since``; None: no bound."""
     metadata: Mapping[str, str]
     handle: Any = None
-    """The engine's own: where it is kept, and in which version."""
+    """The engine's own: the key or node of the ticket, and its version."""
     session: Any = None
-    """What carries it, in the engine's own words; None: not told."""
+    """The engine's own name of the session that the ticket is attached to; None: unknown."""
 
 
 class LockConfig(NamedTuple):
-    """What a name is. Beside the tickets, and there when all of them are gone."""
+    """The kind and limits of a name. Stored beside the tickets, and kept when no ticket is left."""
 
     kind: str
     declared: int = 0
     limit: int = 0
     admitted_through: int = 0
-    """Everyone up to this place holds, although the limit has been lowered since."""
+    """Every ticket up to this order holds a permit, although the limit has been lowered since."""
 
 
 class LockView(NamedTuple):
-    """A name as it stands, read at one moment."""
+    """The state of a name, read at one moment."""
 
     config: LockConfig | None = None
     tickets: tuple[Ticket, ...] = ()
-    """In order. Of a mutex an engine may tell less: the first, the one that was asked about, and the one
-    right before that."""
+    """In order. Of a mutex an engine may return fewer: the first ticket, the ticket asked about, and the one
+    right before it."""
     value: StoredValue | None = None
     newest_token: int = 0
-    """The newest token of the name, also when its ticket is gone."""
+    """The newest token of the name, also when its ticket no longer exists."""
     note: Tombstone | None = None
-    """How the attempt that was asked about was ended from outside."""
+    """How the attempt asked about was ended from outside."""
     unlisted_count: int = 0
-    """So many tickets more stand there, of a mutex of which less was told."""
+    """The number of tickets of a mutex that exist and were not returned."""
 
 
 NOTHING: Final = LockView()
 
 
 class Watched(NamedTuple):
-    """Whose end changes where one stands."""
+    """The tickets whose removal changes a waiter's position."""
 
     nonces: tuple[str, ...]
     limit: bool = False
-    """A change of the semaphore's limit does, too."""
+    """A change of the semaphore's limit does so, too."""
     turns: bool = False
-    """And so does a change of the ticket: whoever had to wait for a permit tells so that it got one."""
+    """So does a change of the ticket: a waiter that gets a permit rewrites its ticket to say so."""
 
 
 def ordered(tickets: Sequence[Ticket]) -> tuple[Ticket, ...]:
@@ -123,7 +125,7 @@ def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
 
 
 def blockers(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> tuple[Ticket, ...]:
-    """Those before me that keep me from holding; nobody: I hold."""
+    """The earlier tickets that block ``me``; none: it holds the lock."""
     ahead = [ticket for ticket in tickets if ticket.order < me.order]
     admits = ADMITS[config.kind]
     if me.order <= config.admitted_through or admits([t.mode for t in ahead], me.mode, config.limit):
@@ -132,11 +134,11 @@ def blockers(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> tuple
 
 
 def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
-    """Whose end to wait for: never the crowd's. Nobody: I hold.
+    """The tickets whose removal ``me`` waits for, as few as possible. None: it holds the lock.
 
-    The last of those who block me: it leaves after, or it waits for, those before it. Only the first who
-    waits for a semaphore waits for several: any holder may be the next to leave. Who is behind it becomes
-    the first when it gets its permit, and must hear of that.
+    The last blocking ticket is enough: it is removed after those before it, or waits for them. Only the first
+    waiter of a semaphore watches several tickets, because any holder may release next. The waiter behind it
+    becomes the first when that one gets its permit, and so watches for that change.
     """
     blocking = blockers(tickets, me, config)
     if not blocking:
@@ -149,7 +151,7 @@ def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watche
 
 
 def holders_of(view: LockView) -> tuple[Ticket, ...]:
-    """Those who hold: always the first few."""
+    """The tickets that hold the lock: always the first ones."""
     config = config_of(view)
     if config is None:
         return ()
@@ -167,14 +169,14 @@ def waiters_of(view: LockView) -> tuple[Ticket, ...]:
 
 
 def config_of(view: LockView) -> LockConfig | None:
-    """What the name is; should its settings be lost, what those are who stand there."""
+    """The configuration of the name; if it is lost, what the existing tickets imply."""
     if view.config is not None or not view.tickets:
         return view.config
     return LockConfig(view.tickets[0].kind, 0, len(view.tickets), 0)
 
 
 def record_of(view: LockView, now: float) -> Record:
-    """The name as those see it who inspect it. Times are of the wall clock, for people."""
+    """The name as ``inspect`` shows it. Times are of the wall clock, for people."""
     config = config_of(view)
     holders = tuple([_holder(ticket, now) for ticket in holders_of(view)])
     value = view.value
@@ -192,11 +194,11 @@ def record_of(view: LockView, now: float) -> Record:
 
 
 def _holder(ticket: Ticket, now: float) -> Holder:
-    lasts = ticket.ttl
+    remaining = ticket.ttl
     until = None
-    if ticket.lasts is not None:
-        until = ticket.since + ticket.lasts
-        lasts = min(lasts, max(until - now, 0.0))
+    if ticket.max_hold is not None:
+        until = ticket.since + ticket.max_hold
+        remaining = min(remaining, max(until - now, 0.0))
     return Holder(
         ticket.nonce,
         ticket.client,
@@ -204,7 +206,7 @@ def _holder(ticket: Ticket, now: float) -> Holder:
         ticket.mode,
         ticket.token,
         ticket.since,
-        now + lasts,
+        now + remaining,
         ticket.ttl,
         True,
         until,

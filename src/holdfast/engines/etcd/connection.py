@@ -1,6 +1,6 @@
-"""Connections to one member, for threads: a thread that asks has one to itself for as long as that takes.
+"""Connections to one member, for threads: each call has a connection to itself until it is answered.
 
-What watches has one for good, which any thread may write to and one reads.
+A watch stream has a connection of its own, which any thread may write to and one thread reads.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ __all__ = ["Subchannel", "WatchStream"]
 READ_BYTES: Final = 65_536
 
 CONNECTIONS_MAX: Final = 16
-"""So many threads of a client are answered at a time; others wait for their turn."""
+"""At most this many calls of a client at a time; more wait for a connection."""
 
 KEEPALIVE_SECONDS: Final = 10.0
 KEEPALIVE_TIMEOUT_SECONDS: Final = 5.0
-"""A stream that has been silent for so long is asked for a word, which has so long to come. etcd does not
-allow to be asked more often than every five seconds."""
+"""After this much silence on a watch stream a PING is sent, and its ACK must come within the time-out. etcd
+does not allow a PING more often than every five seconds."""
 
 IDLE_SECONDS: Final = 0.1
-"""One unused for longer is looked at before it is used: a server may have closed it."""
+"""A connection unused for longer is checked before it is used: the server may have closed it."""
 
 IDLE_READS: Final = 16
-"""So often at most: while nothing is asked there is hardly anything to say."""
+"""At most this many reads for that check: an idle connection receives hardly anything."""
 
 PING_ACK_DELAY_SECONDS: Final = 0.1
-"""Pings are answered so late, together."""
+"""PINGs of the server are acknowledged together, this late."""
 
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
 
 
 class NothingSent(OSError):
-    """The kernel took nothing of what was to be sent."""
+    """The kernel accepted nothing of the data to send."""
 
 
 class Http2Transport(SocketConnection):
@@ -64,13 +64,13 @@ class Http2Transport(SocketConnection):
         self._is_plain = not isinstance(connected, ssl.SSLSocket)
         self.http2 = http2
         self.answered_at = self.used_at
-        """When pings were last answered."""
+        """When PINGs were last acknowledged."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def say(self, ends_at: float) -> None:
-        """Send what is to be sent. Raises NothingSent, or OSError where a part of it may have been."""
+        """Send the pending data. Raises NothingSent, or OSError where a part of it may have been sent."""
         left = self.http2.data_to_send()
         try:
             left = left[self._socket.send(left) :]
@@ -86,8 +86,8 @@ class Http2Transport(SocketConnection):
                 left = left[self._socket.send(left) :]
 
     def hear(self, ends_at: float, sleeps: bool = True) -> None:
-        """Wait for what comes, and read it. Raises OSError and Broken."""
-        if sleeps and self._is_plain:  # else what is there may have been read already
+        """Wait for data and process it. Raises OSError and ProtocolError."""
+        if sleeps and self._is_plain:  # with TLS, data may be buffered already
             self._sleep(select.POLLIN, ends_at)
         try:
             data = self._socket.recv(READ_BYTES)
@@ -111,7 +111,7 @@ class Http2Transport(SocketConnection):
             raise TimeoutError
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it, or is about to, or has more to say than one reads in passing."""
+        """Whether the server has closed the connection, or is closing it, or sends unexpectedly much."""
         try:
             for _ in range(IDLE_READS):
                 data = self._socket.recv(READ_BYTES)
@@ -135,7 +135,7 @@ class Subchannel(SocketPool[Http2Transport]):
     # --- calls ----------------------------------------------------------------------------------
 
     def call(self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False) -> Any:
-        """One request, one response. Raises Failed."""
+        """One request, one response. Raises RpcError."""
         method = METHODS[name]
         call = self._exchange(method, length_prefixed(request.SerializeToString()), timeout, metadata, urgent)
         if len(call.messages) != 1:
@@ -143,7 +143,7 @@ class Subchannel(SocketPool[Http2Transport]):
         return decode_response(method, call.messages[0])
 
     def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
-        """As many responses, or fewer."""
+        """One response for each request, or fewer."""
         data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
         call = self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
         return [decode_response(KEEP_ALIVE, each) for each in call.messages]
@@ -174,7 +174,7 @@ class Subchannel(SocketPool[Http2Transport]):
         return call
 
     def _await_room(self, line: Http2Transport, ends_at: float) -> None:
-        """Until the server takes a call: what it allows at a time may be none for a while."""
+        """Wait until the server accepts a stream: it may allow none for a while."""
         http2 = line.http2
         try:
             while not http2.can_open_stream():
@@ -184,7 +184,7 @@ class Subchannel(SocketPool[Http2Transport]):
                 if http2.has_data_to_send():
                     line.say(ends_at)
         except TimeoutError:
-            raise RpcError(ALL_BUSY, f"{self._member.endpoint} takes no more calls") from None
+            raise RpcError(ALL_BUSY, f"{self._member.endpoint} accepts no more streams") from None
         except (ProtocolError, OSError) as error:
             raise RpcError(NEVER_SENT, f"the connection broke: {error}") from None
 
@@ -208,18 +208,18 @@ class Subchannel(SocketPool[Http2Transport]):
     # --- streams --------------------------------------------------------------------------------
 
     def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
-        """A stream of watch requests and responses. Raises Failed."""
+        """A stream of watch requests and responses. Raises RpcError."""
         line = self._opened_beyond(timeout)
         try:
             return WatchStream(self, line, metadata, timeout)
         except OSError as error:
             self._discard(line)
-            raise RpcError(NEVER_SENT, f"no stream could be begun: {describe_error(error)}") from None
+            raise RpcError(NEVER_SENT, f"no stream could be opened: {describe_error(error)}") from None
 
     # --- connections ----------------------------------------------------------------------------
 
     def _take(self, seconds: float, urgent: bool) -> Http2Transport:
-        """What is urgent waits behind nobody: it has one opened beyond the limit, if need be."""
+        """An urgent call never waits for other calls: it opens a connection beyond the limit if need be."""
         while True:
             try:
                 line = self._idle.pop()
@@ -241,8 +241,8 @@ class Subchannel(SocketPool[Http2Transport]):
         return line
 
     def _open(self, seconds: float) -> Http2Transport:
-        """Where there is little time for it, with the server's first word: what is silent, or does not speak
-        HTTP/2, is found out before anything is asked. That takes one more round trip."""
+        """Where the time for connecting is limited, wait for the server's SETTINGS, too: a server that is
+        silent, or does not speak HTTP/2, is noticed before a request is sent. That costs one round trip."""
         within = connect_seconds(seconds)
         member, ends_at = self._member, monotonic() + within
         connected = self._connect(ends_at)
@@ -270,7 +270,7 @@ class Subchannel(SocketPool[Http2Transport]):
             raise
 
     def _connect(self, ends_at: float) -> socket.socket:
-        """To the first of its addresses that answers. Where there are several, none has all the time."""
+        """Connect to the first address that answers. Where there are several, none gets all the time."""
         member = self._member
         trouble: Exception = TimeoutError()
         try:
@@ -300,7 +300,7 @@ class Subchannel(SocketPool[Http2Transport]):
 
 
 class WatchStream:
-    """A call that goes on: written to from any thread, read by one."""
+    """A watch stream: any thread may write to it, one thread reads it."""
 
     def __init__(
         self, connection: Subchannel, line: Http2Transport, metadata: Metadata, timeout: float
@@ -323,7 +323,7 @@ class WatchStream:
             self._bell.ring()
 
     def receive(self) -> list[Any]:
-        """The next responses. Raises Failed."""
+        """The next responses. Raises RpcError."""
         http2, call = self._line.http2, self._call
         quiet = KEEPALIVE_SECONDS
         try:
@@ -352,9 +352,9 @@ class WatchStream:
                     http2.ping()
                     quiet = KEEPALIVE_TIMEOUT_SECONDS
                 else:
-                    raise RpcError("UNAVAILABLE", "the server has not said a word for long")
+                    raise RpcError("UNAVAILABLE", "the server was silent for too long")
         except TimeoutError:
-            raise RpcError("UNAVAILABLE", "the server takes nothing any more") from None
+            raise RpcError("UNAVAILABLE", "the server reads nothing any more") from None
         except (OSError, ValueError, ProtocolError) as error:
             raise RpcError("UNAVAILABLE", f"the stream broke: {error}") from None
         return [decode_response(WATCH, each) for each in http2.take(call)]
@@ -369,11 +369,11 @@ class WatchStream:
             self._line.say(monotonic() + self._timeout)
 
     def cancel(self) -> None:
-        """From any thread: who reads it is told."""
+        """Called from any thread: ``receive`` raises."""
         self._is_cancelled = True
         self._bell.ring()
 
     def close(self) -> None:
-        """By the one who reads."""
+        """Called by the thread that reads."""
         self._connection._discard(self._line)
         self._bell.close()

@@ -1,4 +1,4 @@
-"""A connection to one member, for asyncio: any number of calls at a time, none of which needs a task."""
+"""Connections to one member, for asyncio: many calls share a connection, and no call needs a task."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from .rpc import KEEP_ALIVE, METHODS, WATCH, Metadata, Method, RpcError, decode_
 __all__ = ["Subchannel", "WatchStream"]
 
 TRANSPORTS_MAX: Final = 4
-"""So many connections to one member, where the server takes fewer calls over one than there are."""
+"""At most this many connections to one member, where the server accepts fewer streams than there are
+calls."""
 
 UNSENT_BYTES_MAX: Final = 16 << 20
-"""What the server has not taken: it may not read, and have us answer all the same."""
+"""A server that does not read but makes us answer must not fill the memory: the connection is closed."""
 
 
 class Http2Transport(asyncio.Protocol):
-    """One connection of the loop's."""
+    """One connection in the loop."""
 
     def __init__(self, member: Member, connected: socket.socket, changed: Callable[[], None]) -> None:
         self._member = member
         self._changed = changed
-        """Called when there may be room for another call, or none ever."""
+        """Called when another stream may be possible, or none ever."""
         self._loop = asyncio.get_running_loop()
         self._loop_transport: Any = None
-        """As the loop makes it, once connected."""
+        """The loop's transport, once connected."""
         self._socket = connected
         self._waiting: dict[Stream, asyncio.Future[None]] = {}
         self._is_to_flush = False
@@ -47,11 +48,11 @@ class Http2Transport(asyncio.Protocol):
         self._heard = False
         self._greeting: asyncio.Future[None] | None = None
         self.failure: RpcError | None = None
-        """Why nothing comes any more."""
+        """Why the connection ended."""
         self.http2 = Http2Connection(member.scheme, member.endpoint)
 
     async def greeted(self) -> None:
-        """Until the server has said its first word. Raises Failed: nothing was asked."""
+        """Wait for the server's SETTINGS. Raises RpcError: no request was sent."""
         self._flush()
         while not self.http2.settings_received and self.failure is None:
             self._greeting = self._loop.create_future()
@@ -64,7 +65,7 @@ class Http2Transport(asyncio.Protocol):
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(None)
 
-    # --- asking ---------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def open_stream(
         self, method: Method, data: bytes, timeout: float | None, metadata: Metadata, end_stream: bool = True
@@ -76,7 +77,7 @@ class Http2Transport(asyncio.Protocol):
         return call
 
     async def news(self, call: Stream) -> None:
-        """Until there is some. A cancellation ends the waiting, not the call."""
+        """Wait until the stream changes. A cancellation ends the wait, not the call."""
         future = self._waiting[call] = self._loop.create_future()
         try:
             await future
@@ -90,7 +91,7 @@ class Http2Transport(asyncio.Protocol):
         self._changed()
 
     def flush_soon(self) -> None:
-        """What is asked in one turn of the loop goes out in one write."""
+        """Everything requested in one iteration of the loop goes out in one write."""
         if not self._is_to_flush:
             self._is_to_flush = True
             self._loop.call_soon(self._flush)
@@ -100,9 +101,9 @@ class Http2Transport(asyncio.Protocol):
         if self._loop_transport is not None and self.failure is None and self.http2.has_data_to_send():
             self._loop_transport.write(self.http2.data_to_send())
             if self._loop_transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                self._end(RpcError("UNAVAILABLE", "the server takes nothing any more"))
+                self._end(RpcError("UNAVAILABLE", "the server reads nothing any more"))
 
-    # --- what comes -----------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop_transport = transport
@@ -136,7 +137,7 @@ class Http2Transport(asyncio.Protocol):
                 future.set_result(None)
 
     def _look(self, seconds: float) -> None:
-        """While there are calls, a server that is silent is asked for a word."""
+        """While streams are open, a silent server is sent a PING."""
         self._timer = None
         if self.failure is not None or not self.http2.has_open_streams():
             return
@@ -147,7 +148,7 @@ class Http2Transport(asyncio.Protocol):
             self._flush()
             seconds = KEEPALIVE_TIMEOUT_SECONDS
         else:
-            self._end(RpcError("UNAVAILABLE", "the server has not said a word for long"))
+            self._end(RpcError("UNAVAILABLE", "the server was silent for too long"))
             return
         self._heard = False
         self._timer = self._loop.call_later(seconds, self._look, seconds)
@@ -160,7 +161,7 @@ class Http2Transport(asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, failure: RpcError) -> None:
-        """Hard: what was not sent is thrown away."""
+        """Close hard: unsent data is discarded."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -180,7 +181,8 @@ class Http2Transport(asyncio.Protocol):
         self._end(RpcError("CANCELLED", "the connection was closed"))
 
     def forget(self) -> None:
-        """This is the child of a fork: let go of our copy. The loop's selector is the parent's, too."""
+        """This is the child of a fork: close its copy of the socket. The loop's selector belongs to the
+        parent, too."""
         if self.failure is None:
             with contextlib.suppress(OSError):
                 os.close(self._socket.detach())
@@ -189,18 +191,18 @@ class Http2Transport(asyncio.Protocol):
 
 
 _INHERITED: Final[list[Http2Transport]] = []
-"""In the child of a fork: kept from the garbage collector, which would complain of transports left open."""
+"""In the child of a fork: kept alive, because collecting them would warn about open transports."""
 
 
 class Subchannel:
-    """One member of the cluster, and the connection there is to it, made when it is needed."""
+    """One member of the cluster, and the connections to it, opened when needed."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._opening: asyncio.Task[Http2Transport] | None = None
         self._transports: list[Http2Transport] = []
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
-        """Calls that wait for room."""
+        """Calls that wait for a stream."""
         self._is_closed = False
 
     # --- calls ----------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class Subchannel:
     async def call(
         self, name: str, request: Any, timeout: float, metadata: Metadata, urgent: bool = False
     ) -> Any:
-        """One request, one response. Raises Failed."""
+        """One request, one response. Raises RpcError."""
         method = METHODS[name]
         call = await self._exchange(
             method, length_prefixed(request.SerializeToString()), timeout, metadata, urgent
@@ -218,7 +220,7 @@ class Subchannel:
         return decode_response(method, call.messages[0])
 
     async def keep_alive(self, requests: tuple[Any, ...], timeout: float, metadata: Metadata) -> list[Any]:
-        """As many responses, or fewer."""
+        """One response for each request, or fewer."""
         data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
         call = await self._exchange(KEEP_ALIVE, data, timeout, metadata, urgent=True)
         return [decode_response(KEEP_ALIVE, each) for each in call.messages]
@@ -241,15 +243,15 @@ class Subchannel:
         return call
 
     async def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
-        """A stream of watch requests and responses. Raises Failed."""
+        """A stream of watch requests and responses. Raises RpcError."""
         line = await self._open(timeout)
         return WatchStream(line, line.open_stream(WATCH, b"", None, metadata, end_stream=False))
 
     # --- the connection -------------------------------------------------------------------------
 
     async def _open(self, timeout: float, urgent: bool = False) -> Http2Transport:
-        """A line that takes one call more. Where all are full another is made, and where there are enough of
-        them, calls wait in turn. Whoever gives up leaves what is being made to the others."""
+        """A transport that accepts another stream. Where all are full another is opened; where the limit is
+        reached, calls wait in turn. A call that gives up leaves the connection being opened to the others."""
         ends_at = asyncio.get_running_loop().time() + timeout
         is_next = urgent
         while True:
@@ -272,7 +274,7 @@ class Subchannel:
                     raise _not_begun(made)
 
     def _needs_another(self) -> bool:
-        """Not while one is new: how many calls it takes is told soon."""
+        """Not while one is new: its SETTINGS will soon say how many streams it accepts."""
         usable = [line for line in self._transports if line.failure is None and not line.http2.is_closing]
         return len(usable) < TRANSPORTS_MAX and all(line.http2.settings_received for line in usable)
 
@@ -291,8 +293,7 @@ class Subchannel:
             raise
 
     async def _turn(self, ends_at: float, urgent: bool) -> None:
-        """Until there may be room: for one at a time, in the order in which they came. What is urgent comes
-        first."""
+        """Wait until a stream may be possible: one call at a time, in their order; urgent calls first."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         if urgent:
@@ -304,14 +305,14 @@ class Subchannel:
                 await turn
         except TimeoutError:
             if any(line.failure is None and not line.http2.settings_received for line in self._transports):
-                raise RpcError(NEVER_SENT, f"not a word from {self._member.endpoint}") from None
-            raise RpcError(ALL_BUSY, f"{self._member.endpoint} takes no more calls at a time") from None
+                raise RpcError(NEVER_SENT, f"no answer from {self._member.endpoint}") from None
+            raise RpcError(ALL_BUSY, f"{self._member.endpoint} accepts no more streams") from None
         finally:
             self._queue.remove(turn)
-            loop.call_soon(self._changed)  # when we have taken what there was, or not
+            loop.call_soon(self._changed)  # after this call has taken the stream, or not
 
     def _changed(self) -> None:
-        """There may be room for the next, or another line is to be made."""
+        """The next call may get a stream, or another connection is to be opened."""
         turn = next(iter(self._queue), None)
         if turn is None or turn.done():
             return
@@ -323,19 +324,20 @@ class Subchannel:
 
     def _opened(self, opening: asyncio.Task[Http2Transport]) -> None:
         if self._opening is opening:
-            self._opening = None  # it was cancelled before it began
+            self._opening = None  # it was cancelled before it started
         if not opening.cancelled():
-            opening.exception()  # whoever waits for it has it, too
+            opening.exception()  # the calls that wait for it get it, too
         self._changed()
 
     async def _connect(self, timeout: float) -> Http2Transport:
         try:
             return await self._new_transport(timeout)
         finally:
-            self._opening = None  # at once: nobody waits for one that is done
+            self._opening = None  # at once: no call waits for a finished task
 
     async def _new_transport(self, timeout: float) -> Http2Transport:
-        """Where there is little time for it, with the server's first word: see ``lines``."""
+        """Where the time for connecting is limited, wait for the server's SETTINGS, too: see
+        ``connection``."""
         member, made, within = self._member, None, connect_seconds(timeout)
         try:
             async with asyncio.timeout(within):
@@ -365,7 +367,7 @@ class Subchannel:
             await asyncio.gather(opening, return_exceptions=True)
         for line in self._transports:
             line.close()
-        await asyncio.sleep(0)  # a turn of the loop, in which it lets go of them
+        await asyncio.sleep(0)  # an iteration of the loop, in which it closes them
 
     def forget(self) -> None:
         """This is the child of a fork."""
@@ -374,15 +376,15 @@ class Subchannel:
 
 
 def _not_begun(line: Http2Transport) -> RpcError:
-    """It ended, or others filled it, before anything of ours was sent."""
+    """The connection ended, or other calls filled it, before this call was sent."""
     failure = line.failure
     if failure is None:
-        return RpcError(ALL_BUSY, "there are too many calls")
+        return RpcError(ALL_BUSY, "too many streams")
     return failure if failure.code == UNUSABLE else RpcError(NEVER_SENT, failure.details)
 
 
 class WatchStream:
-    """A call that goes on."""
+    """A watch stream."""
 
     def __init__(self, line: Http2Transport, call: Stream) -> None:
         self._line = line
@@ -395,7 +397,7 @@ class WatchStream:
             self._line.flush_soon()
 
     async def receive(self) -> list[Any]:
-        """The next responses. Raises Failed."""
+        """The next responses. Raises RpcError."""
         call = self._call
         while not call.messages:
             if call.is_closed:

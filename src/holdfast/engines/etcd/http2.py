@@ -1,7 +1,8 @@
-"""gRPC over one HTTP/2 connection, as bytes out and bytes in. No I/O here.
+"""gRPC over one HTTP/2 connection (RFC 9113), sans I/O: bytes out and bytes in.
 
-As much of both as it takes to call a server's procedures. No header is ever indexed, in neither direction: so
-every block of headers stands for itself, and the few different ones there are are packed, and read, once.
+Only what a client needs to call a server's methods. The dynamic table of HPACK has size zero in both
+directions, so every header block can be decoded by itself: the few different blocks there are are encoded,
+and decoded, once.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ PREFACE_MAGIC: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     range(10)
 )
-"""Kinds of frames."""
+"""Frame types."""
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
 END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 PRIORITY_FLAG: Final = 0x20
-"""Flags of frames."""
+"""Frame flags."""
 
 (
     HEADER_TABLE_SIZE,
@@ -40,44 +41,44 @@ PRIORITY_FLAG: Final = 0x20
     MAX_FRAME_SIZE,
     MAX_HEADER_LIST_SIZE,
 ) = range(1, 7)
-"""Settings."""
+"""Settings parameters."""
 
 NO_ERROR: Final = 0
 CANCEL: Final = 8
 
 DEFAULT_WINDOW_SIZE: Final = 65_535
-"""What may be sent before the other side allows more, unless it says otherwise."""
+"""The initial flow-control window of RFC 9113."""
 
 WINDOW_SIZE_MAX: Final = 2**31 - 1
 STREAM_RECEIVE_WINDOW: Final = 4 << 20
-"""What the server may send on one stream ahead of the reader: messages that nobody has read yet are not given
-back to the window, so a server that is faster than the reader has to wait."""
+"""The receive window of one stream. Messages that are not read yet are not returned to the window, so a
+server that is faster than the reader has to wait."""
 
 CONNECTION_RECEIVE_WINDOW: Final = 16 << 20
-"""The same for the connection. It is given back as data arrives, for a reader that is slow must not hold up
-the other calls."""
+"""The receive window of the connection. It is returned as data arrives, because a slow reader must not delay
+the other streams."""
 
 DEFAULT_MAX_FRAME_SIZE: Final = 16_384
 LOCAL_MAX_FRAME_SIZE: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 64 << 20
 STREAMS_MAX: Final = 120
-"""At most, also where the server allows more."""
+"""At most this many, also where the server allows more."""
 
 HEADER_BYTES_MAX: Final = 1 << 17
 CONTINUATIONS_MAX: Final = 32
-"""One block of headers is no larger, and comes in no more frames than these and the first."""
+"""A header block is at most this large, and has at most this many CONTINUATION frames."""
 
 CACHED_HEADER_BYTES: Final = 512
-"""A block that is larger is unlikely to come again: it is not remembered."""
+"""A larger block is unlikely to come again: it is not cached."""
 
 PINGS_MAX: Final = 64
-"""More of the server's pings are never left unanswered: etcd sends the next after the answer to the last."""
+"""At most this many unacknowledged PINGs of the server: etcd sends the next after the ACK of the last."""
 
 STATUS_DIGITS_MAX: Final = 2
-"""gRPC has no status code with more."""
+"""gRPC has no status code with more digits."""
 
 MILLISECONDS_MAX: Final = 99_999_999
-"""More cannot be written down."""
+"""The largest ``grpc-timeout`` in milliseconds."""
 
 STREAM_ID_MAX: Final = 1 << 30
 
@@ -100,7 +101,7 @@ GRPC_STATUS: Final = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )
-"""How gRPC numbers what became of a call."""
+"""gRPC's status codes, by number."""
 
 HTTP_STATUS_TO_GRPC: Final = {
     b"400": "INTERNAL",
@@ -112,13 +113,13 @@ HTTP_STATUS_TO_GRPC: Final = {
     b"503": "UNAVAILABLE",
     b"504": "UNAVAILABLE",
 }
-"""What an HTTP status means where there is none of gRPC's."""
+"""The status code for an HTTP status, where the response has no gRPC status."""
 
 DYNAMIC_TABLE_SIZE_ZERO: Final = b"\x20"
-"""Begins a block of headers: there is no table of them. Somebody may ask for that, and nobody minds."""
+"""Begins a header block: a dynamic table size update to zero. A server may require it, and none minds."""
 
 NEVER_INDEXED: Final = b"\x10"
-"""Begins a header whose name is written out and which no table may hold."""
+"""Begins a literal header field, never indexed, with a new name."""
 
 GRPC: Final = b"application/grpc"
 
@@ -129,7 +130,7 @@ _message: Final = struct.Struct(">BL")
 
 
 class ProtocolError(Exception):
-    """What came is not HTTP/2. The connection is of no use any more."""
+    """The peer violated HTTP/2. The connection cannot be used any more."""
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -158,13 +159,13 @@ CLIENT_PREFACE: Final = (
 
 
 def length_prefixed(message: bytes) -> bytes:
-    """A message as it stands in the stream of a call."""
+    """A message with gRPC's length prefix."""
     return _message.pack(0, len(message)) + message
 
 
 @lru_cache(256)
 def _request(scheme: str, authority: str, path: str, metadata: Metadata, milliseconds: int | None) -> bytes:
-    """The headers that begin a call."""
+    """The header block that opens a stream."""
     headers: list[tuple[str, str]] = [
         (":method", "POST"),
         (":scheme", scheme),
@@ -183,8 +184,8 @@ def _request(scheme: str, authority: str, path: str, metadata: Metadata, millise
 
 
 def _string(text: str) -> bytes:
-    """A string of HPACK, not compressed. Written here, for ``hpack`` logs what it encodes, and a token is
-    among that."""
+    """An HPACK string literal, not Huffman-coded. Written here because ``hpack`` logs what it encodes, an
+    authentication token among it."""
     data = text.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data
@@ -197,7 +198,7 @@ def _string(text: str) -> bytes:
 
 
 def _decode_headers(block: bytes) -> dict[bytes, bytes]:
-    """Headers as the server sent them."""
+    """The header fields of a block."""
     return _decode_cached_block(block) if len(block) <= CACHED_HEADER_BYTES else _decode_block(block)
 
 
@@ -207,14 +208,14 @@ def _decode_block(block: bytes) -> dict[bytes, bytes]:
     try:
         return {bytes(name): bytes(value) for name, value in decoder.decode(block, raw=True)}
     except HPACKError:
-        raise ProtocolError("headers that cannot be read") from None
+        raise ProtocolError("a header block that cannot be decoded") from None
 
 
 _decode_cached_block: Final = lru_cache(256)(_decode_block)
 
 
 class Stream:
-    """One call: what came of it so far."""
+    """One stream, which carries one gRPC call: what was received so far."""
 
     __slots__ = (
         "_ends_stream",
@@ -234,21 +235,21 @@ class Stream:
     def __init__(self, stream: int, room: int) -> None:
         self.stream = stream
         self.messages: list[bytes] = []
-        """Responses, in their order. A reader that wants more of them takes them with ``Http2.take``."""
+        """Responses, in their order. A reader that wants more takes them with ``Http2Connection.take``."""
         self.is_closed = False
         self.failure: RpcError | None = None
-        """Why it failed; if it is over and there is none, it did not."""
+        """Why the call failed. None on a closed stream: it succeeded."""
         self._headers_received = False
-        """The headers that begin the response have come."""
+        """The response headers were received."""
         self._receive_window = STREAM_RECEIVE_WINDOW
-        """So many bytes the server may still send."""
+        """The server may send this many more bytes."""
         self._unacked_bytes = 0
-        """Bytes that came, less those of messages not taken yet: what the window can be given back. Below
-        zero where a message that is larger than the window was let through."""
+        """Received bytes, less those of messages not taken yet: what a WINDOW_UPDATE can return. Negative
+        where a message larger than the window was accepted."""
         self._parts: list[bytes] = []
-        """What came of messages that are not complete."""
+        """The received parts of an incomplete message."""
         self._missing_bytes = 0
-        """So many bytes, at least, until one is."""
+        """At least this many bytes are missing."""
         self._send_window = room
         self._unsent = b""
         self._ends_stream = False
@@ -284,7 +285,7 @@ class Stream:
             at += 5 + length
 
     def _read_headers(self, fields: dict[bytes, bytes], is_end: bool) -> None:
-        """Headers came: those that begin the response, or those that end it."""
+        """Headers: those that begin the response, or its trailers."""
         if not self._headers_received:
             status = fields.get(b":status", b"")
             if status != b"200":
@@ -295,14 +296,16 @@ class Stream:
             self._headers_received = True
             content = fields.get(b"content-type", b"")
             if content != GRPC and not content.startswith((GRPC + b"+", GRPC + b";")):
-                told = content[:60].decode("latin-1") or "nothing that is named"
-                self._close(RpcError(UNREADABLE, f"the answer is no gRPC but {told}: is a proxy in between?"))
+                told = content[:60].decode("latin-1") or "without a content type"
+                self._close(
+                    RpcError(UNREADABLE, f"the response is not gRPC but {told}: is a proxy in between?")
+                )
                 return
         elif not is_end:
-            self._close(RpcError(UNREADABLE, "a response that begins twice"))
+            self._close(RpcError(UNREADABLE, "a response with two header blocks"))
             return
         if not is_end:
-            return  # a status belongs to the end
+            return  # the status comes in the trailers
         number = fields.get(b"grpc-status")
         if number is None:
             self._close(RpcError("UNKNOWN", "the call ended without a status"))
@@ -310,14 +313,14 @@ class Stream:
         is_known = number.isdigit() and len(number) <= STATUS_DIGITS_MAX and int(number) < len(GRPC_STATUS)
         code = GRPC_STATUS[int(number)] if is_known else "UNKNOWN"
         if code == "OK":
-            self._close(RpcError(UNREADABLE, "half a response") if self._parts else None)
+            self._close(RpcError(UNREADABLE, "an incomplete response") if self._parts else None)
         else:
             details = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
             self._close(RpcError(code, details))
 
 
 class Http2Connection:
-    """One connection from its beginning."""
+    """One client connection, from the connection preface on."""
 
     __slots__ = (
         "_buffer",
@@ -346,25 +349,26 @@ class Http2Connection:
         self._last_stream_id = -1
         self._buffer = b""
         self._header_block: tuple[int, int, bytes] | None = None
-        """Headers that have yet to be completed: whose, their flags, and what came of them."""
+        """An incomplete header block: its stream, its flags, and what was received of it."""
         self._send_window = self._initial_window_size = DEFAULT_WINDOW_SIZE
         self._continuations = 0
         self._max_frame_size = DEFAULT_MAX_FRAME_SIZE
         self._receive_window = CONNECTION_RECEIVE_WINDOW
-        """So many bytes the server may still send, on all streams together."""
+        """The server may send this many more bytes on all streams together."""
         self._unacked_bytes = 0
         self._unacknowledged_pings: list[bytes] = []
         self.settings_received = False
-        """The server has said a word."""
+        """The server's SETTINGS frame was received."""
         self.is_closing = False
-        """No call can be begun any more."""
+        """No stream can be opened any more."""
 
-    # --- what goes out --------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------
 
     def open_stream(
         self, path: str, metadata: Metadata, seconds: float | None, data: bytes, end_stream: bool
     ) -> Stream:
-        """A call; ``data``: messages, packed. Without ``is_last`` more of them may follow."""
+        """Open a stream for a call. ``data``: length-prefixed messages; without ``end_stream`` more may
+        follow."""
         self._last_stream_id += 2
         self.is_closing = self.is_closing or self._last_stream_id >= STREAM_ID_MAX
         call = self._calls[self._last_stream_id] = Stream(self._last_stream_id, self._initial_window_size)
@@ -375,7 +379,7 @@ class Http2Connection:
         return call
 
     def send(self, call: Stream, data: bytes, end_stream: bool = False) -> None:
-        """Messages, packed; as soon as the server has room for them."""
+        """Send length-prefixed messages as soon as the send windows allow."""
         call._unsent += data
         call._ends_stream = end_stream
         self._send_data(call)
@@ -392,25 +396,25 @@ class Http2Connection:
             self._out.append(_frame(DATA, END_STREAM if is_end else 0, call.stream, part))
 
     def take(self, call: Stream) -> list[bytes]:
-        """The messages that have come, which makes room for more."""
+        """The received messages; taking them returns their bytes to the window."""
         messages, call.messages = call.messages, []
         call._unacked_bytes += sum([5 + len(each) for each in messages])
         self._send_window_update(call)
         return messages
 
     def cancel(self, call: Stream) -> None:
-        """Nobody wants to know any more."""
+        """Give the call up."""
         if self._calls.pop(call.stream, None) is not None and not call.is_closed:
             self._out.append(_frame(RST_STREAM, 0, call.stream, _long.pack(CANCEL)))
             call._close(RpcError("CANCELLED", "the call was given up"))
 
     def ping(self) -> None:
-        """Have the server say a word."""
+        """Make the server answer: a dead connection is noticed."""
         self._out.append(_frame(PING, 0, 0, bytes(8)))
 
     def acknowledge_pings(self) -> None:
-        """Not by itself: etcd sends one before each response, to find out how fast the network is, unless the
-        last is not answered yet. That is not worth waking up and writing for each time."""
+        """Called by the transport, with a delay. etcd sends a PING before each response to measure the
+        bandwidth, unless the last one has no ACK yet: that is not worth a wake-up and a write each time."""
         for payload in self._unacknowledged_pings:
             self._out.append(_frame(PING, ACK, 0, payload))
         self._unacknowledged_pings.clear()
@@ -419,7 +423,7 @@ class Http2Connection:
         return bool(self._unacknowledged_pings)
 
     def data_to_send(self) -> bytes:
-        """What is to be sent now."""
+        """The bytes to send now."""
         out = b"".join(self._out)
         self._out.clear()
         return out
@@ -431,14 +435,15 @@ class Http2Connection:
         return bool(self._calls)
 
     def can_open_stream(self) -> bool:
-        """Whether the server takes one call more here. Before its settings are known it is given one alone:
-        that is as many as nearly every server takes."""
+        """Whether the server accepts another stream. Before its SETTINGS are known it gets one stream only,
+        which nearly every server accepts."""
         return not self.is_closing and len(self._calls) < (self._calls_max if self.settings_received else 1)
 
-    # --- what comes in --------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> list[Stream]:
-        """Calls of which there is news. Raises Broken; then ``lost`` tells the calls."""
+        """Process received bytes; returns the streams that changed. After a ProtocolError call
+        ``fail_streams``."""
         news: list[Stream] = []
         if self._buffer:
             data = self._buffer + data
@@ -448,10 +453,10 @@ class Http2Connection:
             length = high << 16 | low
             if not self.settings_received:
                 if kind != SETTINGS or flags & ACK:
-                    raise ProtocolError("it does not speak HTTP/2")
+                    raise ProtocolError("the peer does not speak HTTP/2")
                 self.settings_received = True
             if length > LOCAL_MAX_FRAME_SIZE:
-                raise ProtocolError("a frame that is too large")
+                raise ProtocolError("a frame larger than SETTINGS_MAX_FRAME_SIZE")
             if size - at - 9 < length:
                 break
             payload = data[at + 9 : at + 9 + length]
@@ -465,7 +470,7 @@ class Http2Connection:
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> Stream | None:
         if self._header_block is not None and kind != CONTINUATION:
-            raise ProtocolError("headers that are not continued")
+            raise ProtocolError("a header block without its CONTINUATION")
         if kind == DATA:
             return self._receive_data_frame(flags, stream, payload)
         if kind == HEADERS:
@@ -476,12 +481,12 @@ class Http2Connection:
             )
         if kind == CONTINUATION:
             if self._header_block is None or self._header_block[0] != stream:
-                raise ProtocolError("headers of another call are continued")
+                raise ProtocolError("a CONTINUATION of another stream")
             _, first, block = self._header_block
             self._header_block = None
             self._continuations += 1
             if self._continuations > CONTINUATIONS_MAX:
-                raise ProtocolError("headers in too many frames")
+                raise ProtocolError("too many CONTINUATION frames")
             return self._receive_headers_frame(stream, first | flags & END_HEADERS, block + payload)
         if kind == WINDOW_UPDATE:
             self._receive_window_update(stream, _long.unpack(_checked_length(payload, 4))[0] & 0x7FFFFFFF)
@@ -494,10 +499,10 @@ class Http2Connection:
             if not flags & ACK:
                 self._unacknowledged_pings.append(_checked_length(payload, 8))
                 if len(self._unacknowledged_pings) > PINGS_MAX:
-                    raise ProtocolError("more pings than are worth an answer")
+                    raise ProtocolError("too many PING frames")
         elif kind == PUSH_PROMISE:
-            raise ProtocolError("it sends what nobody asked for")
-        return None  # what else there is does not concern us
+            raise ProtocolError("a PUSH_PROMISE, which was disabled")
+        return None  # PRIORITY and unknown types are ignored
 
     def _receive_data_frame(self, flags: int, stream: int, payload: bytes) -> Stream | None:
         self._check_opened(stream)
@@ -512,7 +517,7 @@ class Http2Connection:
             self._unacked_bytes = 0
         call = self._calls.get(stream)
         if call is None:
-            return None  # it was given up
+            return None  # the stream was cancelled
         call._receive_window -= size
         if call._receive_window < 0:
             raise ProtocolError("more data than the stream's window allows")
@@ -528,7 +533,7 @@ class Http2Connection:
         return self._stream_changed(call)
 
     def _send_window_update(self, call: Stream) -> None:
-        """Tell the server that there is room again for what was read."""
+        """Return the bytes that were read to the server's window."""
         if call._unacked_bytes >= STREAM_RECEIVE_WINDOW // 2 and not call.is_closed:
             self._out.append(_frame(WINDOW_UPDATE, 0, call.stream, _long.pack(call._unacked_bytes)))
             call._receive_window += call._unacked_bytes
@@ -536,12 +541,12 @@ class Http2Connection:
 
     def _check_opened(self, stream: int) -> None:
         if not stream & 1 or stream > self._last_stream_id:
-            raise ProtocolError("a frame of a call that was never begun")
+            raise ProtocolError("a frame of a stream that was never opened")
 
     def _receive_headers_frame(self, stream: int, flags: int, block: bytes) -> Stream | None:
         self._check_opened(stream)
         if len(block) > HEADER_BYTES_MAX:
-            raise ProtocolError("headers that are too large")
+            raise ProtocolError("a header block that is too large")
         if not flags & END_HEADERS:
             self._header_block = stream, flags, block
             return None
@@ -555,19 +560,19 @@ class Http2Connection:
         if call.is_closed:
             self._calls.pop(call.stream, None)
             if call._unsent or not call._ends_stream:
-                # It is over on their side alone: let go of ours, too.
+                # The server closed its side only: close this side, too.
                 self._out.append(_frame(RST_STREAM, 0, call.stream, _long.pack(NO_ERROR)))
         return call
 
     def _receive_rst_stream(self, stream: int, code: int) -> Stream | None:
         call = self._calls.pop(stream, None)
         if call is not None:
-            # Also where it says that it refused it: a proxy may say so of what it has passed on.
-            call._close(RpcError("UNAVAILABLE", f"the server gave up the call ({code})"))
+            # Outcome unknown also for REFUSED_STREAM: a proxy may send that for a request it has passed on.
+            call._close(RpcError("UNAVAILABLE", f"the server reset the stream ({code})"))
         return call
 
     def _receive_window_update(self, stream: int, size: int) -> None:
-        """There is room for more."""
+        """The server enlarged a send window."""
         if not stream:
             self._send_window = _checked_window(self._send_window + size)
             for each in list(self._calls.values()):
@@ -580,7 +585,7 @@ class Http2Connection:
 
     def _receive_settings(self, payload: bytes) -> None:
         if len(payload) % _setting.size:
-            raise ProtocolError("settings that cannot be read")
+            raise ProtocolError("a SETTINGS frame of the wrong size")
         for what, value in _setting.iter_unpack(payload):
             if what == MAX_CONCURRENT_STREAMS:
                 self._calls_max = min(value, STREAMS_MAX)
@@ -595,7 +600,8 @@ class Http2Connection:
             self._send_data(call)
 
     def _receive_goaway(self, payload: bytes) -> list[Stream]:
-        """The server is about to end; what it has not begun it never will."""
+        """The server is about to close the connection; it never processes streams above the last one
+        named."""
         if len(payload) < 8:
             raise ProtocolError("a frame of the wrong size")
         self.is_closing = True
@@ -603,13 +609,13 @@ class Http2Connection:
         left = [call for call in self._calls.values() if call.stream > last]
         for call in left:
             del self._calls[call.stream]
-            call._close(RpcError(NEVER_SENT, "the server is about to end"))
+            call._close(RpcError(NEVER_SENT, "the server is closing the connection (GOAWAY)"))
         return left
 
     # --- the end --------------------------------------------------------------------------------
 
     def fail_streams(self, why: str) -> list[Stream]:
-        """The connection is gone: nobody knows what becomes of the calls that are under way."""
+        """The connection is lost: the outcome of the open streams is unknown."""
         self.is_closing = True
         calls = list(self._calls.values())
         self._calls.clear()
@@ -622,13 +628,13 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise ProtocolError("more padding than there is")
+        raise ProtocolError("more padding than payload")
     return payload[1 : len(payload) - payload[0]]
 
 
 def _checked_window(size: int) -> int:
     if size > WINDOW_SIZE_MAX:
-        raise ProtocolError("a window larger than there can be")
+        raise ProtocolError("a flow-control window above 2^31-1")
     return size
 
 

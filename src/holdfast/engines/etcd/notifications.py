@@ -90,7 +90,7 @@ class WatchRegistry:
         """An attempt of ours was ended from outside."""
         self._session_over = session_over
         self._lock = threading.Lock()
-        self._armed: dict[str, Registration] = {}
+        self._registrations: dict[str, Registration] = {}
         self._by_id: dict[int, Registration] = {}
         self._last_id = 0
         self.refusal = ""
@@ -117,51 +117,51 @@ class WatchRegistry:
         limit = folder + LIMIT
         return (Range(tickets, end_of(tickets), NO_PUTS), Range(limit)), keys | {limit}
 
-    def _add(self, armed: Registration, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
+    def _add(self, registration: Registration, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
         with self._lock:
-            requests = self._cancel(self._armed.pop(armed.nonce, None))
-            armed.confirmed = confirmed
-            self._armed[armed.nonce] = armed
-            return requests + self._create(armed)
+            requests = self._cancel(self._registrations.pop(registration.nonce, None))
+            registration.confirmed = confirmed
+            self._registrations[registration.nonce] = registration
+            return requests + self._create(registration)
 
     def disarm(self, nonce: str) -> list[wire.WatchRequest]:
         with self._lock:
-            return self._cancel(self._armed.pop(nonce, None))
+            return self._cancel(self._registrations.pop(nonce, None))
 
-    def _create(self, armed: Registration) -> list[wire.WatchRequest]:
-        ids = tuple(range(self._last_id + 1, self._last_id + 1 + len(armed.ranges)))
+    def _create(self, registration: Registration) -> list[wire.WatchRequest]:
+        ids = tuple(range(self._last_id + 1, self._last_id + 1 + len(registration.ranges)))
         self._last_id += len(ids)
-        armed.ids, armed.unconfirmed = ids, set(ids)
+        registration.ids, registration.unconfirmed = ids, set(ids)
         for watch_id in ids:
-            self._by_id[watch_id] = armed
+            self._by_id[watch_id] = registration
         return [
             wire.WatchRequest(
                 create_request=wire.WatchCreateRequest(
                     key=each.key, range_end=each.end, filters=each.filters, watch_id=watch_id
                 )
             )
-            for each, watch_id in zip(armed.ranges, ids, strict=True)
+            for each, watch_id in zip(registration.ranges, ids, strict=True)
         ]
 
-    def _create_again(self, armed: Registration) -> list[wire.WatchRequest]:
+    def _create_again(self, registration: Registration) -> list[wire.WatchRequest]:
         """Whoever was never told that its watchers are in place looks when it is, without being woken."""
-        armed.wakes = armed.wakes or not armed.unconfirmed
-        return self._create(armed)
+        registration.wakes = registration.wakes or not registration.unconfirmed
+        return self._create(registration)
 
-    def _cancel(self, armed: Registration | None) -> list[wire.WatchRequest]:
-        if armed is None:
+    def _cancel(self, registration: Registration | None) -> list[wire.WatchRequest]:
+        if registration is None:
             return []
-        for watch_id in armed.ids:
+        for watch_id in registration.ids:
             self._by_id.pop(watch_id, None)
-        return _cancelling(armed.ids)
+        return _cancelling(registration.ids)
 
     def restart(self) -> list[wire.WatchRequest]:
         """A new stream: everything is made again."""
         with self._lock:
             self._by_id.clear()
             requests = []
-            for armed in self._armed.values():
-                requests += self._create_again(armed)
+            for registration in self._registrations.values():
+                requests += self._create_again(registration)
             return requests
 
     # --- what the server says
@@ -172,25 +172,27 @@ class WatchRegistry:
             if response.canceled and response.watch_id < 0:
                 self.refusal = response.cancel_reason
                 return []
-            armed = self._by_id.get(response.watch_id)
-            if armed is None:
+            registration = self._by_id.get(response.watch_id)
+            if registration is None:
                 return _cancelling((response.watch_id,)) if response.created else []  # nobody wants it
             if response.canceled:
-                requests = self._cancel(armed)
-                return requests + self._create_again(armed)
+                requests = self._cancel(registration)
+                return requests + self._create_again(registration)
             completed = False
             if response.created:
-                armed.unconfirmed.discard(response.watch_id)
-                completed = not armed.unconfirmed
-            wakes = armed.wakes and completed
+                registration.unconfirmed.discard(response.watch_id)
+                completed = not registration.unconfirmed
+            wakes = registration.wakes and completed
             if completed:
-                armed.wakes = False
+                registration.wakes = False
         if completed:
-            armed.confirmed()
-        if armed.nonce == CLIENT_EVENTS:
+            registration.confirmed()
+        if registration.nonce == CLIENT_EVENTS:
             self._read(response.events)
-        elif wakes or any(armed.keys is None or event.kv.key in armed.keys for event in response.events):
-            self._post(armed.nonce)
+        elif wakes or any(
+            registration.keys is None or event.kv.key in registration.keys for event in response.events
+        ):
+            self._post(registration.nonce)
         return []
 
     def _read(self, events: Iterable[wire.Event]) -> None:

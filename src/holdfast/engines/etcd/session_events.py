@@ -32,7 +32,7 @@ class SessionEvents:
 
     def session_over(self, lease: int) -> None:
         if not self.closed:
-            for nonce in self._client.over(lease):
+            for nonce in self._client.session_reported_ended(lease):
                 self._context.post(nonce)
 
     async def read(self) -> None:

@@ -70,5 +70,5 @@ class WatchRegistry:
 
     def _tell(self, nonces: list[str]) -> None:
         for nonce in nonces:
-            self._client.disarmed(nonce)
+            self._client.watch_ended(nonce)
             self._post(nonce)

@@ -188,7 +188,7 @@ class SessionPool:
                 raise classify_error(error, wrote)
         if wrote:
             session.clock.wrote(sent)
-            self._client.heard(session, sent, session.clock.age(sent))
+            self._client.session_confirmed(session, sent, session.clock.age(sent))
         return results
 
     # --- what is heard, in kazoo's thread
@@ -197,7 +197,7 @@ class SessionPool:
         """Connected, perhaps once more."""
         if session.registered:
             now = boottime()
-            self._client.heard(session, now, session.clock.age(now))
+            self._client.session_confirmed(session, now, session.clock.age(now))
             self.read_notices(session)
             self.notifications.connection_changed()
 
@@ -206,7 +206,7 @@ class SessionPool:
         session.end(_nobody)
         self.done_with(session)
         self.cache.forget_session(session)
-        for nonce in self._client.over(session):
+        for nonce in self._client.session_reported_ended(session):
             self._post(nonce)
         self.notifications.connection_changed()
 

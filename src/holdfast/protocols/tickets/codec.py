@@ -1,4 +1,4 @@
-"""Tickets, settings, values and notes as bytes. By the schema number old and new clients share one engine."""
+"""Tickets, configurations, values and notes as bytes, with a schema number for later versions."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ _quote = json.encoder.encode_basestring
 
 
 def encode_ticket(ticket: Ticket, token: int = 0, order: int = 0) -> bytes:
-    """``token`` and ``place``: where they do not follow from when it was put (a writer turned reader).
+    """``token`` and ``order``: where they do not follow from the ticket's creation (a downgraded writer).
 
-    Put together by hand: it is on the path of every grant.
+    Formatted by hand, because every grant encodes one.
     """
-    _, _, nonce, client, owner, kind, mode, ttl, since, lasts, metadata = ticket[:11]
+    _, _, nonce, client, owner, kind, mode, ttl, since, max_hold, metadata = ticket[:11]
+    held = "null" if max_hold is None else repr(max_hold)
     return (
         f"[{SCHEMA},{_quote(nonce)},{_quote(client)},{_quote(owner)},{_quote(kind)},{_quote(mode)},{ttl!r},"
-        f"{since!r},{'null' if lasts is None else repr(lasts)},{_dumps(metadata) if metadata else '{}'},"
+        f"{since!r},{held},{_dumps(metadata) if metadata else '{}'},"
         f"{token},{order}]"
     ).encode()
 
 
 def decode_ticket(data: bytes, order: int, token: int, handle: Any = None, session: Any = None) -> Ticket:
-    """``place`` and ``token``: as they follow from when it was put."""
-    nonce, client, owner, kind, mode, ttl, since, lasts, metadata, own_token, own_place = _fields(data, 11)
+    """``order`` and ``token``: as they follow from the ticket's creation."""
+    nonce, client, owner, kind, mode, ttl, since, max_hold, metadata, own_token, own_place = _fields(data, 11)
     return Ticket(
         own_place or order,
         own_token or token,
@@ -53,7 +54,7 @@ def decode_ticket(data: bytes, order: int, token: int, handle: Any = None, sessi
         mode,
         ttl,
         since,
-        lasts,
+        max_hold,
         metadata,
         handle,
         session,
@@ -87,7 +88,7 @@ def decode_note(data: bytes) -> Tombstone:
 
 
 def _fields(data: bytes, count: int) -> list[Any]:
-    """The fields after the schema number; whatever else stands there is told as what it is."""
+    """The fields after the schema number. Raises EngineUnavailable for anything Holdfast did not write."""
     try:
         parsed = json.loads(data)
     except (ValueError, RecursionError):
@@ -99,4 +100,4 @@ def _fields(data: bytes, count: int) -> list[Any]:
             )
         if len(parsed) == count + 1:
             return parsed[1:]
-    raise EngineUnavailable("what stands there was not written by Holdfast: use another prefix or namespace")
+    raise EngineUnavailable("Holdfast did not write what is stored there: use another prefix or namespace")

@@ -1,4 +1,4 @@
-"""What a holder can do with its ticket, and others with a name."""
+"""Operations of a holder on its ticket, and of any client on a name."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop
 
 
 async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
-    """A longer ttl moves the ticket to a session of that length, and others see it. A shorter one leaves it
-    as it is: what was granted is never shortened, and one session more would be gained."""
+    """A longer ttl moves the ticket to a session of that length, which other clients see. A shorter ttl
+    changes nothing: a grant is never shortened, and it would only cost another session."""
     attempt = client.attempts.get(request.nonce)
     if attempt is None or attempt.ticket is None or attempt.session is None:
         return Gone("expired")
@@ -38,7 +38,7 @@ async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
     session = attempt.session
     kept = await client.store.keep_alive((session.id,), ((name, attempt.ticket),))
     if not kept.alive[0]:
-        client.lost(session)
+        client.session_lost(session)
         return await gone(client, name, request.nonce)
     session.kept(sent, kept.age)
     return Done(session.age(sent, request.ttl)) if kept.there[0] else await gone(client, name, request.nonce)
@@ -51,10 +51,10 @@ async def _move(client: TicketClient, attempt: LockAttempt, ticket: Ticket, ttl:
         try:
             moved = await client.store.attach(attempt.name, ticket._replace(ttl=ttl), session.id)
         except SessionEndedError:
-            client.lost(session)
+            client.session_lost(session)
             continue
         if moved is None:
-            # Perhaps an earlier copy of this very request changed it.
+            # An earlier copy of this same request may have changed it.
             seen = await _seen(client, attempt.name, attempt.nonce)
             if seen is None or seen.client != client.client_id:
                 return await gone(client, attempt.name, attempt.nonce)
@@ -65,20 +65,21 @@ async def _move(client: TicketClient, attempt: LockAttempt, ticket: Ticket, ttl:
 
 
 async def _carrier(client: TicketClient, attempt: LockAttempt, ttl: float) -> SessionState:
-    """The session that carries the ticket, if it is long enough; else one that is."""
+    """The session of the ticket, if it is long enough; otherwise one that is."""
     session = attempt.session
-    if session is not None and ttl <= session.lasts and await refreshed(client, session, ttl):
+    if session is not None and ttl <= session.granted_seconds and await refreshed(client, session, ttl):
         return session
     return await session_for(client, ttl, in_full=True)
 
 
 async def _seen(client: TicketClient, name: str, nonce: str) -> Ticket | None:
-    """A ticket as it is now, in full."""
+    """The ticket as it is now, in full."""
     return find(await filled(client, name, (await client.store.read_queue(name, nonce)).tickets), nonce)
 
 
 async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
-    """Nothing here extends a ticket by itself: it is released when its time is over. Is it still there?"""
+    """Nothing extends a ticket by itself; it is released when its time is over. Check that it still
+    exists."""
     attempt = client.attempts.get(request.nonce)
     return (
         Gone("expired") if attempt is None else await renew(client, name, Renew(request.nonce, attempt.ttl))
@@ -86,20 +87,20 @@ async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
 
 
 async def export(client: TicketClient, name: str, request: Export) -> Reply:
-    """It lives on for one ttl, carried by nobody."""
+    """The ticket lives on for one ttl, attached to no client's session."""
     attempt = client.attempts.get(request.nonce)
     if attempt is None or attempt.ticket is None:
         return Gone("expired")
     ticket: Ticket | None = attempt.ticket
     while ticket is not None and ticket.client in ("", client.client_id) and ticket.owner != request.seal:
         now, lent = client.wall(), ticket._replace(client="", owner=request.seal)
-        if ticket.lasts is not None:
-            lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
+        if ticket.max_hold is not None:
+            lent = lent._replace(since=now, max_hold=max(ticket.since + ticket.max_hold - now, 0.0))
         if await client.store.detach(name, lent, ticket.ttl):
             break
         ticket = await _seen(
             client, name, request.nonce
-        )  # perhaps an earlier copy of this very request changed it
+        )  # an earlier copy of this request may have changed it
     if ticket is None or ticket.client not in ("", client.client_id):
         return await gone(client, name, request.nonce)
     client.forget(request.nonce)
@@ -107,7 +108,7 @@ async def export(client: TicketClient, name: str, request: Export) -> Reply:
 
 
 async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
-    """Take over what was exported. Without renewal: let it run out, for nobody will have it."""
+    """Take over an exported ticket. Without renewal, let it expire: no client will use it."""
     began = client.now()
     while True:
         view = await client.store.read_queue(name, request.nonce)
@@ -124,26 +125,28 @@ async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
             return Done()
         session = await session_for(client, seen.ttl, in_full=True)
         now = client.wall()
-        lasts = None if seen.lasts is None else min(seen.lasts, max(seen.since + seen.lasts - now, 0.0))
+        max_hold = (
+            None if seen.max_hold is None else min(seen.max_hold, max(seen.since + seen.max_hold - now, 0.0))
+        )
         try:
             taken = await client.store.attach(
                 name, seen._replace(client=client.client_id, owner=request.owner), session.id
             )
         except SessionEndedError:
-            client.lost(session)
+            client.session_lost(session)
             continue
         if taken is not None:
             attempt = client.attempts[request.nonce] = LockAttempt(
                 name, request.nonce, seen.kind, seen.mode, seen.ttl
             )
-            attempt.entered = attempt.uncertain = True
-            reply = await granted(client, attempt, view, taken, session, lasts, began)
+            attempt.is_created = attempt.is_uncertain = True
+            reply = await granted(client, attempt, view, taken, session, max_hold, began)
             if reply is not None:
                 return reply
 
 
 async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Reply:
-    """The writer's ticket goes and the reader's stands in its place, in one step."""
+    """Replace the writer's ticket by the reader's, with the same order, in one step."""
     began = client.now()
     attempt = client.attempts.get(request.nonce)
     reader = client.attempts.get(request.reader_nonce)
@@ -154,13 +157,13 @@ async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Repl
             name, request.reader_nonce, attempt.kind, "read", attempt.ttl
         )
     while True:
-        session = reader.asked_under = await session_for(client, reader.ttl, in_full=True)
+        session = reader.create_session = await session_for(client, reader.ttl, in_full=True)
         view = await client.store.read_queue(name, request.reader_nonce)
         me = find(view.tickets, request.reader_nonce)
         if me is not None:
-            if attempt is not None and not attempt.uncertain:
+            if attempt is not None and not attempt.is_uncertain:
                 client.forget(request.nonce)
-            reader.entered = True
+            reader.is_created = True
             reply = await granted(client, reader, view, me, session, None, began)
             if reply is not None:
                 return reply
@@ -177,7 +180,7 @@ async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Repl
                 session.id,
             )
         except SessionEndedError:
-            client.lost(session)
+            client.session_lost(session)
 
 
 async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply:
@@ -192,7 +195,7 @@ async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply
 
 
 async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
-    """Whoever holds a permit keeps it, also when there are more of them than the new limit allows."""
+    """Every holder keeps its permit, also when there are more holders than the new limit allows."""
     while True:
         view = await client.store.read_queue(name)
         wrong = mismatch(view, "semaphore", request.declared)
@@ -204,7 +207,7 @@ async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
         after = await client.store.set_config(name, seen, new)
         if after is None:
             continue
-        # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
+        # A waiter may have got a permit by the old limit between the read and the change: it keeps it, too.
         admitted_through = _admitted_through(after._replace(config=seen))
         if (
             admitted_through <= new.admitted_through
@@ -215,6 +218,6 @@ async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
 
 
 def _admitted_through(view: LockView) -> int:
-    """The place of the last one who holds."""
+    """The order of the last ticket that holds a permit."""
     held = holders_of(view)
     return held[-1].order if held else 0

@@ -42,7 +42,7 @@ async def _remove(client: TicketClient, attempt: LockAttempt, linger: float) -> 
     """``linger``: a copy of the attempt's request may still be under way. It can only arrive under the same
     session: so it is refused for as long as that session lives, and afterwards because the session ended."""
     store = client.store
-    session = attempt.asked_under or attempt.session
+    session = attempt.create_session or attempt.session
     if linger > 0 and session is not None and not session.dead:
         try:
             return await store.remove(attempt.name, attempt.nonce, attempt.mode, bury=session.id)

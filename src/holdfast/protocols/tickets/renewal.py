@@ -1,4 +1,4 @@
-"""One sign of life for everything that is held: ten thousand tickets cost what one does."""
+"""One keep-alive for everything that is held: ten thousand tickets cost as much as one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .releases import gone
 __all__ = ["refresh", "renew_batch"]
 
 CHECKED_TICKETS_MAX: Final = 100
-"""So many tickets are looked at along with a sign of life: those that somebody says are gone, and of the
-others a few each time, in turn. That is how a ticket is missed that was deleted behind everybody's back."""
+"""At most this many tickets are checked with a keep-alive: those reported as gone, and of the others a few
+each time, in turn. So a ticket that was deleted without any notification is noticed as well."""
 
 
 async def renew_batch(client: TicketClient, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
@@ -37,14 +37,14 @@ async def renew_batch(client: TicketClient, steps: tuple[tuple[str, Request], ..
 async def _keep(
     client: TicketClient, sessions: list[SessionState], chosen: list[LockAttempt], sent: float
 ) -> set[str]:
-    """The nonces of those chosen whose tickets are gone."""
+    """The nonces of the chosen attempts whose tickets no longer exist."""
     tickets = tuple([(attempt.name, attempt.ticket) for attempt in chosen if attempt.ticket is not None])
     kept = await client.store.keep_alive(tuple([session.id for session in sessions]), tickets)
     for session, alive in zip(sessions, kept.alive, strict=True):
         if alive:
             session.kept(sent, kept.age)
         else:
-            client.lost(session)
+            client.session_lost(session)
     missing = set()
     for (_, ticket), there in zip(tickets, kept.there, strict=True):
         client.suspects.discard(ticket.nonce)
@@ -57,9 +57,9 @@ def _chosen(client: TicketClient, renewed: list[LockAttempt]) -> list[LockAttemp
     if len(renewed) <= CHECKED_TICKETS_MAX:
         return renewed
     suspects = [attempt for attempt in renewed if attempt.nonce in client.suspects][:CHECKED_TICKETS_MAX]
-    start = client.looked_at % len(renewed)
+    start = client.next_checked % len(renewed)
     in_turn = (renewed + renewed)[start : start + CHECKED_TICKETS_MAX - len(suspects)]
-    client.looked_at = start + len(in_turn)
+    client.next_checked = start + len(in_turn)
     return [*suspects, *(attempt for attempt in in_turn if attempt.nonce not in client.suspects)]
 
 
@@ -71,8 +71,8 @@ async def _answer(
     missing: set[str],
     sent: float,
 ) -> Reply:
-    """``known``: our attempts before the sign of life. One that is gone since then we have given back
-    ourselves; to ask what became of it would keep the next sign of life waiting."""
+    """``known``: this client's attempts before the keep-alive. An attempt that is gone since then was
+    released by this client itself; asking what became of it would delay the next keep-alive."""
     if isinstance(request, Refresh):
         return await refresh(client, name, request)
     if not isinstance(request, Renew):
@@ -85,15 +85,15 @@ async def _answer(
             return Done(attempt.session.age(sent, request.ttl))
         if request.nonce not in client.suspects:
             client.forget(request.nonce)
-            return Gone("expired")  # with its session, as all the others of it
+            return Gone("expired")  # with its session
     return await gone(client, name, request.nonce)
 
 
 async def refresh(client: TicketClient, name: str, request: Refresh) -> Reply:
-    """Where do I stand? Who waits is woken by the store; only a session that is gone must be told here."""
+    """The waiter's position. The store wakes waiters; only the end of a session must be reported here."""
     if request.nonce in client.watching:
         return Done()
     attempt = client.attempts.get(request.nonce)
     if attempt is None or attempt.session is None:
-        return Done()  # it has not got so far yet
+        return Done()  # its ticket is not created yet
     return Absent() if attempt.session.dead else Done()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .client import SessionState, TicketClient
 
-__all__ = ["at_hand", "refreshed", "session_for"]
+__all__ = ["refreshed", "session_for", "usable_session"]
 
 
-def at_hand(client: TicketClient, ttl: float, in_full: bool, now: float) -> SessionState | None:
+def usable_session(client: TicketClient, ttl: float, in_full: bool, now: float) -> SessionState | None:
     """The session that ``session_for`` would return, if that needs no request: open and young enough."""
     session = client.session(client.seconds_for(ttl))
     if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
@@ -37,7 +37,7 @@ async def refreshed(client: TicketClient, session: SessionState, ttl: float | No
         return True
     kept = await client.store.keep_alive((session.id,))
     if not kept.alive[0]:
-        client.lost(session)
+        client.session_lost(session)
         return False
     session.kept(now, kept.age)
     return True
@@ -46,7 +46,7 @@ async def refreshed(client: TicketClient, session: SessionState, ttl: float | No
 async def _open(client: TicketClient, session: SessionState) -> None:
     sent = client.now()
     opened = await client.store.open_session(session.seconds, session.generation)
-    session.lasts = opened.seconds
+    session.granted_seconds = opened.seconds
     if opened.fresh:
         session.kept(sent, opened.age)
     session.id = opened.id
