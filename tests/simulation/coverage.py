@@ -63,6 +63,7 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
         "exchange",
         "detach",
         "set_config",
+        "set_value",
         "read_note",
         "list_names",
     ),
