@@ -119,7 +119,7 @@ def failure_of(call: Stream) -> RpcError:
 def test_a_call_says_what_grpc_asks_for(client: Http2Connection, server: Server) -> None:
     call = client.open_stream(PATH, (("token", "a.b"),), 1.5, length_prefixed(b"question"), end_stream=True)
     server.hear()
-    assert server.headers[call.stream] == {
+    assert server.headers[call.stream_id] == {
         ":method": "POST",
         ":scheme": "http",
         ":path": PATH,
@@ -130,14 +130,14 @@ def test_a_call_says_what_grpc_asks_for(client: Http2Connection, server: Server)
         "token": "a.b",
         "grpc-timeout": "1500m",
     }
-    assert server.bodies[call.stream] == b"\0\0\0\0\x08question"
-    assert server.ended == [call.stream]
+    assert server.bodies[call.stream_id] == b"\0\0\0\0\x08question"
+    assert server.ended == [call.stream_id]
 
 
 def test_a_call_and_its_answer(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
     server.hear()
-    server.answer(call.stream, b"answer")
+    server.answer(call.stream_id, b"answer")
     news = server.say()
     assert set(news) == {call}
     assert call.messages == [b"answer"]
@@ -165,11 +165,11 @@ def test_whatever_is_said_arrives_as_it_was_said(
         server.hear()
         server.say(chunk)
     for call, question in zip(calls, questions, strict=True):
-        assert server.bodies[call.stream] == length_prefixed(question)
-        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+        assert server.bodies[call.stream_id] == length_prefixed(question)
+        server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
         for answer in answers:
-            server.send(call.stream, answer, padding)
-        server.h2.send_headers(call.stream, FINE, end_stream=True)
+            server.send(call.stream_id, answer, padding)
+        server.h2.send_headers(call.stream_id, FINE, end_stream=True)
     server.say(chunk)
     for call in calls:
         assert call.messages == answers
@@ -184,15 +184,15 @@ def test_no_more_is_sent_than_there_is_room_for(client: Http2Connection, server:
     server.hear()
     server.say()
     server.hear()
-    assert len(server.bodies[first.stream]) == DEFAULT_WINDOW_SIZE
-    assert second.stream not in server.bodies
+    assert len(server.bodies[first.stream_id]) == DEFAULT_WINDOW_SIZE
+    assert second.stream_id not in server.bodies
     server.h2.increment_flow_control_window(100)
-    server.h2.increment_flow_control_window(100, first.stream)
+    server.h2.increment_flow_control_window(100, first.stream_id)
     server.say()
     server.hear()
-    assert server.bodies[first.stream] == length_prefixed(bytes(DEFAULT_WINDOW_SIZE))
-    assert server.bodies[second.stream] == length_prefixed(b"behind it")
-    assert sorted(server.ended) == [first.stream, second.stream]
+    assert server.bodies[first.stream_id] == length_prefixed(bytes(DEFAULT_WINDOW_SIZE))
+    assert server.bodies[second.stream_id] == length_prefixed(b"behind it")
+    assert sorted(server.ended) == [first.stream_id, second.stream_id]
 
 
 def test_room_for_calls_under_way_can_be_changed(client: Http2Connection, server: Server) -> None:
@@ -201,21 +201,21 @@ def test_room_for_calls_under_way_can_be_changed(client: Http2Connection, server
     server.say()
     call = open_stream(client, bytes(100))
     server.hear()
-    assert len(server.bodies[call.stream]) == 10
+    assert len(server.bodies[call.stream_id]) == 10
     server.reads = False
     server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 50})
     server.say()
     server.hear()
-    assert len(server.bodies[call.stream]) == 60, "ten were read, and there is room for fifty"
+    assert len(server.bodies[call.stream_id]) == 60, "ten were read, and there is room for fifty"
 
 
 def test_a_server_is_told_that_there_is_room_again(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"x", end_stream=False)
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     client._unacked_bytes = CONNECTION_RECEIVE_WINDOW // 2 - 2
     call._unacked_bytes = STREAM_RECEIVE_WINDOW // 2 - 2
-    server.send(call.stream, b"more")
+    server.send(call.stream_id, b"more")
     server.say()
     windows = client.data_to_send().removeprefix(_frame(SETTINGS, 1, 0))
     assert windows == _frame(WINDOW_UPDATE, 0, 0, (CONNECTION_RECEIVE_WINDOW // 2 + 7).to_bytes(4)), (
@@ -223,7 +223,7 @@ def test_a_server_is_told_that_there_is_room_again(client: Http2Connection, serv
     )
     assert client.take(call) == [b"more"]
     assert client.data_to_send() == _frame(
-        WINDOW_UPDATE, 0, call.stream, (STREAM_RECEIVE_WINDOW // 2 + 7).to_bytes(4)
+        WINDOW_UPDATE, 0, call.stream_id, (STREAM_RECEIVE_WINDOW // 2 + 7).to_bytes(4)
     )
 
 
@@ -258,7 +258,7 @@ def test_a_call_that_failed(
 ) -> None:
     call = open_stream(client, b"question")
     server.hear()
-    server.answer(call.stream, trailers=trailers)
+    server.answer(call.stream_id, trailers=trailers)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == (code, details)
 
@@ -268,7 +268,7 @@ def test_a_call_that_fails_at_once(client: Http2Connection, server: Server) -> N
     call = open_stream(client, b"question")
     server.hear()
     headers = [*HEADERS_OF_A_RESPONSE, ("grpc-status", "16"), ("grpc-message", "who are you?")]
-    server.h2.send_headers(call.stream, headers, end_stream=True)
+    server.h2.send_headers(call.stream_id, headers, end_stream=True)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == ("UNAUTHENTICATED", "who are you?")
 
@@ -281,8 +281,8 @@ def test_a_server_that_knows_nothing_of_grpc(
 ) -> None:
     call = open_stream(client, b"question")
     server.hear()
-    server.h2.send_headers(call.stream, [(":status", status)])
-    server.h2.send_data(call.stream, b"<html>", end_stream=True)
+    server.h2.send_headers(call.stream_id, [(":status", status)])
+    server.h2.send_data(call.stream_id, b"<html>", end_stream=True)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == (code, f"HTTP status {status}")
 
@@ -290,8 +290,8 @@ def test_a_server_that_knows_nothing_of_grpc(
 def test_an_end_without_a_status(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    server.h2.send_data(call.stream, length_prefixed(b"answer"), end_stream=True)
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+    server.h2.send_data(call.stream_id, length_prefixed(b"answer"), end_stream=True)
     server.say()
     assert failure_of(call).code == "UNKNOWN"
 
@@ -300,7 +300,7 @@ def test_headers_that_take_several_frames(client: Http2Connection, server: Serve
     call = open_stream(client, b"question")
     server.hear()
     long = "x" * 40_000
-    server.answer(call.stream, trailers=[("grpc-status", "13"), ("grpc-message", long)])
+    server.answer(call.stream_id, trailers=[("grpc-status", "13"), ("grpc-message", long)])
     server.say(chunk=1000)
     assert failure_of(call).details == long
 
@@ -310,7 +310,7 @@ def test_a_call_that_the_server_gives_up(client: Http2Connection, server: Server
     """It may have happened. A proxy says that it refused what it has passed on."""
     call = open_stream(client, b"question")
     server.hear()
-    server.h2.reset_stream(call.stream, error)
+    server.h2.reset_stream(call.stream_id, error)
     assert server.say() == [call]
     assert failure_of(call).code == "UNAVAILABLE"
 
@@ -322,7 +322,7 @@ def test_a_server_that_keeps_no_table_of_headers(client: Http2Connection, server
     for _ in range(2):
         call = open_stream(client, b"question")
         server.hear()
-        assert server.headers[call.stream][":path"] == PATH
+        assert server.headers[call.stream_id][":path"] == PATH
 
 
 def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server: Server) -> None:
@@ -332,7 +332,7 @@ def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server
     calls = [open_stream(client, b"question") for _ in range(2)]
     assert not client.can_open_stream()
     server.hear()
-    server.answer(calls[0].stream, b"answer")
+    server.answer(calls[0].stream_id, b"answer")
     server.say()
     assert client.can_open_stream()
 
@@ -340,7 +340,7 @@ def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server
 def test_however_long_it_may_take_it_can_be_written_down(client: Http2Connection, server: Server) -> None:
     call = client.open_stream(PATH, (), 1e9, b"", end_stream=True)
     server.hear()
-    assert len(server.headers[call.stream]["grpc-timeout"]) <= 9
+    assert len(server.headers[call.stream_id]["grpc-timeout"]) <= 9
 
 
 def test_a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else(
@@ -349,13 +349,13 @@ def test_a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else(
     first, second = open_stream(client, b"one"), open_stream(client, b"two")
     server.hear()
     news = client.receive_data(
-        _frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream.to_bytes(4) + bytes(4))
+        _frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream_id.to_bytes(4) + bytes(4))
     )
     assert news == [second]
     assert client.is_closing
     assert failure_of(second).code == NEVER_SENT
     assert not first.is_closed
-    server.answer(first.stream, b"answer")
+    server.answer(first.stream_id, b"answer")
     server.say()
     assert first.messages == [b"answer"]
 
@@ -372,32 +372,32 @@ def test_a_call_that_was_given_up_is_not_heard_of_again(client: Http2Connection,
     server.hear()
     client.cancel(call)
     client.cancel(call)
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    server.send(call.stream, b"too late")
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+    server.send(call.stream_id, b"too late")
     assert server.say() == []
     assert failure_of(call).code == "CANCELLED"
     server.hear()
-    assert server.resets == {call.stream: 8}
+    assert server.resets == {call.stream_id: 8}
 
 
 def test_a_stream_goes_on_until_one_side_ends_it(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"one", end_stream=False)
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     for word in (b"two", b"three"):
         client.send(call, length_prefixed(word))
         server.hear()
-        server.send(call.stream, word)
+        server.send(call.stream_id, word)
         assert set(server.say()) == {call}
     assert call.messages == [b"two", b"three"]
-    assert server.bodies[call.stream] == length_prefixed(b"one") + length_prefixed(b"two") + length_prefixed(
-        b"three"
-    )
-    server.h2.send_headers(call.stream, FINE, end_stream=True)
+    assert server.bodies[call.stream_id] == length_prefixed(b"one") + length_prefixed(
+        b"two"
+    ) + length_prefixed(b"three")
+    server.h2.send_headers(call.stream_id, FINE, end_stream=True)
     server.say()
     assert call.is_closed
     server.hear()
-    assert server.resets == {call.stream: 0}, "our half is over, too"
+    assert server.resets == {call.stream_id: 0}, "our half is over, too"
 
 
 def test_a_response_that_is_too_large_or_compressed_is_refused(
@@ -406,8 +406,8 @@ def test_a_response_that_is_too_large_or_compressed_is_refused(
     for data in (b"\0" + (MESSAGE_BYTES_MAX + 1).to_bytes(4), b"\1\0\0\0\1x"):
         call = open_stream(client, b"question")
         server.hear()
-        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-        server.h2.send_data(call.stream, data)
+        server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+        server.h2.send_data(call.stream_id, data)
         server.say()
         assert failure_of(call).code == UNREADABLE
         server.hear()
@@ -451,7 +451,7 @@ def test_what_makes_no_sense_breaks_the_connection(
 ) -> None:
     call = open_stream(client, b"question")
     with pytest.raises(ProtocolError):
-        client.receive_data(nonsense(call.stream))
+        client.receive_data(nonsense(call.stream_id))
     assert client.fail_streams("it broke") == [call]
 
 

@@ -205,14 +205,14 @@ def test_pings_that_are_never_answered_are_bounded() -> None:
     client = fed(ping * PINGS_MAX)
     client.acknowledge_pings()
     client.receive_data(ping * PINGS_MAX)
-    with pytest.raises(ProtocolError, match="pings"):
+    with pytest.raises(ProtocolError, match="PING"):
         client.receive_data(ping)
 
 
 def test_continuations_are_bounded_also_where_they_are_empty() -> None:
     begun = _frame(HEADERS, 0, 1, b"")
     fed(begun + _frame(CONTINUATION, 0, 1) * (CONTINUATIONS_MAX - 1) + _frame(CONTINUATION, 4, 1))
-    with pytest.raises(ProtocolError, match="too many frames"):
+    with pytest.raises(ProtocolError, match="too many CONTINUATION"):
         fed(begun + _frame(CONTINUATION, 0, 1) * (CONTINUATIONS_MAX + 1))
 
 
@@ -228,7 +228,7 @@ def test_headers_are_bounded_in_one_frame_and_in_several() -> None:
 @pytest.mark.parametrize("stream", [0, 2, 3])
 def test_a_call_that_was_never_begun_has_no_answer(stream: int) -> None:
     for kind in (DATA, HEADERS):
-        with pytest.raises(ProtocolError, match="never begun"):
+        with pytest.raises(ProtocolError, match="never opened"):
             fed(_frame(kind, 4, stream, b""))
 
 
@@ -251,13 +251,13 @@ def test_a_reader_that_is_slow_holds_up_the_server_and_nobody_else() -> None:
     peer.initiate_connection()
     peer.receive_data(client.data_to_send())
     for call in (slow, other):
-        peer.send_headers(call.stream, [(":status", "200"), GRPC])
+        peer.send_headers(call.stream_id, [(":status", "200"), GRPC])
     message = length_prefixed(bytes(10_000))
 
     def send_all() -> int:
         sent = 0
-        while peer.local_flow_control_window(slow.stream) >= len(message):
-            peer.send_data(slow.stream, message)
+        while peer.local_flow_control_window(slow.stream_id) >= len(message):
+            peer.send_data(slow.stream_id, message)
             client.receive_data(peer.data_to_send())
             peer.receive_data(client.data_to_send())
             sent += 1
@@ -267,7 +267,7 @@ def test_a_reader_that_is_slow_holds_up_the_server_and_nobody_else() -> None:
     assert STREAM_RECEIVE_WINDOW - len(message) < sent * len(message) <= STREAM_RECEIVE_WINDOW
     assert send_all() == 0
     for _ in range(3 * CONNECTION_RECEIVE_WINDOW // len(message)):
-        peer.send_data(other.stream, message)
+        peer.send_data(other.stream_id, message)
         client.receive_data(peer.data_to_send())
         assert len(client.take(other)) == 1
         peer.receive_data(client.data_to_send())
@@ -289,11 +289,11 @@ def test_a_message_larger_than_the_window_comes_through() -> None:
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     peer.initiate_connection()
     peer.receive_data(client.data_to_send())
-    peer.send_headers(call.stream, [(":status", "200"), GRPC])
+    peer.send_headers(call.stream_id, [(":status", "200"), GRPC])
     message = bytes(3 * STREAM_RECEIVE_WINDOW)
     data = length_prefixed(message)
     for at in range(0, len(data), 16_384):
-        peer.send_data(call.stream, data[at : at + 16_384])
+        peer.send_data(call.stream_id, data[at : at + 16_384])
         client.receive_data(peer.data_to_send())
         peer.receive_data(client.data_to_send())
     assert call.messages == [message]

@@ -156,7 +156,7 @@ def test_a_limit_that_is_as_declared_is_nowhere_kept(
 
 
 def test_very_many_names(connect: Connect, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_reader, "AT_ONCE", 7)
+    monkeypatch.setattr(queue_reader, "BATCH_MAX", 7)
     client = connect()
     names = sorted(f"x{number}" for number in range(30))
     leases = [hold(client.lock(name)) for name in names]

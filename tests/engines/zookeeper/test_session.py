@@ -42,17 +42,17 @@ def link(heard: Heard) -> Session:
     """Taken on at 100 for ten seconds, and connected."""
     link = Session(OPTIONS, 10.0, 1.0, heard)
     link.session_established(SESSION, 10.0, 100.0)
-    link._changed(KazooState.CONNECTED)
+    link._state_changed(KazooState.CONNECTED)
     link.check()
     return link
 
 
 def test_a_session_without_a_connection_is_left_when_its_time_is_over(link: Session, heard: Heard) -> None:
     assert not link.give_up_expired(200.0), "while it is connected the servers tell"
-    link._changed(KazooState.SUSPENDED)
+    link._state_changed(KazooState.SUSPENDED)
     assert not link.give_up_expired(109.0)
     link.session_established(SESSION, 10.0, 109.5)
-    link._changed(KazooState.CONNECTED)
+    link._state_changed(KazooState.CONNECTED)
     link.check()
     assert heard.told == ["up", "up"]
 
@@ -61,12 +61,12 @@ def test_one_that_was_left_is_over_for_a_server_that_was_just_taking_it_on(
     link: Session, heard: Heard
 ) -> None:
     """Asked in time, answered too late: nobody gives back any more what it carries."""
-    link._changed(KazooState.SUSPENDED)
+    link._state_changed(KazooState.SUSPENDED)
     assert link.give_up_expired(110.5)
     with pytest.raises(NotApplied):
         link.check()
     link.session_established(SESSION, 10.0, 109.5)
-    link._changed(KazooState.CONNECTED)
+    link._state_changed(KazooState.CONNECTED)
     with pytest.raises(SessionEndedError):
         link.check()
     assert heard.told == ["up", "over"]

@@ -23,10 +23,10 @@ __all__ = ["open_engine"]
 
 
 class EtcdEngine:
-    """One cluster, and one namespace in it."""
+    """One cluster and one namespace in it."""
 
     linger = 60.0
-    """A request may sit in a queue somewhere; how long a late one is refused is told by its session."""
+    """A request may be delayed in a queue; a late one is refused for as long as its session lives."""
     session_bound = True
     guarantees = GUARANTEES
 
@@ -57,7 +57,7 @@ class EtcdEngine:
         return TicketsAsyncio(client, EtcdAsyncio(self._config, keys, context, client, self._scope))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """Check these servers."""
         from .diagnosis import diagnose
 
         return diagnose(self._config, io_timeout)

@@ -55,7 +55,7 @@ class EtcdAsyncio:
     @property
     def source(self) -> str:
         """By the cluster's own id: revisions of different clusters do not compare."""
-        return f"etcd/{self._channel.cluster}/{self._scope}"
+        return f"etcd/{self._channel.cluster_id}/{self._scope}"
 
     def _connect(self, endpoint: str) -> Subchannel:
         return Subchannel(member_of(endpoint, self._config))

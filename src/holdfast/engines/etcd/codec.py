@@ -1,4 +1,4 @@
-"""What etcd answers, in the words of the tickets family."""
+"""etcd's keys and responses as the values of the tickets family."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Handle(NamedTuple):
-    """Where a ticket is kept."""
+    """The key of a ticket, and its revisions."""
 
     key: bytes
     created: int
@@ -37,7 +37,7 @@ class Handle(NamedTuple):
 
 @functools.cache
 def kind_bytes(kind: str, declared: int) -> bytes:
-    """What a name is: always the same bytes, for they are compared."""
+    """The kind of a name. Always the same bytes, because transactions compare them."""
     return json.dumps([1, kind, declared], separators=(",", ":")).encode()
 
 
@@ -51,7 +51,7 @@ def kvs_of(responses: Iterable[wire.ResponseOp]) -> list[wire.KeyValue]:
 
 
 def client_key_subject(rest: bytes) -> int | str | None:
-    """What a key below a client's own is about: a session, an attempt, or nothing that we put there."""
+    """The subject of a key in a client's folder: a session, an attempt, or None for a foreign key."""
     what, _, which = rest.partition(b"/")
     if what == b"n" and which.isascii():
         return which.decode("ascii")
@@ -62,8 +62,8 @@ def client_key_subject(rest: bytes) -> int | str | None:
 
 
 def is_eviction_note(note: bytes) -> bool:
-    """Whether somebody else ended the attempt. A note that cannot be read may say so: its attempt is looked
-    at."""
+    """Whether another client ended the attempt. A note that cannot be decoded may say so: the attempt is
+    checked."""
     try:
         return decode_note(note).reason != "withdrawn"
     except EngineUnavailable:
@@ -71,7 +71,7 @@ def is_eviction_note(note: bytes) -> bool:
 
 
 def counted_view_of(folder: bytes, responses: Iterable[wire.ResponseOp]) -> LockView:
-    """``stand_of``, and how many tickets more there are where only some were asked for."""
+    """``view_of``, with the number of further tickets where only some were read."""
     responses = list(responses)
     view = view_of(folder, kvs_of(responses))
     ranges = [response.response_range for response in responses]
@@ -80,7 +80,7 @@ def counted_view_of(folder: bytes, responses: Iterable[wire.ResponseOp]) -> Lock
 
 
 def view_of(folder: bytes, kvs: Iterable[wire.KeyValue]) -> LockView:
-    """What stands in a name's folder. A key outside of it is the note about the attempt asked about."""
+    """The view of a name, from the keys of its folder. A key outside of it is the note about the attempt."""
     kind: wire.KeyValue | None = None
     limit: LockConfig | None = None
     value: StoredValue | None = None

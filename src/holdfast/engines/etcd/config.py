@@ -1,4 +1,4 @@
-"""The URL of an etcd: where its members are, who we are, and how the connection is protected."""
+"""The URL of etcd: the endpoints, the credentials, and TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Config", "parse_config"]
 PORT: Final = 2379
 PREFIX: Final = "holdfast"
 PARTS: Final = ("c", "n")
-"""Below a namespace: what clients are told, and names."""
+"""The folders of a namespace: clients, and names."""
 KNOWN: Final = ("ca", "cert", "key", "tls")
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("0", "false", "no", "off")
@@ -24,7 +24,7 @@ FALSE: Final = ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that a connection needs to know."""
+    """The options of the URL, parsed."""
 
     endpoints: tuple[str, ...]
     """``host:port`` of each member."""
@@ -33,13 +33,13 @@ class Config:
     password: str | None = field(repr=False)
     tls: bool
     ca: str | None
-    """The file of the authority that signed the servers' certificates; None: the system's own."""
+    """The CA file that verifies the servers' certificates; None: the system's CAs."""
     cert: str | None
-    """The file of our own certificate, where the servers ask for one."""
+    """The client certificate, where the servers require one."""
     key: str | None = field(repr=False)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Made when a connection is; None: without TLS."""
+        """Created with each connection; None: without TLS."""
         if not self.tls:
             return None
         for path in (self.ca, self.cert, self.key):
@@ -47,7 +47,7 @@ class Config:
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
-                # Asked for a password, ``ssl`` would ask at the terminal.
+                # Without this, ``ssl`` would prompt for the password of an encrypted key at the terminal.
                 context.load_cert_chain(self.cert, self.key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
             told = getattr(error, "reason", None) or error
@@ -67,7 +67,7 @@ def _check_readable(path: str | None) -> None:
 
 
 def parse_config(url: URL, given: Mapping[str, Any]) -> Config:
-    """From the URL and from what was passed to ``connect``; both at once is refused."""
+    """From the URL and from the keyword arguments of ``connect``; an option given twice is refused."""
     url.only(KNOWN)
     options: dict[str, Any] = dict(url.options)
     for name, value in given.items():
@@ -80,7 +80,7 @@ def parse_config(url: URL, given: Mapping[str, Any]) -> Config:
     if not tls and any(options.get(name) for name in ("ca", "cert", "key")):
         raise InvalidArgument("tls is off, but certificates are given: leave out one of them")
     if bool(options.get("cert")) != bool(options.get("key")):
-        raise InvalidArgument("a certificate of our own needs both: cert=… and key=…")
+        raise InvalidArgument("a client certificate needs both cert=… and key=…")
     if (url.username is None) != (url.password is None):
         raise InvalidArgument("etcd asks for a user and a password: write etcd://user:password@host")
     return Config(

@@ -46,14 +46,14 @@ PING_ACK_DELAY_SECONDS: Final = 0.1
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError)
 
 
-class NothingSent(OSError):
+class NothingSentError(OSError):
     """The kernel accepted nothing of the data to send."""
 
 
 class Http2Transport(SocketConnection):
     """One connection, used by one thread at a time."""
 
-    __slots__ = ("_interest", "_is_plain", "_poll", "answered_at", "http2")
+    __slots__ = ("_interest", "_is_plain", "_poll", "http2", "pings_acknowledged_at")
 
     def __init__(self, connected: socket.socket, http2: Http2Connection) -> None:
         super().__init__(connected)
@@ -63,13 +63,13 @@ class Http2Transport(SocketConnection):
         self._poll.register(connected.fileno(), select.POLLIN)
         self._is_plain = not isinstance(connected, ssl.SSLSocket)
         self.http2 = http2
-        self.answered_at = self.used_at
+        self.pings_acknowledged_at = self.used_at
         """When PINGs were last acknowledged."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def say(self, ends_at: float) -> None:
+    def send_pending(self, ends_at: float) -> None:
         """Send the pending data. Raises NothingSent, or OSError where a part of it may have been sent."""
         left = self.http2.data_to_send()
         try:
@@ -78,31 +78,31 @@ class Http2Transport(SocketConnection):
             pass
         except OSError as error:
             if self._is_plain:
-                raise NothingSent(describe_error(error)) from None
+                raise NothingSentError(describe_error(error)) from None
             raise
         while left:
-            self._sleep(select.POLLOUT, ends_at)
+            self._wait_ready(select.POLLOUT, ends_at)
             with contextlib.suppress(*NOT_NOW, ssl.SSLWantWriteError):
                 left = left[self._socket.send(left) :]
 
-    def hear(self, ends_at: float, sleeps: bool = True) -> None:
+    def receive(self, ends_at: float, sleeps: bool = True) -> None:
         """Wait for data and process it. Raises OSError and ProtocolError."""
         if sleeps and self._is_plain:  # with TLS, data may be buffered already
-            self._sleep(select.POLLIN, ends_at)
+            self._wait_ready(select.POLLIN, ends_at)
         try:
             data = self._socket.recv(READ_BYTES)
         except NOT_NOW:
             if sleeps and not self._is_plain:
-                self._sleep(select.POLLIN, ends_at)
+                self._wait_ready(select.POLLIN, ends_at)
             return
         except ssl.SSLWantWriteError:
-            self._sleep(select.POLLOUT, ends_at)
+            self._wait_ready(select.POLLOUT, ends_at)
             return
         if not data:
             raise ConnectionResetError(closed_by_server(self.http2))
         self.http2.receive_data(data)
 
-    def _sleep(self, interest: int, ends_at: float) -> None:
+    def _wait_ready(self, interest: int, ends_at: float) -> None:
         if interest != self._interest:
             self._poll.modify(self._socket.fileno(), interest)
             self._interest = interest
@@ -151,57 +151,57 @@ class Subchannel(SocketPool[Http2Transport]):
     def _exchange(
         self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
     ) -> Stream:
-        line = self._take(timeout, urgent)
+        transport = self._take(timeout, urgent)
         started = monotonic()
         try:
-            if started - line.answered_at > PING_ACK_DELAY_SECONDS:
-                line.http2.acknowledge_pings()
-                line.answered_at = started
-            self._await_room(line, started + timeout)
-            call = line.http2.open_stream(method.path, metadata, timeout, data, end_stream=True)
-            self._finish(line, call, started + timeout)
-            line.used_at = monotonic()
+            if started - transport.pings_acknowledged_at > PING_ACK_DELAY_SECONDS:
+                transport.http2.acknowledge_pings()
+                transport.pings_acknowledged_at = started
+            self._await_stream(transport, started + timeout)
+            call = transport.http2.open_stream(method.path, metadata, timeout, data, end_stream=True)
+            self._finish(transport, call, started + timeout)
+            transport.used_at = monotonic()
         except BaseException:
-            self._discard(line)
+            self._discard(transport)
             raise
-        if line.http2.is_closing or self._closed:
-            self._discard(line)
+        if transport.http2.is_closing or self._closed:
+            self._discard(transport)
         else:
-            self._give_back(line)
+            self._give_back(transport)
             self._close_surplus()
         if call.failure is not None:
             raise call.failure
         return call
 
-    def _await_room(self, line: Http2Transport, ends_at: float) -> None:
+    def _await_stream(self, transport: Http2Transport, ends_at: float) -> None:
         """Wait until the server accepts a stream: it may allow none for a while."""
-        http2 = line.http2
+        http2 = transport.http2
         try:
             while not http2.can_open_stream():
                 if http2.is_closing:
                     raise RpcError(NEVER_SENT, "the server is about to end")
-                line.hear(ends_at)
+                transport.receive(ends_at)
                 if http2.has_data_to_send():
-                    line.say(ends_at)
+                    transport.send_pending(ends_at)
         except TimeoutError:
             raise RpcError(ALL_BUSY, f"{self._member.endpoint} accepts no more streams") from None
         except (ProtocolError, OSError) as error:
             raise RpcError(NEVER_SENT, f"the connection broke: {error}") from None
 
-    def _finish(self, line: Http2Transport, call: Stream, ends_at: float) -> None:
+    def _finish(self, transport: Http2Transport, call: Stream, ends_at: float) -> None:
         try:
             try:
-                line.say(ends_at)
-            except NothingSent as error:
+                transport.send_pending(ends_at)
+            except NothingSentError as error:
                 raise RpcError(NEVER_SENT, f"nothing could be sent: {error}") from None
             while not call.is_closed:
-                line.hear(ends_at)
-                if line.http2.has_data_to_send() and not call.is_closed:
-                    line.say(ends_at)
+                transport.receive(ends_at)
+                if transport.http2.has_data_to_send() and not call.is_closed:
+                    transport.send_pending(ends_at)
         except TimeoutError:
             raise RpcError("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
         except ProtocolError as broken:
-            raise no_grpc(self._member, line.http2, broken) from None
+            raise no_grpc(self._member, transport.http2, broken) from None
         except OSError as error:
             raise RpcError("UNAVAILABLE", f"the connection broke: {describe_error(error)}") from None
 
@@ -209,11 +209,11 @@ class Subchannel(SocketPool[Http2Transport]):
 
     def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
         """A stream of watch requests and responses. Raises RpcError."""
-        line = self._opened_beyond(timeout)
+        transport = self._open_beyond_limit(timeout)
         try:
-            return WatchStream(self, line, metadata, timeout)
+            return WatchStream(self, transport, metadata, timeout)
         except OSError as error:
-            self._discard(line)
+            self._discard(transport)
             raise RpcError(NEVER_SENT, f"no stream could be opened: {describe_error(error)}") from None
 
     # --- connections ----------------------------------------------------------------------------
@@ -222,23 +222,23 @@ class Subchannel(SocketPool[Http2Transport]):
         """An urgent call never waits for other calls: it opens a connection beyond the limit if need be."""
         while True:
             try:
-                line = self._idle.pop()
+                transport = self._idle.pop()
             except IndexError:
                 if urgent and len(self._taken) >= self._size_max:
-                    return self._opened_beyond(seconds)
+                    return self._open_beyond_limit(seconds)
                 try:
                     return self._wait_for_connection(seconds)
                 except NotApplied as trouble:
                     raise RpcError(ALL_BUSY, str(trouble)) from None
-            if monotonic() - line.used_at < IDLE_SECONDS or not line.is_stale():
-                return line
-            self._discard(line)
+            if monotonic() - transport.used_at < IDLE_SECONDS or not transport.is_stale():
+                return transport
+            self._discard(transport)
 
-    def _opened_beyond(self, seconds: float) -> Http2Transport:
-        line = self._open(seconds)
+    def _open_beyond_limit(self, seconds: float) -> Http2Transport:
+        transport = self._open(seconds)
         with self._mutex:
-            self._taken.add(line)
-        return line
+            self._taken.add(transport)
+        return transport
 
     def _open(self, seconds: float) -> Http2Transport:
         """Where the time for connecting is limited, wait for the server's SETTINGS, too: a server that is
@@ -253,18 +253,18 @@ class Subchannel(SocketPool[Http2Transport]):
                 protected = member.tls_context.wrap_socket(connected, server_hostname=member.host)
                 connected = protected
                 check_protocol(member, protected.selected_alpn_protocol())
-            line = Http2Transport(connected, Http2Connection(member.scheme, member.endpoint))
+            transport = Http2Transport(connected, Http2Connection(member.scheme, member.endpoint))
             if within < seconds:
-                line.say(ends_at)
-                while not line.http2.settings_received:
-                    line.hear(ends_at)
-            return line
+                transport.send_pending(ends_at)
+                while not transport.http2.settings_received:
+                    transport.receive(ends_at)
+            return transport
         except OSError as error:
             connected.close()
             raise not_connected(member, error) from None
         except ProtocolError as broken:
             connected.close()
-            raise no_grpc(member, line.http2, broken) from None
+            raise no_grpc(member, transport.http2, broken) from None
         except BaseException:
             connected.close()
             raise
@@ -303,28 +303,28 @@ class WatchStream:
     """A watch stream: any thread may write to it, one thread reads it."""
 
     def __init__(
-        self, connection: Subchannel, line: Http2Transport, metadata: Metadata, timeout: float
+        self, connection: Subchannel, transport: Http2Transport, metadata: Metadata, timeout: float
     ) -> None:
         self._connection = connection
-        self._line = line
+        self._transport = transport
         self._timeout = timeout
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._bell = SelfPipe()
+        self._self_pipe = SelfPipe()
         self._poll = select.poll()
-        self._poll.register(self._bell.fileno(), select.POLLIN)
-        self._poll.register(line.fileno(), select.POLLIN)
-        self._call = line.http2.open_stream(WATCH.path, metadata, None, b"", end_stream=False)
+        self._poll.register(self._self_pipe.fileno(), select.POLLIN)
+        self._poll.register(transport.fileno(), select.POLLIN)
+        self._call = transport.http2.open_stream(WATCH.path, metadata, None, b"", end_stream=False)
         self._is_cancelled = False
 
     def send(self, requests: list[Any]) -> None:
         for request in requests:
             self._requests.put(request)
         if requests:
-            self._bell.ring()
+            self._self_pipe.ring()
 
     def receive(self) -> list[Any]:
         """The next responses. Raises RpcError."""
-        http2, call = self._line.http2, self._call
+        http2, call = self._transport.http2, self._call
         quiet = KEEPALIVE_SECONDS
         try:
             while not call.messages:
@@ -332,17 +332,17 @@ class WatchStream:
                     raise RpcError("CANCELLED", "the stream was cancelled")
                 if call.is_closed:
                     raise call.failure or RpcError("UNAVAILABLE", "the stream ended")
-                self._say()
+                self._send_requests()
                 came = [
                     fd
                     for fd, _ in self._poll.poll(
                         (PING_ACK_DELAY_SECONDS if http2.has_unacknowledged_pings() else quiet) * 1000
                     )
                 ]
-                if self._bell.fileno() in came:
-                    self._bell.clear()
-                if self._line.fileno() in came:
-                    self._line.hear(monotonic() + self._timeout, sleeps=False)
+                if self._self_pipe.fileno() in came:
+                    self._self_pipe.clear()
+                if self._transport.fileno() in came:
+                    self._transport.receive(monotonic() + self._timeout, sleeps=False)
                     quiet = KEEPALIVE_SECONDS
                 elif came:
                     continue
@@ -359,21 +359,21 @@ class WatchStream:
             raise RpcError("UNAVAILABLE", f"the stream broke: {error}") from None
         return [decode_response(WATCH, each) for each in http2.take(call)]
 
-    def _say(self) -> None:
+    def _send_requests(self) -> None:
         requests = []
         while not self._requests.empty():
             requests.append(length_prefixed(self._requests.get_nowait().SerializeToString()))
         if requests:
-            self._line.http2.send(self._call, b"".join(requests))
-        if self._line.http2.has_data_to_send():
-            self._line.say(monotonic() + self._timeout)
+            self._transport.http2.send(self._call, b"".join(requests))
+        if self._transport.http2.has_data_to_send():
+            self._transport.send_pending(monotonic() + self._timeout)
 
     def cancel(self) -> None:
         """Called from any thread: ``receive`` raises."""
         self._is_cancelled = True
-        self._bell.ring()
+        self._self_pipe.ring()
 
     def close(self) -> None:
         """Called by the thread that reads."""
-        self._connection._discard(self._line)
-        self._bell.close()
+        self._connection._discard(self._transport)
+        self._self_pipe.close()

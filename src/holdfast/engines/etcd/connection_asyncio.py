@@ -44,26 +44,26 @@ class Http2Transport(asyncio.Protocol):
         self._waiting: dict[Stream, asyncio.Future[None]] = {}
         self._is_to_flush = False
         self._timer: asyncio.TimerHandle | None = None
-        self._pong: asyncio.TimerHandle | None = None
-        self._heard = False
-        self._greeting: asyncio.Future[None] | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._has_received = False
+        self._settings_waiter: asyncio.Future[None] | None = None
         self.failure: RpcError | None = None
         """Why the connection ended."""
         self.http2 = Http2Connection(member.scheme, member.endpoint)
 
-    async def greeted(self) -> None:
+    async def wait_for_settings(self) -> None:
         """Wait for the server's SETTINGS. Raises RpcError: no request was sent."""
         self._flush()
         while not self.http2.settings_received and self.failure is None:
-            self._greeting = self._loop.create_future()
-            await self._greeting
+            self._settings_waiter = self._loop.create_future()
+            await self._settings_waiter
         if self.failure is not None:
-            failed = _not_begun(self)
+            failed = _never_sent(self)
             raise RpcError(failed.code, f"{self._member.endpoint}: {failed.details}")
 
-    def _greet(self) -> None:
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_result(None)
+    def _wake_settings_waiter(self) -> None:
+        if self._settings_waiter is not None and not self._settings_waiter.done():
+            self._settings_waiter.set_result(None)
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -73,10 +73,10 @@ class Http2Transport(asyncio.Protocol):
         call = self.http2.open_stream(method.path, metadata, timeout, data, end_stream)
         self.flush_soon()
         if self._timer is None:
-            self._timer = self._loop.call_later(KEEPALIVE_SECONDS, self._look, KEEPALIVE_SECONDS)
+            self._timer = self._loop.call_later(KEEPALIVE_SECONDS, self._check_keepalive, KEEPALIVE_SECONDS)
         return call
 
-    async def news(self, call: Stream) -> None:
+    async def wait_for_events(self, call: Stream) -> None:
         """Wait until the stream changes. A cancellation ends the wait, not the call."""
         future = self._waiting[call] = self._loop.create_future()
         try:
@@ -86,7 +86,7 @@ class Http2Transport(asyncio.Protocol):
 
     def cancel(self, call: Stream) -> None:
         self.http2.cancel(call)
-        self._tell([call])
+        self._wake([call])
         self.flush_soon()
         self._changed()
 
@@ -109,20 +109,20 @@ class Http2Transport(asyncio.Protocol):
         self._loop_transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._has_received = True
         try:
-            self._tell(self.http2.receive_data(data))
+            self._wake(self.http2.receive_data(data))
         except ProtocolError as broken:
             self._end(no_grpc(self._member, self.http2, broken))
         else:
-            self._greet()
+            self._wake_settings_waiter()
             self._flush()
-            if self.http2.has_unacknowledged_pings() and self._pong is None and self.failure is None:
-                self._pong = self._loop.call_later(PING_ACK_DELAY_SECONDS, self._answer_pings)
+            if self.http2.has_unacknowledged_pings() and self._ack_timer is None and self.failure is None:
+                self._ack_timer = self._loop.call_later(PING_ACK_DELAY_SECONDS, self._answer_pings)
             self._changed()
 
     def _answer_pings(self) -> None:
-        self._pong = None
+        self._ack_timer = None
         self.http2.acknowledge_pings()
         self._flush()
 
@@ -130,18 +130,18 @@ class Http2Transport(asyncio.Protocol):
         why = closed_by_server(self.http2) if error is None else describe_error(error)
         self._end(RpcError("UNAVAILABLE", f"the connection broke: {why}"))
 
-    def _tell(self, calls: list[Stream]) -> None:
+    def _wake(self, calls: list[Stream]) -> None:
         for call in calls:
             future = self._waiting.get(call)
             if future is not None and not future.done():
                 future.set_result(None)
 
-    def _look(self, seconds: float) -> None:
+    def _check_keepalive(self, seconds: float) -> None:
         """While streams are open, a silent server is sent a PING."""
         self._timer = None
         if self.failure is not None or not self.http2.has_open_streams():
             return
-        if self._heard:
+        if self._has_received:
             seconds = KEEPALIVE_SECONDS
         elif seconds == KEEPALIVE_SECONDS:
             self.http2.ping()
@@ -150,8 +150,8 @@ class Http2Transport(asyncio.Protocol):
         else:
             self._end(RpcError("UNAVAILABLE", "the server was silent for too long"))
             return
-        self._heard = False
-        self._timer = self._loop.call_later(seconds, self._look, seconds)
+        self._has_received = False
+        self._timer = self._loop.call_later(seconds, self._check_keepalive, seconds)
 
     def alpn(self) -> str | None:
         """The protocol that TLS agreed on."""
@@ -165,12 +165,12 @@ class Http2Transport(asyncio.Protocol):
         if self.failure is not None:
             return
         self.failure = failure
-        self._greet()
-        for timer in (self._timer, self._pong):
+        self._wake_settings_waiter()
+        for timer in (self._timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
         self.http2.fail_streams(failure.details)
-        self._tell(list(self._waiting))
+        self._wake(list(self._waiting))
         self._changed()
         if self._loop_transport is not None:
             with contextlib.suppress(OSError):
@@ -228,24 +228,24 @@ class Subchannel:
     async def _exchange(
         self, method: Method, data: bytes, timeout: float, metadata: Metadata, urgent: bool
     ) -> Stream:
-        line = await self._open(timeout, urgent)
-        call = line.open_stream(method, data, timeout, metadata)
+        transport = await self._open(timeout, urgent)
+        call = transport.open_stream(method, data, timeout, metadata)
         try:
             async with asyncio.timeout(timeout):
                 while not call.is_closed:
-                    await line.news(call)
+                    await transport.wait_for_events(call)
         except TimeoutError:
-            line.cancel(call)
+            transport.cancel(call)
             raise RpcError("DEADLINE_EXCEEDED", f"no answer from {self._member.endpoint}") from None
         if call.failure is not None:
-            is_unusable = line.failure is not None and line.failure.code == UNUSABLE
-            raise line.failure if is_unusable and line.failure is not None else call.failure
+            is_unusable = transport.failure is not None and transport.failure.code == UNUSABLE
+            raise transport.failure if is_unusable and transport.failure is not None else call.failure
         return call
 
     async def watch(self, timeout: float, metadata: Metadata) -> WatchStream:
         """A stream of watch requests and responses. Raises RpcError."""
-        line = await self._open(timeout)
-        return WatchStream(line, line.open_stream(WATCH, b"", None, metadata, end_stream=False))
+        transport = await self._open(timeout)
+        return WatchStream(transport, transport.open_stream(WATCH, b"", None, metadata, end_stream=False))
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -258,27 +258,31 @@ class Subchannel:
             if self._is_closed:
                 raise RpcError(NEVER_SENT, "the connection was closed")
             if is_next or not self._queue:
-                for line in self._transports:
-                    if line.failure is None and line.http2.can_open_stream():
-                        return line
+                for transport in self._transports:
+                    if transport.failure is None and transport.http2.can_open_stream():
+                        return transport
             opening = self._opening
             if opening is None and self._needs_another():
                 opening = self._opening = asyncio.ensure_future(self._connect(timeout))
                 opening.add_done_callback(self._opened)
             if opening is None:
-                await self._turn(ends_at, urgent)
+                await self._wait_turn(ends_at, urgent)
                 is_next = True
             else:
-                made = await self._made_by(opening, ends_at, connect_seconds(timeout))
-                if made.failure is not None:
-                    raise _not_begun(made)
+                transport = await self._await_opening(opening, ends_at, connect_seconds(timeout))
+                if transport.failure is not None:
+                    raise _never_sent(transport)
 
     def _needs_another(self) -> bool:
         """Not while one is new: its SETTINGS will soon say how many streams it accepts."""
-        usable = [line for line in self._transports if line.failure is None and not line.http2.is_closing]
-        return len(usable) < TRANSPORTS_MAX and all(line.http2.settings_received for line in usable)
+        usable = [
+            transport
+            for transport in self._transports
+            if transport.failure is None and not transport.http2.is_closing
+        ]
+        return len(usable) < TRANSPORTS_MAX and all(transport.http2.settings_received for transport in usable)
 
-    async def _made_by(
+    async def _await_opening(
         self, opening: asyncio.Task[Http2Transport], ends_at: float, within: float
     ) -> Http2Transport:
         try:
@@ -292,35 +296,38 @@ class Subchannel:
                 raise RpcError(NEVER_SENT, "the connection was closed") from None
             raise
 
-    async def _turn(self, ends_at: float, urgent: bool) -> None:
+    async def _wait_turn(self, ends_at: float, urgent: bool) -> None:
         """Wait until a stream may be possible: one call at a time, in their order; urgent calls first."""
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = loop.create_future()
         if urgent:
-            self._queue.appendleft(turn)
+            self._queue.appendleft(waiter)
         else:
-            self._queue.append(turn)
+            self._queue.append(waiter)
         try:
             async with asyncio.timeout_at(ends_at):
-                await turn
+                await waiter
         except TimeoutError:
-            if any(line.failure is None and not line.http2.settings_received for line in self._transports):
+            if any(
+                transport.failure is None and not transport.http2.settings_received
+                for transport in self._transports
+            ):
                 raise RpcError(NEVER_SENT, f"no answer from {self._member.endpoint}") from None
             raise RpcError(ALL_BUSY, f"{self._member.endpoint} accepts no more streams") from None
         finally:
-            self._queue.remove(turn)
+            self._queue.remove(waiter)
             loop.call_soon(self._changed)  # after this call has taken the stream, or not
 
     def _changed(self) -> None:
         """The next call may get a stream, or another connection is to be opened."""
-        turn = next(iter(self._queue), None)
-        if turn is None or turn.done():
+        waiter = next(iter(self._queue), None)
+        if waiter is None or waiter.done():
             return
         can_open_stream = any(
-            line.failure is None and line.http2.can_open_stream() for line in self._transports
+            transport.failure is None and transport.http2.can_open_stream() for transport in self._transports
         )
         if can_open_stream or self._is_closed or self._opening is not None or self._needs_another():
-            turn.set_result(None)
+            waiter.set_result(None)
 
     def _opened(self, opening: asyncio.Task[Http2Transport]) -> None:
         if self._opening is opening:
@@ -338,26 +345,29 @@ class Subchannel:
     async def _new_transport(self, timeout: float) -> Http2Transport:
         """Where the time for connecting is limited, wait for the server's SETTINGS, too: see
         ``connection``."""
-        member, made, within = self._member, None, connect_seconds(timeout)
+        member, transport, within = self._member, None, connect_seconds(timeout)
         try:
             async with asyncio.timeout(within):
                 connected = await open_socket(member.host, member.port, timeout)
-                made = Http2Transport(member, connected, self._changed)
-                await give_to_loop(connected, made, member.tls_context, member.host)
+                transport = Http2Transport(member, connected, self._changed)
+                await give_to_loop(connected, transport, member.tls_context, member.host)
                 if member.tls_context is not None:
-                    check_protocol(member, made.alpn())
+                    check_protocol(member, transport.alpn())
                 if within < timeout:
-                    await made.greeted()
+                    await transport.wait_for_settings()
         except (OSError, UnicodeError) as error:
-            if made is not None:
-                made.close()
+            if transport is not None:
+                transport.close()
             raise not_connected(member, error) from None
         except BaseException:
-            if made is not None:
-                made.close()
+            if transport is not None:
+                transport.close()
             raise
-        self._transports = [*[line for line in self._transports if line.failure is None], made]
-        return made
+        self._transports = [
+            *[transport for transport in self._transports if transport.failure is None],
+            transport,
+        ]
+        return transport
 
     async def close(self) -> None:
         self._is_closed = True
@@ -365,19 +375,19 @@ class Subchannel:
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        for line in self._transports:
-            line.close()
+        for transport in self._transports:
+            transport.close()
         await asyncio.sleep(0)  # an iteration of the loop, in which it closes them
 
     def forget(self) -> None:
         """This is the child of a fork."""
-        for line in self._transports:
-            line.forget()
+        for transport in self._transports:
+            transport.forget()
 
 
-def _not_begun(line: Http2Transport) -> RpcError:
+def _never_sent(transport: Http2Transport) -> RpcError:
     """The connection ended, or other calls filled it, before this call was sent."""
-    failure = line.failure
+    failure = transport.failure
     if failure is None:
         return RpcError(ALL_BUSY, "too many streams")
     return failure if failure.code == UNUSABLE else RpcError(NEVER_SENT, failure.details)
@@ -386,15 +396,15 @@ def _not_begun(line: Http2Transport) -> RpcError:
 class WatchStream:
     """A watch stream."""
 
-    def __init__(self, line: Http2Transport, call: Stream) -> None:
-        self._line = line
+    def __init__(self, transport: Http2Transport, call: Stream) -> None:
+        self._transport = transport
         self._call = call
 
     def send(self, requests: list[Any]) -> None:
         if requests and not self._call.is_closed:
             data = b"".join([length_prefixed(each.SerializeToString()) for each in requests])
-            self._line.http2.send(self._call, data)
-            self._line.flush_soon()
+            self._transport.http2.send(self._call, data)
+            self._transport.flush_soon()
 
     async def receive(self) -> list[Any]:
         """The next responses. Raises RpcError."""
@@ -402,13 +412,13 @@ class WatchStream:
         while not call.messages:
             if call.is_closed:
                 raise call.failure or RpcError("UNAVAILABLE", "the stream ended")
-            await self._line.news(call)
-        messages = self._line.http2.take(call)
-        if self._line.http2.has_data_to_send():
-            self._line.flush_soon()
+            await self._transport.wait_for_events(call)
+        messages = self._transport.http2.take(call)
+        if self._transport.http2.has_data_to_send():
+            self._transport.flush_soon()
         return [decode_response(WATCH, each) for each in messages]
 
     def cancel(self) -> None:
-        self._line.cancel(self._call)
+        self._transport.cancel(self._call)
 
     close = cancel

@@ -1,4 +1,4 @@
-"""What there is to find out about an etcd cluster, member by member, over the JSON gateway of each."""
+"""The checks of ``holdfast doctor`` for etcd, member by member, over each member's JSON gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["diagnose"]
 
 OLDEST_VERSION: Final = (3, 4)
 FIRST_STEADY: Final = {(3, 4): 28, (3, 5): 10}
-"""Since these patches a leader that was stopped and goes on does not end living sessions."""
+"""Since these patches a leader that was paused and resumed does not end living sessions."""
 
 
 def diagnose(config: Config, io_timeout: float) -> list[Finding]:
@@ -53,7 +53,7 @@ class Member:
         self._token = ""
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any, str]:
-        """Status, document, and the server's date."""
+        """The status, the document, and the server's date."""
         line: http.client.HTTPConnection
         if self._context is None:
             line = http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
@@ -75,13 +75,13 @@ class Member:
             line.close()
 
     def _call(self, path: str) -> dict[str, Any] | None:
-        """A procedure over the gateway; None: it is not to be had."""
+        """Call a method over the gateway; None: not available."""
         status, document, _ = self._ask("POST", f"/v3/{path}", {})
         return document if status == 200 and isinstance(document, dict) else None
 
     def findings(self, label: str) -> list[Finding]:
         encrypted = self._context is not None
-        # etcd's TLS always verifies: there is no option to do without.
+        # TLS to etcd is always verified: there is no option to turn that off.
         found = [connection(f"connection{label}", self._host, encrypted, encrypted, "write tls=true&ca=…")]
         _, told, date = self._ask("GET", "/version")
         found += [self._clock(f"clock{label}", date), _version(f"version{label}", told)]
@@ -156,7 +156,8 @@ class Member:
         return warn("rights", "authentication is off: whoever reaches the port may do anything")
 
     def _write_that_is_not_made(self) -> dict[str, Any]:
-        """Rights are looked at before conditions, and this one never holds: no version is negative."""
+        """etcd checks permissions before compares, and this compare never succeeds: no version is
+        negative."""
         key = base64.b64encode(f"{self._config.prefix}/doctor".encode()).decode()
         return {
             "compare": [{"key": key, "target": "VERSION", "result": "EQUAL", "version": "-1"}],

@@ -1,4 +1,4 @@
-"""One member of a cluster as connections need it, and what it means that one cannot be made."""
+"""Connecting to one member: its address and TLS, the check of ALPN, and the errors of a failed handshake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Member", "check_protocol", "closed_by_server", "member_of", "no_grpc
 
 
 class Member(NamedTuple):
-    """Where it is, and how connections to it are protected."""
+    """The address of a member, and the TLS of connections to it."""
 
     endpoint: str
     host: str
@@ -33,7 +33,7 @@ def member_of(endpoint: str, config: Config) -> Member:
 
 
 def not_connected(member: Member, error: Exception) -> RpcError:
-    """Nothing was asked yet."""
+    """No request was sent yet."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RpcError(
             UNUSABLE,
@@ -41,7 +41,7 @@ def not_connected(member: Member, error: Exception) -> RpcError:
             "name the file of its authority, ca=…",
         )
     if isinstance(error, ssl.SSLError):
-        # One that merely ended may have been about to be restarted.
+        # A server that merely closed the connection may be restarting.
         ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         return RpcError(
             NEVER_SENT if ended else UNUSABLE,
@@ -49,7 +49,7 @@ def not_connected(member: Member, error: Exception) -> RpcError:
             " is it a server without TLS?",
         )
     if member.tls_context is not None and isinstance(error, ConnectionResetError):
-        # What it had to say of our greeting was lost with the connection.
+        # Its answer to the TLS ClientHello was lost with the connection.
         return RpcError(
             NEVER_SENT,
             f"no TLS with {member.endpoint} ({describe_error(error)}): is it a server without TLS?",
@@ -60,7 +60,7 @@ def not_connected(member: Member, error: Exception) -> RpcError:
 
 
 def check_protocol(member: Member, chosen: str | None) -> None:
-    """By TLS's ALPN, which etcd always answers: before anything is sent to what is no etcd. Raises Failed."""
+    """By ALPN, which etcd always answers: nothing is sent to a server that is not etcd. Raises RpcError."""
     if chosen != "h2":
         raise RpcError(
             UNUSABLE,
@@ -70,7 +70,7 @@ def check_protocol(member: Member, chosen: str | None) -> None:
 
 
 def no_grpc(member: Member, http2: Http2Connection, error: ProtocolError) -> RpcError:
-    """What came cannot be read."""
+    """The error for data that is not HTTP/2."""
     if http2.settings_received:
         return RpcError("UNAVAILABLE", f"the connection broke: {error}")
     return RpcError(
@@ -82,4 +82,4 @@ def no_grpc(member: Member, http2: Http2Connection, error: ProtocolError) -> Rpc
 def closed_by_server(http2: Http2Connection) -> str:
     if http2.settings_received:
         return "the server closed the connection"
-    return "the server closed the connection before it said a word: does it want TLS (tls=true)?"
+    return "the server closed the connection before it sent anything: does it want TLS (tls=true)?"

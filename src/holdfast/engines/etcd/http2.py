@@ -133,9 +133,9 @@ class ProtocolError(Exception):
     """The peer violated HTTP/2. The connection cannot be used any more."""
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     length = len(payload)
-    return _head.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
+    return _head.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id) + payload
 
 
 CLIENT_PREFACE: Final = (
@@ -229,11 +229,11 @@ class Stream:
         "failure",
         "is_closed",
         "messages",
-        "stream",
+        "stream_id",
     )
 
-    def __init__(self, stream: int, room: int) -> None:
-        self.stream = stream
+    def __init__(self, stream_id: int, send_window: int) -> None:
+        self.stream_id = stream_id
         self.messages: list[bytes] = []
         """Responses, in their order. A reader that wants more takes them with ``Http2Connection.take``."""
         self.is_closed = False
@@ -250,7 +250,7 @@ class Stream:
         """The received parts of an incomplete message."""
         self._missing_bytes = 0
         """At least this many bytes are missing."""
-        self._send_window = room
+        self._send_window = send_window
         self._unsent = b""
         self._ends_stream = False
 
@@ -324,17 +324,17 @@ class Http2Connection:
 
     __slots__ = (
         "_buffer",
-        "_calls",
-        "_calls_max",
         "_continuations",
         "_header_block",
         "_initial_window_size",
         "_last_stream_id",
+        "_max_concurrent_streams",
         "_max_frame_size",
         "_out",
         "_receive_window",
         "_route",
         "_send_window",
+        "_streams",
         "_unacked_bytes",
         "_unacknowledged_pings",
         "is_closing",
@@ -344,8 +344,8 @@ class Http2Connection:
     def __init__(self, scheme: str, authority: str) -> None:
         self._route = scheme, authority
         self._out = [CLIENT_PREFACE]
-        self._calls: dict[int, Stream] = {}
-        self._calls_max = STREAMS_MAX
+        self._streams: dict[int, Stream] = {}
+        self._max_concurrent_streams = STREAMS_MAX
         self._last_stream_id = -1
         self._buffer = b""
         self._header_block: tuple[int, int, bytes] | None = None
@@ -371,42 +371,42 @@ class Http2Connection:
         follow."""
         self._last_stream_id += 2
         self.is_closing = self.is_closing or self._last_stream_id >= STREAM_ID_MAX
-        call = self._calls[self._last_stream_id] = Stream(self._last_stream_id, self._initial_window_size)
+        stream = self._streams[self._last_stream_id] = Stream(self._last_stream_id, self._initial_window_size)
         milliseconds = None if seconds is None else min(max(int(seconds * 1000), 1), MILLISECONDS_MAX)
         block = _request(*self._route, path, metadata, milliseconds)
-        self._out.append(_frame(HEADERS, END_HEADERS, call.stream, block))
-        self.send(call, data, end_stream)
-        return call
+        self._out.append(_frame(HEADERS, END_HEADERS, stream.stream_id, block))
+        self.send(stream, data, end_stream)
+        return stream
 
-    def send(self, call: Stream, data: bytes, end_stream: bool = False) -> None:
+    def send(self, stream: Stream, data: bytes, end_stream: bool = False) -> None:
         """Send length-prefixed messages as soon as the send windows allow."""
-        call._unsent += data
-        call._ends_stream = end_stream
-        self._send_data(call)
+        stream._unsent += data
+        stream._ends_stream = end_stream
+        self._send_data(stream)
 
-    def _send_data(self, call: Stream) -> None:
-        while call._unsent:
-            size = min(len(call._unsent), self._send_window, call._send_window, self._max_frame_size)
+    def _send_data(self, stream: Stream) -> None:
+        while stream._unsent:
+            size = min(len(stream._unsent), self._send_window, stream._send_window, self._max_frame_size)
             if size <= 0:
                 return
-            part, call._unsent = call._unsent[:size], call._unsent[size:]
+            part, stream._unsent = stream._unsent[:size], stream._unsent[size:]
             self._send_window -= size
-            call._send_window -= size
-            is_end = call._ends_stream and not call._unsent
-            self._out.append(_frame(DATA, END_STREAM if is_end else 0, call.stream, part))
+            stream._send_window -= size
+            is_end = stream._ends_stream and not stream._unsent
+            self._out.append(_frame(DATA, END_STREAM if is_end else 0, stream.stream_id, part))
 
-    def take(self, call: Stream) -> list[bytes]:
+    def take(self, stream: Stream) -> list[bytes]:
         """The received messages; taking them returns their bytes to the window."""
-        messages, call.messages = call.messages, []
-        call._unacked_bytes += sum([5 + len(each) for each in messages])
-        self._send_window_update(call)
+        messages, stream.messages = stream.messages, []
+        stream._unacked_bytes += sum([5 + len(each) for each in messages])
+        self._send_window_update(stream)
         return messages
 
-    def cancel(self, call: Stream) -> None:
+    def cancel(self, stream: Stream) -> None:
         """Give the call up."""
-        if self._calls.pop(call.stream, None) is not None and not call.is_closed:
-            self._out.append(_frame(RST_STREAM, 0, call.stream, _long.pack(CANCEL)))
-            call._close(RpcError("CANCELLED", "the call was given up"))
+        if self._streams.pop(stream.stream_id, None) is not None and not stream.is_closed:
+            self._out.append(_frame(RST_STREAM, 0, stream.stream_id, _long.pack(CANCEL)))
+            stream._close(RpcError("CANCELLED", "the call was given up"))
 
     def ping(self) -> None:
         """Make the server answer: a dead connection is noticed."""
@@ -432,24 +432,26 @@ class Http2Connection:
         return bool(self._out)
 
     def has_open_streams(self) -> bool:
-        return bool(self._calls)
+        return bool(self._streams)
 
     def can_open_stream(self) -> bool:
         """Whether the server accepts another stream. Before its SETTINGS are known it gets one stream only,
         which nearly every server accepts."""
-        return not self.is_closing and len(self._calls) < (self._calls_max if self.settings_received else 1)
+        return not self.is_closing and len(self._streams) < (
+            self._max_concurrent_streams if self.settings_received else 1
+        )
 
     # --- receiving --------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> list[Stream]:
         """Process received bytes; returns the streams that changed. After a ProtocolError call
         ``fail_streams``."""
-        news: list[Stream] = []
+        changed: list[Stream] = []
         if self._buffer:
             data = self._buffer + data
         at, size = 0, len(data)
         while size - at >= 9:
-            high, low, kind, flags, stream = _head.unpack_from(data, at)
+            high, low, kind, flags, stream_id = _head.unpack_from(data, at)
             length = high << 16 | low
             if not self.settings_received:
                 if kind != SETTINGS or flags & ACK:
@@ -462,36 +464,36 @@ class Http2Connection:
             payload = data[at + 9 : at + 9 + length]
             at += 9 + length
             if kind == GOAWAY:
-                news += self._receive_goaway(payload)
-            elif (call := self._frame(kind, flags, stream & 0x7FFFFFFF, payload)) is not None:
-                news.append(call)
+                changed += self._receive_goaway(payload)
+            elif (stream := self._receive_frame(kind, flags, stream_id & 0x7FFFFFFF, payload)) is not None:
+                changed.append(stream)
         self._buffer = data[at:]
-        return news
+        return changed
 
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> Stream | None:
+    def _receive_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> Stream | None:
         if self._header_block is not None and kind != CONTINUATION:
             raise ProtocolError("a header block without its CONTINUATION")
         if kind == DATA:
-            return self._receive_data_frame(flags, stream, payload)
+            return self._receive_data_frame(flags, stream_id, payload)
         if kind == HEADERS:
             payload = _unpadded(flags, payload)
             self._continuations = 0
             return self._receive_headers_frame(
-                stream, flags, payload[5:] if flags & PRIORITY_FLAG else payload
+                stream_id, flags, payload[5:] if flags & PRIORITY_FLAG else payload
             )
         if kind == CONTINUATION:
-            if self._header_block is None or self._header_block[0] != stream:
+            if self._header_block is None or self._header_block[0] != stream_id:
                 raise ProtocolError("a CONTINUATION of another stream")
             _, first, block = self._header_block
             self._header_block = None
             self._continuations += 1
             if self._continuations > CONTINUATIONS_MAX:
                 raise ProtocolError("too many CONTINUATION frames")
-            return self._receive_headers_frame(stream, first | flags & END_HEADERS, block + payload)
+            return self._receive_headers_frame(stream_id, first | flags & END_HEADERS, block + payload)
         if kind == WINDOW_UPDATE:
-            self._receive_window_update(stream, _long.unpack(_checked_length(payload, 4))[0] & 0x7FFFFFFF)
+            self._receive_window_update(stream_id, _long.unpack(_checked_length(payload, 4))[0] & 0x7FFFFFFF)
         elif kind == RST_STREAM:
-            return self._receive_rst_stream(stream, _long.unpack(_checked_length(payload, 4))[0])
+            return self._receive_rst_stream(stream_id, _long.unpack(_checked_length(payload, 4))[0])
         elif kind == SETTINGS:
             if not flags & ACK:
                 self._receive_settings(payload)
@@ -504,8 +506,8 @@ class Http2Connection:
             raise ProtocolError("a PUSH_PROMISE, which was disabled")
         return None  # PRIORITY and unknown types are ignored
 
-    def _receive_data_frame(self, flags: int, stream: int, payload: bytes) -> Stream | None:
-        self._check_opened(stream)
+    def _receive_data_frame(self, flags: int, stream_id: int, payload: bytes) -> Stream | None:
+        self._check_opened(stream_id)
         size = len(payload)
         self._receive_window -= size
         if self._receive_window < 0:
@@ -515,89 +517,91 @@ class Http2Connection:
             self._out.append(_frame(WINDOW_UPDATE, 0, 0, _long.pack(self._unacked_bytes)))
             self._receive_window += self._unacked_bytes
             self._unacked_bytes = 0
-        call = self._calls.get(stream)
-        if call is None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
             return None  # the stream was cancelled
-        call._receive_window -= size
-        if call._receive_window < 0:
+        stream._receive_window -= size
+        if stream._receive_window < 0:
             raise ProtocolError("more data than the stream's window allows")
-        call._unacked_bytes += size
+        stream._unacked_bytes += size
         data = _unpadded(flags, payload)
-        if call._headers_received:
-            call._read_data(data)
+        if stream._headers_received:
+            stream._read_data(data)
         else:
-            call._close(RpcError(UNREADABLE, "data before the headers of the response"))
+            stream._close(RpcError(UNREADABLE, "data before the headers of the response"))
         if flags & END_STREAM:
-            call._close(RpcError("UNKNOWN", "the call ended without a status"))
-        self._send_window_update(call)
-        return self._stream_changed(call)
+            stream._close(RpcError("UNKNOWN", "the call ended without a status"))
+        self._send_window_update(stream)
+        return self._stream_changed(stream)
 
-    def _send_window_update(self, call: Stream) -> None:
+    def _send_window_update(self, stream: Stream) -> None:
         """Return the bytes that were read to the server's window."""
-        if call._unacked_bytes >= STREAM_RECEIVE_WINDOW // 2 and not call.is_closed:
-            self._out.append(_frame(WINDOW_UPDATE, 0, call.stream, _long.pack(call._unacked_bytes)))
-            call._receive_window += call._unacked_bytes
-            call._unacked_bytes = 0
+        if stream._unacked_bytes >= STREAM_RECEIVE_WINDOW // 2 and not stream.is_closed:
+            self._out.append(_frame(WINDOW_UPDATE, 0, stream.stream_id, _long.pack(stream._unacked_bytes)))
+            stream._receive_window += stream._unacked_bytes
+            stream._unacked_bytes = 0
 
-    def _check_opened(self, stream: int) -> None:
-        if not stream & 1 or stream > self._last_stream_id:
+    def _check_opened(self, stream_id: int) -> None:
+        if not stream_id & 1 or stream_id > self._last_stream_id:
             raise ProtocolError("a frame of a stream that was never opened")
 
-    def _receive_headers_frame(self, stream: int, flags: int, block: bytes) -> Stream | None:
-        self._check_opened(stream)
+    def _receive_headers_frame(self, stream_id: int, flags: int, block: bytes) -> Stream | None:
+        self._check_opened(stream_id)
         if len(block) > HEADER_BYTES_MAX:
             raise ProtocolError("a header block that is too large")
         if not flags & END_HEADERS:
-            self._header_block = stream, flags, block
+            self._header_block = stream_id, flags, block
             return None
-        call = self._calls.get(stream)
-        if call is None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
             return None
-        call._read_headers(_decode_headers(block), bool(flags & END_STREAM))
-        return self._stream_changed(call)
+        stream._read_headers(_decode_headers(block), bool(flags & END_STREAM))
+        return self._stream_changed(stream)
 
-    def _stream_changed(self, call: Stream) -> Stream:
-        if call.is_closed:
-            self._calls.pop(call.stream, None)
-            if call._unsent or not call._ends_stream:
+    def _stream_changed(self, stream: Stream) -> Stream:
+        if stream.is_closed:
+            self._streams.pop(stream.stream_id, None)
+            if stream._unsent or not stream._ends_stream:
                 # The server closed its side only: close this side, too.
-                self._out.append(_frame(RST_STREAM, 0, call.stream, _long.pack(NO_ERROR)))
-        return call
+                self._out.append(_frame(RST_STREAM, 0, stream.stream_id, _long.pack(NO_ERROR)))
+        return stream
 
-    def _receive_rst_stream(self, stream: int, code: int) -> Stream | None:
-        call = self._calls.pop(stream, None)
-        if call is not None:
+    def _receive_rst_stream(self, stream_id: int, code: int) -> Stream | None:
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
             # Outcome unknown also for REFUSED_STREAM: a proxy may send that for a request it has passed on.
-            call._close(RpcError("UNAVAILABLE", f"the server reset the stream ({code})"))
-        return call
+            stream._close(RpcError("UNAVAILABLE", f"the server reset the stream ({code})"))
+        return stream
 
-    def _receive_window_update(self, stream: int, size: int) -> None:
+    def _receive_window_update(self, stream_id: int, size: int) -> None:
         """The server enlarged a send window."""
-        if not stream:
+        if not stream_id:
             self._send_window = _checked_window(self._send_window + size)
-            for each in list(self._calls.values()):
+            for each in list(self._streams.values()):
                 self._send_data(each)
             return
-        call = self._calls.get(stream)
-        if call is not None:
-            call._send_window = _checked_window(call._send_window + size)
-            self._send_data(call)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream._send_window = _checked_window(stream._send_window + size)
+            self._send_data(stream)
 
     def _receive_settings(self, payload: bytes) -> None:
         if len(payload) % _setting.size:
             raise ProtocolError("a SETTINGS frame of the wrong size")
         for what, value in _setting.iter_unpack(payload):
             if what == MAX_CONCURRENT_STREAMS:
-                self._calls_max = min(value, STREAMS_MAX)
+                self._max_concurrent_streams = min(value, STREAMS_MAX)
             elif what == INITIAL_WINDOW_SIZE:
-                for call in self._calls.values():
-                    call._send_window = _checked_window(call._send_window + value - self._initial_window_size)
+                for stream in self._streams.values():
+                    stream._send_window = _checked_window(
+                        stream._send_window + value - self._initial_window_size
+                    )
                 self._initial_window_size = _checked_window(value)
             elif what == MAX_FRAME_SIZE:
                 self._max_frame_size = min(max(value, DEFAULT_MAX_FRAME_SIZE), LOCAL_MAX_FRAME_SIZE)
         self._out.append(_frame(SETTINGS, ACK, 0))
-        for call in list(self._calls.values()):
-            self._send_data(call)
+        for stream in list(self._streams.values()):
+            self._send_data(stream)
 
     def _receive_goaway(self, payload: bytes) -> list[Stream]:
         """The server is about to close the connection; it never processes streams above the last one
@@ -606,10 +610,10 @@ class Http2Connection:
             raise ProtocolError("a frame of the wrong size")
         self.is_closing = True
         last = _long.unpack_from(payload)[0] & 0x7FFFFFFF
-        left = [call for call in self._calls.values() if call.stream > last]
-        for call in left:
-            del self._calls[call.stream]
-            call._close(RpcError(NEVER_SENT, "the server is closing the connection (GOAWAY)"))
+        left = [stream for stream in self._streams.values() if stream.stream_id > last]
+        for stream in left:
+            del self._streams[stream.stream_id]
+            stream._close(RpcError(NEVER_SENT, "the server is closing the connection (GOAWAY)"))
         return left
 
     # --- the end --------------------------------------------------------------------------------
@@ -617,10 +621,10 @@ class Http2Connection:
     def fail_streams(self, why: str) -> list[Stream]:
         """The connection is lost: the outcome of the open streams is unknown."""
         self.is_closing = True
-        calls = list(self._calls.values())
-        self._calls.clear()
-        for call in calls:
-            call._close(RpcError("UNAVAILABLE", why))
+        calls = list(self._streams.values())
+        self._streams.clear()
+        for stream in calls:
+            stream._close(RpcError("UNAVAILABLE", why))
         return calls
 
 

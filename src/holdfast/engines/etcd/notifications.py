@@ -33,13 +33,13 @@ RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Before the next stream is opened, by the number of failures in a row."""
 
 CLIENT_EVENTS: Final = ""
-"""In place of a nonce: what concerns the client as a whole."""
+"""In place of a nonce: the events about the client itself."""
 
 NO_PUTS: Final = (wire.WatchCreateRequest.NOPUT,)
 
 
 class Range(NamedTuple):
-    """What one watcher watches."""
+    """The range that one watcher watches."""
 
     key: bytes
     end: bytes = b""
@@ -47,7 +47,7 @@ class Range(NamedTuple):
 
 
 class Registration:
-    """One who wants to be woken, and the watchers that do it."""
+    """One nonce to wake, and its watchers."""
 
     __slots__ = ("confirmed", "ids", "keys", "nonce", "ranges", "unconfirmed", "wakes")
 
@@ -55,13 +55,13 @@ class Registration:
         self.nonce = nonce
         self.ranges = ranges
         self.keys = keys
-        """Only what happens to these concerns it; None: everything does."""
+        """Only changes of these keys wake it; None: every change does."""
         self.ids: tuple[int, ...] = ()
         self.unconfirmed: set[int] = set()
         self.wakes = False
-        """It missed something, perhaps: to be woken when its watchers are confirmed."""
+        """It may have missed a change: wake it when its watchers are confirmed."""
         self.confirmed: Callable[[], None] = _nothing
-        """Called when all of its watchers are in place."""
+        """Called when all its watchers are confirmed."""
 
 
 def _cancelling(ids: Iterable[int]) -> list[wire.WatchRequest]:
@@ -69,7 +69,7 @@ def _cancelling(ids: Iterable[int]) -> list[wire.WatchRequest]:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """No caller waits for the confirmation."""
 
 
 class WatchRegistry:
@@ -87,16 +87,16 @@ class WatchRegistry:
         self._client = client
         self._post = post
         self._ended = ended
-        """An attempt of ours was ended from outside."""
+        """An attempt of this client was ended from outside."""
         self._session_over = session_over
         self._lock = threading.Lock()
         self._registrations: dict[str, Registration] = {}
         self._by_id: dict[int, Registration] = {}
         self._last_id = 0
         self.refusal = ""
-        """Why the server last refused to watch something, if it did."""
+        """Why the server last refused a watch, if it did."""
 
-    # --- who wants what
+    # --- what is to be watched
 
     def add(self, op: WatchCall, confirmed: Callable[[], None]) -> list[wire.WatchRequest]:
         return self._add(Registration(op.nonce, *self._ranges(op)), confirmed)
@@ -144,7 +144,7 @@ class WatchRegistry:
         ]
 
     def _create_again(self, registration: Registration) -> list[wire.WatchRequest]:
-        """Whoever was never told that its watchers are in place looks when it is, without being woken."""
+        """An attempt whose watchers were never confirmed reads when they are, without a wake-up."""
         registration.wakes = registration.wakes or not registration.unconfirmed
         return self._create(registration)
 
@@ -156,7 +156,7 @@ class WatchRegistry:
         return _cancelling(registration.ids)
 
     def restart(self) -> list[wire.WatchRequest]:
-        """A new stream: everything is made again."""
+        """A new stream: create every watcher again."""
         with self._lock:
             self._by_id.clear()
             requests = []
@@ -164,17 +164,17 @@ class WatchRegistry:
                 requests += self._create_again(registration)
             return requests
 
-    # --- what the server says
+    # --- what the server sends
 
     def handle_response(self, response: wire.WatchResponse) -> list[wire.WatchRequest]:
-        """What follows from a response; returns what to ask for."""
+        """Process a response; returns the requests to send."""
         with self._lock:
             if response.canceled and response.watch_id < 0:
                 self.refusal = response.cancel_reason
                 return []
             registration = self._by_id.get(response.watch_id)
             if registration is None:
-                return _cancelling((response.watch_id,)) if response.created else []  # nobody wants it
+                return _cancelling((response.watch_id,)) if response.created else []  # it was disarmed
             if response.canceled:
                 requests = self._cancel(registration)
                 return requests + self._create_again(registration)
@@ -196,7 +196,7 @@ class WatchRegistry:
         return []
 
     def _read(self, events: Iterable[wire.Event]) -> None:
-        """Mail for the client."""
+        """Events about this client itself."""
         start = len(self._keys.client(self._client))
         for event in events:
             which = client_key_subject(event.kv.key[start:])

@@ -1,6 +1,6 @@
-"""Talking to a cluster: which member is asked, who we are, and what a failed call means. No I/O here.
+"""The channel to a cluster: which member is called, with which credentials, and when to switch. No I/O here.
 
-For threads and asyncio alike: a transport makes the connections and performs ``Send``.
+Shared by threads and asyncio, which open the connections and perform ``UnaryCall``.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ __all__ = ["ClusterChannel"]
 
 
 class ClusterChannel:
-    """The members of a cluster, the one that is talked to, and our credentials there."""
+    """The members of a cluster, the one in use, and this client's credentials."""
 
     def __init__(self, config: Config, io_timeout: float, connect: Callable[[str], Any]) -> None:
         self._config = config
         self.timeout = io_timeout / min(len(config.endpoints), 3)
-        """Of one call: if there are other members, one that does not answer must leave time for them."""
+        """Of one call. With several members, one that does not answer must leave time for the others."""
         self._connect = connect
-        self._turn = 0
+        self._next_endpoint = 0
         self._connection: Any = None
         self._retired: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
         self._token: str | None = None
         self._closed = ""
-        """Why nothing is sent any more."""
-        self.cluster = ""
-        """The cluster's own number, once it has answered."""
+        """Why nothing is sent any more; empty while the channel is open."""
+        self.cluster_id = ""
+        """The cluster's id, once it has answered."""
         self.on_switch: Callable[[], None] = lambda: None
-        """Called when another member, or another connection, is used from now on."""
+        """Called when the channel switches to another connection."""
 
     # --- calls ----------------------------------------------------------------------------------
 
     async def call(self, method: str, request: Any, urgent: bool = False) -> Any:
-        """One call; a token that expired is fetched anew. Raises as ``failures`` says."""
+        """One call; an expired token is replaced. Raises what ``errors`` sorts failures into."""
         response = await self._send(method, (request,), self.timeout, urgent)
-        if not self.cluster:
-            self.cluster = f"{response.header.cluster_id:x}"
+        if not self.cluster_id:
+            self.cluster_id = f"{response.header.cluster_id:x}"
         return response
 
     async def keep_alive(self, leases: tuple[int, ...], timeout: float) -> list[wire.LeaseKeepAliveResponse]:
-        """A sign of life for each of these leases, over a stream of its own: so nothing is left that could
-        end unnoticed. A response for each."""
+        """A keep-alive for each of these leases, over a stream of its own, so that no long-lived stream can
+        end unnoticed. Returns a response for each."""
         requests = tuple([wire.LeaseKeepAliveRequest(ID=lease) for lease in leases])
         responses: list[wire.LeaseKeepAliveResponse] = await self._send("", requests, timeout, urgent=True)
         if len(responses) != len(leases):
@@ -59,7 +59,7 @@ class ClusterChannel:
         return responses
 
     async def ready(self) -> None:
-        """Before a stream is opened, which cannot ask for a token by itself."""
+        """Fetch a token if needed, before a stream is opened: a stream cannot do so by itself."""
         connection = self.connection()
         if self._config.user is not None and self._token is None:
             await self._authenticate(connection)
@@ -81,7 +81,8 @@ class ClusterChannel:
                 raise failure from None
         if self._config.user is None:
             raise EngineUnavailable(
-                "etcd asks who we are: write the user and the password into the URL, etcd://user:password@host"
+                "etcd requires authentication: write the user and the password into the URL,"
+                " etcd://user:password@host"
             )
         await self._authenticate(connection)
         try:
@@ -102,7 +103,7 @@ class ClusterChannel:
         self._token = answer.token
 
     def token_refused(self, reason: str) -> bool:
-        """Whether a watch was refused because of the token; then it is fetched anew for the next stream."""
+        """Whether a watch was refused because of the token; then the next stream gets a new one."""
         if not isinstance(classify_error("UNKNOWN", reason), AuthTokenError) or self._config.user is None:
             return False
         self._token = None
@@ -114,7 +115,7 @@ class ClusterChannel:
     # --- connections ----------------------------------------------------------------------------
 
     def connection(self) -> Any:
-        """The one in use, or a new one: that costs nothing until something is sent."""
+        """The connection in use, or a new one, which costs nothing until a call is sent."""
         connection = self._connection
         if connection is not None:
             return connection
@@ -123,11 +124,12 @@ class ClusterChannel:
                 if self._closed:
                     raise EngineUnavailable(self._closed)
                 endpoints = self._config.endpoints
-                self._connection = self._connect(endpoints[self._turn % len(endpoints)])
+                self._connection = self._connect(endpoints[self._next_endpoint % len(endpoints)])
             return self._connection
 
     def failure(self, connection: Any, error: RpcError) -> Exception:
-        """What a failed call means; after some, the next member is tried."""
+        """The error to raise for a failed call; after some failures the channel switches to the next
+        member."""
         failure = classify_error(error.code, error.details, self._config.prefix)
         if error.code == ALL_BUSY:
             return failure
@@ -141,22 +143,22 @@ class ClusterChannel:
         return failure
 
     def mark_unhealthy(self, connection: Any) -> None:
-        """It failed or was silent: talk to the next member, or anew to the only one. What others have under
-        way on the old connection may still come to its end."""
+        """The connection failed or was silent: use the next member, or a new connection to the only one.
+        Calls under way on the old connection may still complete."""
         with self._lock:
             if connection is not self._connection or connection is None:
-                return  # somebody said so before
+                return  # another call reported it already
             self._retired.append((boottime(), connection))
             self._connection = None
-            self._turn += 1
+            self._next_endpoint += 1
         self.on_switch()
 
     def is_retired(self, connection: Any) -> bool:
-        """Somebody doubted it: nothing more is sent over it."""
+        """The channel has switched away from it: nothing more is sent over it."""
         return connection is not self._connection
 
     def take_retired(self, seconds: float = 0.0) -> list[Any]:
-        """Connections that were given up so long ago; they are to be closed."""
+        """Connections retired at least this long ago, which the caller closes."""
         with self._lock:
             before = boottime() - seconds
             old = [connection for at, connection in self._retired if at <= before]
@@ -164,13 +166,13 @@ class ClusterChannel:
         return old
 
     def close(self) -> list[Any]:
-        """Nothing is sent any more; returns the connections to close."""
+        """Send nothing any more; returns the connections to close."""
         self._closed = "this client is closed: connect again"
         self.mark_unhealthy(self._connection)
         return self.take_retired()
 
     def forked(self) -> list[Any]:
-        """This is the child of a fork; returns the connections to let go of."""
+        """This is the child of a fork; returns the connections to detach from."""
         self._closed = "this client belongs to the parent process: connect again"
         connections = [connection for _, connection in self._retired]
         if self._connection is not None:
@@ -180,7 +182,7 @@ class ClusterChannel:
 
 
 def _unsent(failure: Exception) -> Exception:
-    """It came before the request could be sent: nothing of that happened."""
+    """The failure came before the request was sent, so nothing happened."""
     if isinstance(failure, EngineUnavailable):
         failure.nothing_was_sent = True
     return NotApplied(str(failure)) if isinstance(failure, OutcomeUnknown) else failure

@@ -1,4 +1,4 @@
-"""What is asked of etcd, as values that a transport performs."""
+"""etcd's remote procedures, and the calls that the store awaits and a transport performs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ METHODS: Final = {
     ),
     "Status": Method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, wire.StatusResponse),
 }
-"""Procedures of one request and one response."""
+"""Methods with one request and one response."""
 
 KEEP_ALIVE: Final = Method(
     "/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveRequest, wire.LeaseKeepAliveResponse
@@ -63,7 +63,7 @@ WATCH: Final = Method("/etcdserverpb.Watch/Watch", wire.WatchRequest, wire.Watch
 
 
 class RpcError(Exception):
-    """A call failed, by one of gRPC's codes or one of ours."""
+    """A call failed, with one of gRPC's status codes or one of ``errors``."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(code, details)
@@ -72,26 +72,26 @@ class RpcError(Exception):
 
 
 def decode_response(method: Method, message: bytes) -> Any:
-    """A response. Raises Failed: the server has answered, and nobody knows what."""
+    """Decode a response. Raises RpcError: the outcome is unknown."""
     try:
         return method.response.FromString(message)
     except DecodeError:
-        raise RpcError(UNREADABLE, "a response that is no message of etcd's") from None
+        raise RpcError(UNREADABLE, "a response that is not a message of etcd's") from None
 
 
 class UnaryCall(NamedTuple):
-    """One call over one connection. Several ``requests`` go over a stream, which ends with as many responses.
-    Raises Failed."""
+    """One call over one connection. Several ``requests`` go over one stream and get as many responses.
+    Raises RpcError."""
 
     connection: Any
     method: str
-    """"" for the stream of signs of life."""
+    """"" for the keep-alive stream."""
     requests: tuple[Any, ...]
     timeout: float
-    """Counted from its sending."""
+    """Counted from the sending."""
     metadata: Metadata
     urgent: bool = False
-    """A sign of life depends on it."""
+    """A keep-alive depends on it."""
 
     def __await__(self) -> Generator[UnaryCall, Any, Any]:
         return (yield self)

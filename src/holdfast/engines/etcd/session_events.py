@@ -1,4 +1,4 @@
-"""What a client hears about itself: attempts that were ended from outside, sessions that are over."""
+"""Events about a client itself: its attempts that were ended from outside, its sessions that ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["SessionEvents"]
 
 
 class SessionEvents:
-    """Passes on what is heard: to the desk, then to those who wait and to the keeper."""
+    """Passes events to the TicketClient, then wakes the waiters and the keeper."""
 
     __slots__ = ("_client", "_context", "_store", "closed", "unread")
 
@@ -19,9 +19,9 @@ class SessionEvents:
         self._store = store
         self._context = context
         self.unread = False
-        """It was just put under watch, perhaps again: what came before must be looked for."""
+        """The watch was just set, perhaps again: earlier events must be read."""
         self.closed = False
-        """We end our sessions ourselves: that is no news."""
+        """The client ends its sessions itself: their end is no event."""
 
     def watched(self) -> None:
         self.unread = True
@@ -36,9 +36,9 @@ class SessionEvents:
                 self._context.post(nonce)
 
     async def read(self) -> None:
-        """What came while nobody watched."""
+        """Read what happened while no watch was set."""
         self.unread = False
-        known = [session.id for session in self._client.open_sessions()]  # before we look at those that live
+        known = [session.id for session in self._client.open_sessions()]  # before the living ones are read
         ended, living = await self._store.news()
         for nonce in ended:
             self.ended(nonce)

@@ -48,18 +48,18 @@ LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 """How long a semaphore's changed limit is remembered."""
 
 PAGE: Final = 1000
-"""So many keys are read at a time when names are listed."""
+"""Names are listed by pages of this many keys."""
 
 TEMPLATES_KEPT: Final = 500
 
 LEADER_CHANGES: Final = 3
-"""So often a sign of life is given anew when the leader changed meanwhile."""
+"""A keep-alive is repeated at most this often when the leader changed meanwhile."""
 
 KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 
 def seconds_for(ttl: float) -> float:
-    """Leases are counted in whole seconds; the server's shortest may be longer."""
+    """etcd counts leases in whole seconds; its minimum may be longer."""
     return float(max(math.ceil(ttl), 1))
 
 
@@ -72,16 +72,16 @@ class EtcdStore:
         self._channel = channel
         self._call = channel.call
         self._notes = keys.client(client) + NOTES
-        """About attempts of this client."""
+        """The folder of notes about attempts of this client."""
         self._retention = Retention(keys.names, channel)
         self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
-        """The client's own sessions, and how long each lasts."""
+        """The client's own sessions, and the length of each."""
 
     # --- sessions -------------------------------------------------------------------------------
 
     async def open_session(self, seconds: float, generation: int) -> OpenedSession:
-        """The id is computed, so that the same session is found again whatever became of the first reply."""
+        """The id is computed, so that a repeated request finds the same session after a lost reply."""
         lease = lease_id(self.client, seconds, generation)
         self.leases[lease] = seconds
         fresh = True
@@ -93,15 +93,15 @@ class EtcdStore:
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
         except LeaseNotFoundError:
-            raise NotApplied("the session ended as soon as it had begun") from None
+            raise NotApplied("the session ended as soon as it was opened") from None
         return OpenedSession(lease, seconds, fresh)
 
     async def keep_alive(
         self, sessions: tuple[int, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
     ) -> KeptAlive:
-        """A sign of life counts if the leader that heard it was still the leader afterwards: one that was
-        stopped and goes on later still answers for a moment, and the new one knows nothing of it. So read
-        something after it, by agreement of the majority, and compare the terms."""
+        """A keep-alive counts if the leader that received it was still the leader afterwards. A leader that
+        was paused and resumed still answers for a moment, and the new leader knows nothing of it. So a
+        linearizable read follows, and the terms are compared."""
         for _ in range(LEADER_CHANGES):
             heard = await self._channel.keep_alive(sessions, self._keep_alive_timeout(sessions))
             read = await self._call("Txn", self._read_txn(sessions, tickets), urgent=True)
@@ -111,7 +111,7 @@ class EtcdStore:
         raise OutcomeUnknown("etcd changes its leader again and again")
 
     def _keep_alive_timeout(self, sessions: tuple[int, ...]) -> float:
-        """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
+        """The shortest session decides how soon the keep-alive must be retried, perhaps at another member."""
         longest = self._channel.timeout
         shortest = min([self.leases.get(lease, longest) for lease in sessions])
         return min(longest, max(shortest / 4, KEEP_ALIVE_TIMEOUT_SECONDS_MIN))
@@ -125,7 +125,7 @@ class EtcdStore:
 
     async def revoke(self, sessions: tuple[int, ...]) -> None:
         for lease in sessions:
-            with contextlib.suppress(LeaseNotFoundError):  # then it is as was wanted
+            with contextlib.suppress(LeaseNotFoundError):  # it has ended already
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
 
@@ -154,7 +154,8 @@ class EtcdStore:
                 answer = await self._call("Txn", request)
                 break
             except LeaseNotFoundError:
-                # etcd does not say which one: the session's, or the one that keeps what the name is.
+                # etcd does not say which lease is missing: the session's, or the shared one of the kind's
+                # key.
                 self._retention.invalidate()
                 (heard,) = await self._channel.keep_alive((session,), self._channel.timeout)
                 if heard.TTL <= 0:
@@ -184,7 +185,7 @@ class EtcdStore:
         return template
 
     async def _completed(self, name: str, view: LockView, ticket: Ticket) -> LockView:
-        """Where our ticket was there already, the one before it is wanted too."""
+        """Where the attempt's ticket existed already, the ticket before it is wanted, too."""
         mine = find(view.tickets, ticket.nonce)
         if ticket.kind != "lock" or mine is None or mine is view.tickets[0]:
             return view
@@ -207,7 +208,8 @@ class EtcdStore:
             mine = [get(self.keys.note(nonce)), get(self.keys.ticket(folder, "exclusive", nonce))]
             success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, order)]
             if behind is not None:
-                # etcd sorts all tickets to find the first one and ours: not while the one before us is known.
+                # To find the first ticket etcd sorts all of them: avoid that while the ticket before is
+                # known.
                 handle: Handle = behind.handle
                 compare = [created_at(handle.key, handle.created)]
                 still = [get(folder + KIND), get(folder + LIMIT), *mine, get(handle.key)]
@@ -299,8 +301,8 @@ class EtcdStore:
             raise SessionEndedError from None
 
     async def _rewritten(self, ticket: Ticket, lease: int) -> Ticket | None:
-        """The ticket in this wording, on this lease, unless somebody was there first. Its key stays, and with
-        it the revision of its creation: its place and its token."""
+        """The ticket with this content, on this lease, unless another client changed it. Its key stays, and
+        with it its create revision: its order and its token."""
         handle: Handle = ticket.handle
         in_place = ticket.order == handle.created
         payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.order)
@@ -344,13 +346,13 @@ class EtcdStore:
             return await self._call("Txn", txn(compare, success, []))
         except LeaseNotFoundError:
             self._retention.invalidate()
-            raise NotApplied("a lease that keeps things for a while was missing") from None
+            raise NotApplied("a shared lease for retention was missing") from None
 
     async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
         try:
             kvs = await self._pages(*self.keys.beginning_with(prefix))
         except CompactedError:
-            raise NotApplied("etcd was compacted while it was read") from None
+            raise NotApplied("etcd was compacted during the read") from None
         by_name: dict[str, list[wire.KeyValue]] = {}
         for kv in kvs:
             name, _ = self.keys.name_of(kv.key)
@@ -358,7 +360,7 @@ class EtcdStore:
         return [(name, view_of(self.keys.folder(name), found)) for name, found in by_name.items()]
 
     async def _pages(self, start: bytes, end: bytes) -> list[wire.KeyValue]:
-        """All keys between these, as of one moment."""
+        """All keys of the range, as of one revision."""
         kvs: list[wire.KeyValue] = []
         revision = 0
         while True:
@@ -373,10 +375,11 @@ class EtcdStore:
     async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
         await WatchCall(nonce, name, watched, tickets)
 
-    # --- what became of us ----------------------------------------------------------------------
+    # --- events about this client ----------------------------------------------------------------------
 
     async def news(self) -> tuple[list[str], list[int]]:
-        """After not having watched for a while: attempts that were ended from outside, sessions that live."""
+        """After a time without a watch: the attempts that were ended from outside, and the living
+        sessions."""
         start = self.keys.client(self.client)
         kvs = await self._pages(start, end_of(start))
         ended, living = [], []
@@ -404,5 +407,5 @@ def _kept_alive(
 
 
 def _as_declared(config: LockConfig) -> bool:
-    """Then nothing needs to be kept beside what the name is."""
+    """Then nothing needs to be stored beside the kind."""
     return config.limit == config.declared and not config.admitted_through

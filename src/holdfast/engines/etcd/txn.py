@@ -1,4 +1,4 @@
-"""Parts of transactions, in few words."""
+"""Short constructors for the parts of transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def txn(
     return wire.TxnRequest(compare=compare, success=success, failure=failure)
 
 
-# --- conditions
+# --- compares
 
 
 def absent(key: bytes) -> wire.Compare:
@@ -40,7 +40,7 @@ def absent(key: bytes) -> wire.Compare:
 
 
 def empty(start: bytes, end: bytes) -> wire.Compare:
-    """Nothing is there between these: etcd takes an empty range for one key that was never created."""
+    """No key in this range: etcd treats an empty range as one key that was never created."""
     return wire.Compare(target=CREATE, key=start, range_end=end, create_revision=0)
 
 
@@ -53,11 +53,11 @@ def modified_at(key: bytes, revision: int) -> wire.Compare:
 
 
 def has_value(key: bytes, value: bytes) -> wire.Compare:
-    """False where the key is not there."""
+    """False where the key does not exist."""
     return wire.Compare(target=VALUE, key=key, value=value)
 
 
-# --- acts
+# --- operations
 
 
 def put(key: bytes, value: bytes, lease: int) -> wire.RequestOp:
@@ -73,12 +73,12 @@ def get(key: bytes, keys_only: bool = False) -> wire.RequestOp:
 
 
 def span(start: bytes, end: bytes) -> wire.RequestOp:
-    """Everything between these."""
+    """All keys of the range."""
     return wire.RequestOp(request_range=wire.RangeRequest(key=start, range_end=end))
 
 
 def first(start: bytes, end: bytes) -> wire.RequestOp:
-    """The one that was created first."""
+    """The key that was created first."""
     return wire.RequestOp(
         request_range=wire.RangeRequest(
             key=start,
@@ -91,7 +91,7 @@ def first(start: bytes, end: bytes) -> wire.RequestOp:
 
 
 def last(start: bytes, end: bytes, count: int, before: int = 0) -> wire.RequestOp:
-    """Those that were created last; ``before``: of those created before this revision."""
+    """The keys that were created last; ``before``: among those created before this revision."""
     return wire.RequestOp(
         request_range=wire.RangeRequest(
             key=start,

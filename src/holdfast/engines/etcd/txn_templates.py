@@ -1,6 +1,6 @@
-"""The transaction that puts a ticket, made once for a name and filled in for each attempt.
+"""The transaction that creates a ticket: built once for a name and completed for each attempt.
 
-It is on the path of every grant: copying a message is cheap, putting one together is not.
+Every grant needs one. Copying a protobuf message is cheap, building one is not.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["TxnTemplate", "read_name"]
 
 
 class TxnTemplate:
-    """What is the same for every attempt of one kind at one name."""
+    """The part that is the same for every attempt of one kind at one name."""
 
     __slots__ = ("_tickets", "_txn", "config", "folder", "reads")
 
     def __init__(self, folder: bytes, kind: str, mode: str, declared: int, is_new: bool, alone: bool) -> None:
-        """``is_new``: nobody has said yet what the name is. ``alone``: only if nobody would be in the way,
-        where etcd can tell."""
+        """``is_new``: the name has no kind yet. ``alone``: only if no ticket blocks it, where etcd can
+        compare that."""
         self.folder = folder
         self._tickets = Keys.ticket(folder, mode, "")
         self.config = LockConfig(kind, declared, declared)
@@ -37,18 +37,19 @@ class TxnTemplate:
             compare.append(empty(others, end_of(others)))
         reads = _after(folder, kind, mode, alone)
         self.reads = bool(reads)
-        """Whether anybody else may be there."""
+        """Whether other tickets may exist."""
         success = [put(folder + KIND, says, 0), put(b"", b"", 0), *reads]
         if is_new:
             success.append(delete(folder + LIMIT))
         self._txn = txn(compare, success, [get(b""), get(b""), *read_name(folder, kind)])
 
     def key(self, nonce: bytes) -> bytes:
-        """Of an attempt's ticket."""
+        """The key of an attempt's ticket."""
         return self._tickets + nonce
 
     def fill(self, key: bytes, note: bytes, payload: bytes, session: int) -> wire.TxnRequest:
-        """For one attempt. The lease that keeps what the name is, of the first act, is still missing."""
+        """The transaction for one attempt. The caller sets the lease of the first operation, the kind's
+        key."""
         request = wire.TxnRequest()
         request.CopyFrom(self._txn)
         compare, success, failure = request.compare, request.success, request.failure
@@ -60,7 +61,8 @@ class TxnTemplate:
 
 
 def _after(folder: bytes, kind: str, mode: str, alone: bool) -> list[wire.RequestOp]:
-    """What to read in the same step. Who is alone knows; of a mutex the one before us is enough."""
+    """What to read in the same transaction. A ticket that is alone needs nothing; of a mutex the ticket
+    before it is enough."""
     tickets = folder + TICKETS
     if kind == "semaphore":
         return [get(folder + KIND), get(folder + LIMIT), span(tickets, end_of(tickets))]
@@ -72,7 +74,7 @@ def _after(folder: bytes, kind: str, mode: str, alone: bool) -> list[wire.Reques
 
 
 def read_name(folder: bytes, kind: str) -> list[wire.RequestOp]:
-    """The name as it is; of a mutex, the first ticket only."""
+    """Reads the name; of a mutex, the first ticket only."""
     tickets = folder + TICKETS
     told = first(tickets, end_of(tickets)) if kind == "lock" else span(tickets, end_of(tickets))
     return [get(folder + KIND), get(folder + LIMIT), told]

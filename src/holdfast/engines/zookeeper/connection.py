@@ -36,7 +36,7 @@ RECONNECT_SECONDS: Final = 0.05
 RECONNECT_SECONDS_MAX: Final = 0.5
 
 CHUNK_BYTES: Final = 1 << 16
-RINGS: Final = 1 << 12
+WAKEUPS_READ_MAX: Final = 1 << 12
 """So many are heard as one, at most."""
 
 HEADER: Final = struct.Struct("!iii")
@@ -47,7 +47,7 @@ LAST_XID: Final = (1 << 31) - 1
 LENGTH_MAX: Final = 1 << 28
 """No answer is so long (servers allow a megabyte): the first letters of another protocol read as a number."""
 
-HUNG_UP: Final = "the server hung up"
+CLOSED_BY_SERVER: Final = "the server hung up"
 
 SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - below nobody
 SILENT.disabled = True
@@ -59,12 +59,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     running = False
     """For kazoo: callbacks are called where they come up. Ours never wait."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, timeout: float) -> None:
         super().__init__()
-        self._patience = patience
+        self._timeout = timeout
         """How long to wait for a server that does not say a word."""
         self._connection: Any = None
-        self._bells: tuple[Any, ...] = ()
+        self._wake_sockets: tuple[Any, ...] = ()
 
     def start(self) -> None:
         """There are no threads to start."""
@@ -82,18 +82,18 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return thread
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = min(kwargs["timeout"], self._patience)
+        kwargs["timeout"] = min(kwargs["timeout"], self._timeout)
         self._connection = super().create_connection(*args, **kwargs)
         return self._connection
 
     def create_socket_pair(self) -> Any:
-        self._bells = super().create_socket_pair()
-        return self._bells
+        self._wake_sockets = super().create_socket_pair()
+        return self._wake_sockets
 
     def select(self, readers: Any, writers: Any, _: Any, timeout: float | None = None) -> Any:
         """For one socket or two this is quicker than making a selector each time."""
         if len(readers) + len(writers) == 1:
-            timeout = self._patience if timeout is None else min(timeout, self._patience)
+            timeout = self._timeout if timeout is None else min(timeout, self._timeout)
         poll = select.poll()
         for each in readers:
             poll.register(each, select.POLLIN)
@@ -115,7 +115,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def detach_after_fork(self) -> None:
         """In the child of a fork: these sockets are the parent's, which still uses them."""
-        for each in (self._connection, *self._bells):
+        for each in (self._connection, *self._wake_sockets):
             if each is not None:
                 each.close()
 
@@ -166,7 +166,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
             told = f"its certificate is not trusted: {error.__context__.verify_message}"
         elif isinstance(error.__context__, ssl.SSLError):
             told = f"no TLS ({error.__context__.reason}): is it a server without TLS?"
-        elif told == HUNG_UP:
+        elif told == CLOSED_BY_SERVER:
             told += ", is it the right port?" if self.client.use_ssl else ": does it want TLS (tls=true)?"
         return told
 
@@ -190,25 +190,25 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """One ring may stand for many requests, and many for none."""
-        self._read_sock.recv(RINGS)
+        self._read_sock.recv(WAKEUPS_READ_MAX)
         queue, pending = self.client._queue, self.client._pending
-        piece = bytearray()
+        batch = bytearray()
         while queue:
             request, answer = queue.popleft()
             self._xid = self._xid % LAST_XID + 1
             body = request.serialize()
-            piece += HEADER.pack(len(body) + 8, self._xid, request.type)
-            piece += body
+            batch += HEADER.pack(len(body) + 8, self._xid, request.type)
+            batch += body
             pending.append((request, answer, self._xid))
-        if piece:
-            self._write(piece, connect_timeout)
+        if batch:
+            self._write(batch, connect_timeout)
 
-    def _write(self, piece: Any, timeout: float) -> None:
+    def _write(self, batch: Any, timeout: float) -> None:
         sent = 0
         with self._socket_error_handling(), contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
-            sent = self._socket.send(piece)
-        if sent < len(piece):
-            super()._write(piece[sent:], timeout)
+            sent = self._socket.send(batch)
+        if sent < len(batch):
+            super()._write(batch[sent:], timeout)
 
     def _read_socket(self, read_timeout: float) -> Any:
         told = super()._read_socket(read_timeout)
@@ -236,15 +236,15 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
                     raise self.handler.timeout_exception("nothing came in time") from None
                 return
             if not came:
-                raise ConnectionDropped(HUNG_UP)
+                raise ConnectionDropped(CLOSED_BY_SERVER)
         self._received += came
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
     """kazoo's client, as far as it is used here."""
 
-    def __init__(self, config: Config, seconds: float, patience: float, owner: ConnectionOwner) -> None:
-        self.sockets = Handler(patience)
+    def __init__(self, config: Config, seconds: float, timeout: float, owner: ConnectionOwner) -> None:
+        self.sockets = Handler(timeout)
         again = KazooRetry(
             max_tries=-1,
             delay=RECONNECT_SECONDS,

@@ -55,17 +55,17 @@ class TicketCreation:
     ) -> LockView:
         ticket = ticket._replace(ttl=min(ticket.ttl, session.seconds))
         folder = self._paths.kind(name, ticket.kind, declared)
-        cached = self._cache.begin(ticket.nonce, folder, session)
+        cached = self._cache.add(ticket.nonce, folder, session)
         view: LockView | None = None
         if not alone:
             view = await self._behind(name, cached, ticket, declared)
         else:
-            left = self._cache.empty_at(folder)
+            left = self._cache.version_when_emptied(folder)
             if left is not None:
                 nobody = LockView(LockConfig(ticket.kind, declared, declared))
                 view = await self._beside(name, cached, ticket, left, nobody)
                 if view is None:
-                    self._cache.wrong_guess(folder)
+                    self._cache.mark_shared(folder)
             if view is None:
                 view = await self._if_nobody_is_in_the_way(name, cached, ticket, declared)
         if cached.ticket is None:
@@ -83,7 +83,7 @@ class TicketCreation:
                 view = view_of(cached.folder, ticket.kind, declared, seen, ticket.nonce)
                 if len(view.tickets) == 1:
                     cached.alone = KindVersion(done[1].czxid, done[1].version)
-                return view._replace(tickets=self._cache.known(view.tickets))
+                return view._replace(tickets=self._cache.completed(view.tickets))
             # It has no such node: perhaps there is no such name, which is made along with the next attempt.
             first = [self._metadata.made_at_once(name, cached.folder)]
             if attempt and await self._metadata.make_kind(cached.session, name, ticket.kind, declared):
@@ -102,9 +102,9 @@ class TicketCreation:
                 continue
             stat = read[0][1]
             seen = KindVersion(stat.czxid, stat.version)
-            self._cache.seen(cached.folder, seen)
+            self._cache.kind_read(cached.folder, seen)
             view = view_of(cached.folder, ticket.kind, declared, read)
-            view = view._replace(tickets=self._cache.known(view.tickets))
+            view = view._replace(tickets=self._cache.completed(view.tickets))
             last = ticket._replace(order=view.tickets[-1].order + 1 if view.tickets else 1)
             if blockers(view.tickets, last, view.config or LockConfig(ticket.kind)):
                 return view
@@ -126,7 +126,7 @@ class TicketCreation:
             declared = 0 if view.config is None else view.config.declared
             read = await self._send(cached.session, self._reader.requests(name, cached.folder, ticket.kind))
             view = view_of(cached.folder, ticket.kind, declared, read)
-            return view._replace(tickets=self._cache.known(view.tickets))
+            return view._replace(tickets=self._cache.completed(view.tickets))
         if not view.tickets:
             cached.alone = KindVersion(stat.czxid, stat.version)
         return view._replace(
@@ -147,7 +147,7 @@ class TicketCreation:
         wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self._pool.no_session(cached.session)
+                raise self._pool.ended_error(cached.session)
             return False
         _, stat, path = results
         handle = Handle(path, cached.session.session_id)

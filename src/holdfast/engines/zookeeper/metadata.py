@@ -25,7 +25,7 @@ from .codec import (
 )
 from .keys import Paths, config_from_children, kind_node, order_of, tickets_from_children
 from .pool import SessionPool
-from .queue_reader import config_with_limit, is_over
+from .queue_reader import config_with_limit, is_expired
 from .rpc import failed_operation
 from .session import Session
 
@@ -157,6 +157,6 @@ class LockMetadata:
             over = [
                 Delete(path, value[1].version)
                 for path, value in zip(paths, values, strict=True)
-                if not isinstance(value, NoNodeError) and is_over(value)
+                if not isinstance(value, NoNodeError) and is_expired(value)
             ]
             await self._send(session, over)

@@ -65,8 +65,8 @@ class SessionPool:
         with self._choosing:
             session = self._open_sessions[0] if self._open_sessions else None
             if session is not None and generation and session.generation not in (0, generation):
-                session.end(_nobody)
-            if session is None or session.dead:
+                session.end(_ignore)
+            if session is None or session.is_ended:
                 self.config.check_files()
                 session = Session(self.config, self.config.session_timeout, self.timeout, self)
                 self._open_sessions.insert(0, session)
@@ -74,7 +74,7 @@ class SessionPool:
             session.generation = session.generation or generation
             return session
 
-    def another(self, seconds: float) -> Session:
+    def extra_session(self, seconds: float) -> Session:
         """A session apart from that of the client."""
         session = Session(self.config, seconds, self.timeout, self)
         with self._choosing:
@@ -82,7 +82,7 @@ class SessionPool:
         session.start()
         return session
 
-    def done_with(self, session: Session) -> None:
+    def discard(self, session: Session) -> None:
         with self._choosing:
             if session in self._open_sessions:
                 self._open_sessions.remove(session)
@@ -90,7 +90,7 @@ class SessionPool:
     def all(self) -> list[Session]:
         return list(self._open_sessions)
 
-    async def opened(self, generation: int = 0) -> Session:
+    async def registered_session(self, generation: int = 0) -> Session:
         """The present session, connected and registered."""
         session = self.session(generation)
         if not session.registered:
@@ -117,7 +117,7 @@ class SessionPool:
                 [
                     self.container(self.paths.sessions),
                     Create(node, b"", self.acl, EPHEMERAL),
-                    GetData(node, self._happened),
+                    GetData(node, self._watch_fired),
                     Exists(self.paths.prefix, None),
                 ],
             )
@@ -153,7 +153,7 @@ class SessionPool:
         just come to another server, which is behind, might see less. And it is a sign of life."""
         return Multi((self.check_session(session),))
 
-    def no_session(self, session: Session) -> SessionEndedError:
+    def ended_error(self, session: Session) -> SessionEndedError:
         """Its node is gone, whoever took it away: without it nobody can reach its client."""
         self.session_ended(session)
         return SessionEndedError()
@@ -203,8 +203,8 @@ class SessionPool:
 
     def session_ended(self, session: Session) -> None:
         """The session is gone, and everything that it carried."""
-        session.end(_nobody)
-        self.done_with(session)
+        session.end(_ignore)
+        self.discard(session)
         self.cache.forget_session(session)
         for nonce in self._client.session_reported_ended(session):
             self._post(nonce)
@@ -216,9 +216,9 @@ class SessionPool:
     @property
     def watcher(self) -> Any:
         """For kazoo: what to call when something happens to a node."""
-        return self._happened
+        return self._watch_fired
 
-    def _happened(self, event: Any) -> None:
+    def _watch_fired(self, event: Any) -> None:
         try:
             if event.type == EventType.NONE:
                 return  # about the connection: told elsewhere
@@ -233,7 +233,7 @@ class SessionPool:
     def read_notices(self, session: Session) -> None:
         """Without waiting: what others have to say is passed on when it arrives."""
         session.send(
-            [GetData(self.paths.session(session.session_id), self._happened)],
+            [GetData(self.paths.session(session.session_id), self._watch_fired)],
             lambda a: self._receive_notices(session, a),
         )
 
@@ -251,14 +251,14 @@ class SessionPool:
 
     async def note(self, session: Session, nonce: str) -> Tombstone | None:
         """What others did to an attempt of this session, if they did."""
-        if nonce not in session.notices and not session.dead and session.registered:
+        if nonce not in session.notices and not session.is_ended and session.registered:
             (read,) = await self.send(session, [GetData(self.paths.session(session.session_id), None)])
             if not isinstance(read, NoNodeError):
                 return next((ended for ended in decode_notices(read[0]) if ended.nonce == nonce), None)
         return session.notices.get(nonce)
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Nobody waits for it."""
 
 

@@ -29,9 +29,9 @@ from .keys import (
 from .pool import SessionPool
 from .session import Session
 
-__all__ = ["QueueReader", "config_with_limit", "is_over", "view_of"]
+__all__ = ["QueueReader", "config_with_limit", "is_expired", "view_of"]
 
-AT_ONCE: Final = 500
+BATCH_MAX: Final = 500
 """So many requests are sent back to back at most."""
 
 
@@ -44,8 +44,8 @@ class QueueReader:
 
     async def _ask(self, session: Session, requests: list[Any]) -> list[Any]:
         answers: list[Any] = []
-        for start in range(0, len(requests), AT_ONCE):
-            answers += await self._pool.send(session, requests[start : start + AT_ONCE])
+        for start in range(0, len(requests), BATCH_MAX):
+            answers += await self._pool.send(session, requests[start : start + BATCH_MAX])
         return answers
 
     def requests(self, name: str, folder: str, kind: str) -> list[Any]:
@@ -116,7 +116,7 @@ class QueueReader:
         """One whose time is over is taken away by whoever sees it."""
         if isinstance(read, NoNodeError):
             return None
-        if not is_over(read):
+        if not is_expired(read):
             return decode_value(read[0])
         await self._pool.send(session, [Delete(f"{self._paths.name(name)}/value", read[1].version)])
         return None
@@ -200,7 +200,7 @@ def config_with_limit(
     return LockConfig(kind, declared, config.limit, admitted_through)
 
 
-def is_over(read: Any) -> bool:
+def is_expired(read: Any) -> bool:
     """Of a value that was read: it is to be forgotten."""
     return decode_value(read[0]).forget_at_us <= wall_seconds() * 1_000_000
 

@@ -27,7 +27,7 @@ __all__ = ["Answer", "Batch", "Session", "SessionListener"]
 log = logging.getLogger("holdfast")
 
 
-LEFT_ALONE: Final = 1 / 2
+PING_WITHOUT_RENEWAL: Final = 1 / 2
 """A client that holds something gives a sign of life after a third of its session at the latest."""
 
 
@@ -84,7 +84,7 @@ class SessionListener(Protocol):
 class Session:
     """One session, from its first connection to its end."""
 
-    def __init__(self, config: Config, seconds: float, patience: float, listener: SessionListener) -> None:
+    def __init__(self, config: Config, seconds: float, timeout: float, listener: SessionListener) -> None:
         self.clock = SessionClock()
         self.session_id = ""
         """Its id, once there is one."""
@@ -93,12 +93,12 @@ class Session:
         """Its node is there."""
         self.notices: dict[str, Tombstone] = {}
         """What others did to its tickets, by attempt, as far as it was read."""
-        self.dead = False
-        self._up = False
+        self.is_ended = False
+        self._is_connected = False
         self._expired = False
         """Its time was over without a connection. Should a server take it on again, it is too late."""
         self._refused: EngineUnavailable | None = None
-        self._places = ", ".join(config.hosts)
+        self._servers_text = ", ".join(config.hosts)
         self._failed: dict[str, str] = {}
         """Why there is no connection, by server: kept until there is one."""
         self._failures = 0
@@ -106,11 +106,11 @@ class Session:
         self._listener = listener
         self._waiting: list[Callable[[], object]] = []
         self._changing = threading.Lock()
-        self._client = Client(config, seconds, min(patience, max(seconds / 3, 0.5)), self)
-        self._client.add_listener(self._changed)
+        self._client = Client(config, seconds, min(timeout, max(seconds / 3, 0.5)), self)
+        self._client.add_listener(self._state_changed)
 
     def __repr__(self) -> str:
-        return f"<Link session={self.session_id or None} up={self._up} dead={self.dead}>"
+        return f"<Link session={self.session_id or None} up={self._is_connected} dead={self.is_ended}>"
 
     @property
     def seconds(self) -> float:
@@ -140,13 +140,13 @@ class Session:
         self._failures += 1
         if self._failures >= self._servers:
             self._failures = 0
-            self._tell_waiting()
+            self._notify_waiting()
 
     def is_ping_allowed(self) -> bool:
         """While nothing hangs on the session it may as well live on. What does is kept by the client itself:
         if that does nothing any more (its loop is blocked, its thread has died), kazoo shall not."""
-        left_alone = boottime() - self.clock.last > self.seconds * LEFT_ALONE
-        if left_alone and self._listener.is_used(self):
+        is_unrenewed = boottime() - self.clock.last > self.seconds * PING_WITHOUT_RENEWAL
+        if is_unrenewed and self._listener.is_used(self):
             return False
         self.clock.sent(boottime())
         return True
@@ -154,69 +154,69 @@ class Session:
     def has_expired(self, now: float) -> bool:
         return bool(self.session_id) and self.clock.age(now) > self.seconds
 
-    def _changed(self, state: Any) -> None:
-        if self.dead:
+    def _state_changed(self, state: Any) -> None:
+        if self.is_ended:
             return
-        if state == KazooState.CONNECTED and self._comes_up():
-            self._tell_waiting()
+        if state == KazooState.CONNECTED and self._mark_connected():
+            self._notify_waiting()
             self._listener.session_connected(self)
         elif state == KazooState.SUSPENDED:
-            self._up = False
+            self._is_connected = False
             log.debug("holdfast: no connection to ZooKeeper")
         else:
-            self._over()
+            self._mark_ended()
 
-    def _comes_up(self) -> bool:
+    def _mark_connected(self) -> bool:
         with self._changing:
-            self._up = not self._expired
-        if self._up:
+            self._is_connected = not self._expired
+        if self._is_connected:
             self._failed.clear()
             self._failures = 0
-        return self._up
+        return self._is_connected
 
-    def _over(self) -> None:
-        self._up, self.dead = False, True
+    def _mark_ended(self) -> None:
+        self._is_connected, self.is_ended = False, True
         if self._client.client_state == KeeperState.AUTH_FAILED:
             self._refused = EngineUnavailable("ZooKeeper does not accept the user and the password")
             self._refused.nothing_was_sent = True
-        self._tell_waiting()
+        self._notify_waiting()
         self._listener.session_ended(self)
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         with self._changing:
             waiting, self._waiting = self._waiting, []
-        for tell in waiting:
-            tell()
+        for notify in waiting:
+            notify()
 
     # --- what it is told
 
-    def notify_when_connected(self, tell: Callable[[], object]) -> None:
+    def notify_when_connected(self, notify: Callable[[], object]) -> None:
         """Call when it is connected, or over; at once if it is."""
         with self._changing:
-            if not self._up and not self.dead:
-                self._waiting.append(tell)
+            if not self._is_connected and not self.is_ended:
+                self._waiting.append(notify)
                 return
-        tell()
+        notify()
 
     def check(self) -> None:
         """Raise unless something can be sent."""
         if self._refused is not None:
             raise self._refused
-        if self.dead:
+        if self.is_ended:
             raise SessionEndedError
-        if not self._up:
+        if not self._is_connected:
             why = "; ".join(f"{order}: {told}" for order, told in self._failed.copy().items())
             raise NotApplied(
-                f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._places}'}"
+                f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._servers_text}'}"
             )
 
     def give_up_expired(self, now: float) -> bool:
         """If its time is over and there is no connection: let it be over, also for a server that is taking it
         on just now. What it carries need not be given back then, for it ends with it."""
-        if self._up:
+        if self._is_connected:
             return False
         with self._changing:
-            if not self._up and self.has_expired(now):
+            if not self._is_connected and self.has_expired(now):
                 self._expired = True
             return self._expired
 
@@ -232,13 +232,13 @@ class Session:
 
     def end(self, told: Callable[[], object]) -> None:
         """End the session, in a thread of its own, for that may take time. Tells when it is done."""
-        self.dead = True
-        self._tell_waiting()
+        self.is_ended = True
+        self._notify_waiting()
         self._end(told)
 
     def abandon(self) -> None:
         """End the connection and let the session live on for its time."""
-        self.dead = True
+        self.is_ended = True
         self._client.abandon()
         self._end(lambda: None)
 
@@ -256,5 +256,5 @@ class Session:
 
     def detach_after_fork(self) -> None:
         """In the child of a fork: it is the parent's. Not a word to the server."""
-        self.dead = True
+        self.is_ended = True
         self._client.sockets.detach_after_fork()

@@ -43,10 +43,10 @@ from .ticket_cache import CachedTicket
 
 __all__ = ["ZooKeeperStore"]
 
-PATIENCE: Final = 1 / 6
+KEEP_ALIVE_TIMEOUT: Final = 1 / 6
 """A sign of life that is not answered within this part of the session is tried over another connection."""
 
-PATIENCE_SECONDS_MIN: Final = 0.5
+KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 TOO_OLD: Final = 0.8
 """What is left of a session that is older than this part of itself is not worth much."""
@@ -91,7 +91,7 @@ class ZooKeeperStore:
     # --- sessions -------------------------------------------------------------------------------
 
     async def open_session(self, seconds: float, generation: int) -> OpenedSession:
-        session = await self.pool.opened(generation)
+        session = await self.pool.registered_session(generation)
         self._not_too_old(session)
         return OpenedSession(session, session.seconds, fresh=True, age=session.clock.age(boottime()))
 
@@ -101,10 +101,12 @@ class ZooKeeperStore:
         """A change that changes nothing: the leader and a majority agree on it, and no one is told."""
         (session,) = sessions  # there is one length of session here
         looks = [Exists(ticket.handle.path, None) for _, ticket in tickets]
-        patience = min(self.pool.timeout, max(session.seconds * PATIENCE, PATIENCE_SECONDS_MIN))
+        timeout = min(
+            self.pool.timeout, max(session.seconds * KEEP_ALIVE_TIMEOUT, KEEP_ALIVE_TIMEOUT_SECONDS_MIN)
+        )
         now = boottime()
         try:
-            heard, *seen = await self._send(session, [self.pool.sync_write(session), *looks], patience)
+            heard, *seen = await self._send(session, [self.pool.sync_write(session), *looks], timeout)
         except SessionEndedError:
             return _not_kept(tickets)
         if failed_operation(heard) is not None:
@@ -154,7 +156,7 @@ class ZooKeeperStore:
         self, name: str, nonce: str, kind: str, behind: Ticket | None = None, is_synced: bool = False
     ) -> LockView:
         """``is_synced``: whatever this session has written before is seen."""
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         first = [self.pool.sync_write(session)] if is_synced else []
         view = await self._view(session, name, nonce, kind, behind, first)
         mine = find(view.tickets, nonce) if nonce else None
@@ -185,7 +187,7 @@ class ZooKeeperStore:
             if stood is not None:
                 return stood
         view = await self._reader.view(session, name)
-        return view._replace(tickets=self._cache.known(view.tickets))
+        return view._replace(tickets=self._cache.completed(view.tickets))
 
     async def _still_behind(
         self, session: Session, cached: CachedTicket, mine: Ticket, behind: Ticket
@@ -198,7 +200,7 @@ class ZooKeeperStore:
 
     @_through_any_session
     async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         return await self._reader.filled(session, tickets)
 
     async def remove(
@@ -218,7 +220,7 @@ class ZooKeeperStore:
                 removed = await self._delete(cached.session, ticket)
         except SessionEndedError:
             removed = Removed(False, cached.session.notices.get(nonce))
-        self._cache.leave(nonce)
+        self._cache.forget_removed(nonce)
         return removed
 
     async def _found(self, cached: CachedTicket, nonce: str) -> Ticket | None:
@@ -240,7 +242,7 @@ class ZooKeeperStore:
     @_through_any_session
     async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
         """One by one: a ticket that has gone meanwhile is not among those returned."""
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         evicted: list[str] = []
         for ticket in tickets:
             try:
@@ -276,7 +278,7 @@ class ZooKeeperStore:
 
     async def exchange(self, name: str, old: Ticket, new: Ticket, session: Session) -> None:
         folder = old.handle.path.rpartition("/")[0]
-        cached = self._cache.begin(new.nonce, folder, session)
+        cached = self._cache.add(new.nonce, folder, session)
         cached.ticket = await self._moved(session, old, new)
 
     async def _moved(self, session: Session, old: Ticket, new: Ticket) -> Ticket | None:
@@ -292,14 +294,14 @@ class ZooKeeperStore:
         wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self.pool.no_session(session)
+                raise self.pool.ended_error(session)
             return None
         return new._replace(handle=Handle(path, session.session_id))
 
     @_through_any_session
     async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
         """A session of its own carries it, of which nobody gives a sign of life."""
-        session = self.pool.another(seconds)
+        session = self.pool.extra_session(seconds)
         try:
             await self.pool.connected(session)
             folder, old = ticket.handle.path.rpartition("/")[0], ticket.handle
@@ -310,7 +312,7 @@ class ZooKeeperStore:
             raise NotApplied("the session that was to carry it ended at once") from None
         finally:
             session.abandon()
-            self.pool.done_with(session)
+            self.pool.discard(session)
         lent = failed_operation(results) is None
         if lent:
             self._cache.forget(ticket.nonce)
@@ -324,7 +326,7 @@ class ZooKeeperStore:
         else:
             taken = await self._moved(session, ticket, ticket)
         if taken is not None:
-            self._cache.begin(ticket.nonce, handle.path.rpartition("/")[0], session, taken)
+            self._cache.add(ticket.nonce, handle.path.rpartition("/")[0], session, taken)
         return taken
 
     async def _rewritten(self, session: Session, ticket: Ticket) -> Ticket | None:
@@ -337,7 +339,7 @@ class ZooKeeperStore:
         wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self.pool.no_session(session)
+                raise self.pool.ended_error(session)
             return None
         return ticket._replace(handle=handle._replace(version=results[1].version))
 
@@ -345,23 +347,23 @@ class ZooKeeperStore:
 
     @_through_any_session
     async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         return await self._metadata.set_value(session, name, ticket, value)
 
     @_through_any_session
     async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         return await self._metadata.set_config(session, name, seen, config)
 
     @_through_any_session
     async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         return await self._reader.names(session, prefix)
 
     @_through_any_session
     async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
         """The attempt reads the queue next, for the ticket before its own may have gone: read it along."""
-        session = await self.pool.opened()
+        session = await self.pool.registered_session()
         cached = self._cache.get(nonce)
         if cached is None or cached.session is not session or not tickets:
             await self._reader.watch(session, nonce, name, watched, tickets, [])
@@ -398,7 +400,7 @@ class ZooKeeperStore:
             return None
         declared = int(folder.rpartition("-")[2]) if kind == "semaphore" else 0
         view = view_of(folder, kind, declared, read, nonce)
-        return view._replace(tickets=self._cache.known(view.tickets))
+        return view._replace(tickets=self._cache.completed(view.tickets))
 
 
 def _not_kept(tickets: tuple[tuple[str, Ticket], ...]) -> KeptAlive:

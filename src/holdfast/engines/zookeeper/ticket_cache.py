@@ -9,7 +9,7 @@ from .session import Session
 
 __all__ = ["CachedTicket", "KindVersion", "TicketCache"]
 
-LEFT_KEPT: Final = 1000
+EMPTIED_KEPT: Final = 1000
 """Of so many names it is remembered how they were left."""
 
 
@@ -41,12 +41,12 @@ class TicketCache:
 
     def __init__(self) -> None:
         self._entries: dict[str, CachedTicket] = {}
-        self._left: dict[str, KindVersion] = {}
+        self._emptied: dict[str, KindVersion] = {}
         """Names as we left them: empty."""
         self._shared: set[str] = set()
         """Names that others used since, when it was last seen: they will have done so again."""
 
-    def begin(self, nonce: str, folder: str, session: Session, ticket: Ticket | None = None) -> CachedTicket:
+    def add(self, nonce: str, folder: str, session: Session, ticket: Ticket | None = None) -> CachedTicket:
         self._entries[nonce] = cached = CachedTicket(folder, session, ticket)
         return cached
 
@@ -66,11 +66,11 @@ class TicketCache:
             if cached.session is session:
                 self._entries.pop(nonce, None)
 
-    def known(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+    def completed(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Our own in full."""
-        return tuple([self._known(ticket) for ticket in tickets])
+        return tuple([self._completed(ticket) for ticket in tickets])
 
-    def _known(self, ticket: Ticket) -> Ticket:
+    def _completed(self, ticket: Ticket) -> Ticket:
         cached = self._entries.get(ticket.nonce)
         if cached is None or cached.ticket is None or cached.ticket.handle.path != ticket.handle.path:
             return ticket
@@ -78,23 +78,23 @@ class TicketCache:
 
     # --- names that were left empty
 
-    def leave(self, nonce: str) -> None:
+    def forget_removed(self, nonce: str) -> None:
         """Our ticket is gone."""
         cached = self._entries.pop(nonce, None)
         if cached is not None and cached.alone is not None:
-            if len(self._left) >= LEFT_KEPT:
-                self._left.clear()
+            if len(self._emptied) >= EMPTIED_KEPT:
+                self._emptied.clear()
                 self._shared.clear()
-            self._left[cached.folder] = cached.alone
+            self._emptied[cached.folder] = cached.alone
 
-    def empty_at(self, folder: str) -> KindVersion | None:
+    def version_when_emptied(self, folder: str) -> KindVersion | None:
         """When it was empty, if it is worth a guess that it still is. Asked once."""
-        return None if folder in self._shared else self._left.pop(folder, None)
+        return None if folder in self._shared else self._emptied.pop(folder, None)
 
-    def wrong_guess(self, folder: str) -> None:
+    def mark_shared(self, folder: str) -> None:
         self._shared.add(folder)
 
-    def seen(self, folder: str, seen: KindVersion) -> None:
+    def kind_read(self, folder: str, kind_read: KindVersion) -> None:
         """It was looked at."""
-        if self._left.pop(folder, None) == seen:
+        if self._emptied.pop(folder, None) == kind_read:
             self._shared.discard(folder)
