@@ -50,8 +50,8 @@ class Config:
                 # Without this, ``ssl`` would prompt for the password of an encrypted key at the terminal.
                 context.load_cert_chain(self.cert, self.key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
-            told = getattr(error, "reason", None) or error
-            raise EngineUnavailable(f"ca, cert or key is not what TLS needs, PEM files ({told})") from None
+            reason = getattr(error, "reason", None) or error
+            raise EngineUnavailable(f"ca, cert or key is not what TLS needs, PEM files ({reason})") from None
         context.set_alpn_protocols(["h2"])
         return context
 

@@ -290,15 +290,15 @@ class Stream:
             status = fields.get(b":status", b"")
             if status != b"200":
                 if not status.startswith(b"1") or is_end:
-                    told = f"HTTP status {status[:20].decode('latin-1') or 'missing'}"
-                    self._close(RpcError(HTTP_STATUS_TO_GRPC.get(status, "UNKNOWN"), told))
+                    reason = f"HTTP status {status[:20].decode('latin-1') or 'missing'}"
+                    self._close(RpcError(HTTP_STATUS_TO_GRPC.get(status, "UNKNOWN"), reason))
                 return
             self._headers_received = True
             content = fields.get(b"content-type", b"")
             if content != GRPC and not content.startswith((GRPC + b"+", GRPC + b";")):
-                told = content[:60].decode("latin-1") or "without a content type"
+                reason = content[:60].decode("latin-1") or "without a content type"
                 self._close(
-                    RpcError(UNREADABLE, f"the response is not gRPC but {told}: is a proxy in between?")
+                    RpcError(UNREADABLE, f"the response is not gRPC but {reason}: is a proxy in between?")
                 )
                 return
         elif not is_end:

@@ -103,11 +103,11 @@ class EtcdStore:
         was paused and resumed still answers for a moment, and the new leader knows nothing of it. So a
         linearizable read follows, and the terms are compared."""
         for _ in range(LEADER_CHANGES):
-            heard = await self._channel.keep_alive(sessions, self._keep_alive_timeout(sessions))
+            responses = await self._channel.keep_alive(sessions, self._keep_alive_timeout(sessions))
             read = await self._call("Txn", self._read_txn(sessions, tickets), urgent=True)
-            terms = {response.header.raft_term for response in heard if response.TTL > 0}
+            terms = {response.header.raft_term for response in responses if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
-                return _kept_alive(sessions, tickets, heard, read)
+                return _kept_alive(sessions, tickets, responses, read)
         raise OutcomeUnknown("etcd changes its leader again and again")
 
     def _keep_alive_timeout(self, sessions: tuple[int, ...]) -> float:
@@ -157,8 +157,8 @@ class EtcdStore:
                 # etcd does not say which lease is missing: the session's, or the shared one of the kind's
                 # key.
                 self._retention.invalidate()
-                (heard,) = await self._channel.keep_alive((session,), self._channel.timeout)
-                if heard.TTL <= 0:
+                (responses,) = await self._channel.keep_alive((session,), self._channel.timeout)
+                if responses.TTL <= 0:
                     raise SessionEndedError from None
         if not answer.succeeded:
             view = counted_view_of(template.folder, answer.responses)
@@ -247,8 +247,10 @@ class EtcdStore:
             raise SessionEndedError from None
         found = bool(answer.responses[0].response_delete_range.deleted)
         kvs = kvs_of(answer.responses)
-        told = decode_note(kvs[0].value) if kvs else None
-        return Removed(found, told if told is not None and told.reason != "withdrawn" else None)
+        tombstone = decode_note(kvs[0].value) if kvs else None
+        return Removed(
+            found, tombstone if tombstone is not None and tombstone.reason != "withdrawn" else None
+        )
 
     async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
         """One by one: a ticket that has gone meanwhile is not among those returned."""
@@ -395,10 +397,10 @@ class EtcdStore:
 def _kept_alive(
     sessions: tuple[int, ...],
     tickets: tuple[tuple[str, Ticket], ...],
-    heard: list[wire.LeaseKeepAliveResponse],
+    responses: list[wire.LeaseKeepAliveResponse],
     read: wire.TxnResponse,
 ) -> KeptAlive:
-    lives = {response.ID: response.TTL > 0 for response in heard}
+    lives = {response.ID: response.TTL > 0 for response in responses}
     there = []
     for (_, ticket), response in zip(tickets, read.responses, strict=False):
         kvs = response.response_range.kvs

@@ -76,5 +76,5 @@ def _after(folder: bytes, kind: str, mode: str, alone: bool) -> list[wire.Reques
 def read_name(folder: bytes, kind: str) -> list[wire.RequestOp]:
     """Reads the name; of a mutex, the first ticket only."""
     tickets = folder + TICKETS
-    told = first(tickets, end_of(tickets)) if kind == "lock" else span(tickets, end_of(tickets))
-    return [get(folder + KIND), get(folder + LIMIT), told]
+    tickets_read = first(tickets, end_of(tickets)) if kind == "lock" else span(tickets, end_of(tickets))
+    return [get(folder + KIND), get(folder + LIMIT), tickets_read]

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["open_client", "open_engine"]
 
 DEFAULT_TTL = 30.0
-"""What a lock has that does not say anything else: here that means as long as the session."""
+"""The default ttl of a lock: here it means the length of the session."""
 
 
 class ZooKeeperEngine:
-    """One ensemble, and one namespace in it."""
+    """One ensemble and one namespace in it."""
 
     linger = 60.0
-    """A request may be under way; but never beyond one that is sent after it."""
+    """A request may be under way, but never arrives after a later request."""
     session_bound = True
     guarantees = GUARANTEES
 
@@ -41,7 +41,7 @@ class ZooKeeperEngine:
         self._paths = Paths(config.prefix, namespace)
 
     def _seconds_for(self, ttl: float) -> float:
-        """One session carries everything; it is as long as it is."""
+        """All tickets share one session, whose length is fixed."""
         seconds = self._config.session_timeout
         if ttl > seconds and ttl != DEFAULT_TTL:
             raise Unsupported(
@@ -62,7 +62,7 @@ class ZooKeeperEngine:
         return TicketsAsyncio(client, ZooKeeperAsyncio(self._config, self._paths, context, client))
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """Check these servers."""
         from .diagnosis import diagnose
 
         return diagnose(self._config, io_timeout)
@@ -73,6 +73,6 @@ def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> ZooKeep
 
 
 def open_client(client: Any, namespace: str, options: Mapping[str, Any]) -> ZooKeeperEngine:
-    """Whatever a live ``KazooClient`` is connected to, with its settings."""
+    """The ensemble of a live ``KazooClient``, with its settings."""
     parsed = parse_client(client, options)
     return ZooKeeperEngine(f"zookeeper://{','.join(parsed.hosts)}{parsed.prefix}", parsed, namespace)

@@ -1,4 +1,4 @@
-"""Requests that kazoo does not have: containers, and changes in one step with containers among them."""
+"""Requests that kazoo lacks: containers, and multis that create containers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONTAINER: Final = 4
 
 @dataclass(slots=True)
 class CreateContainer:
-    """A node that the server takes away some time after its last child. Since ZooKeeper 3.5.1."""
+    """A node that the server deletes some time after its last child. Since ZooKeeper 3.5.1."""
 
     path: str
     data: bytes
@@ -65,7 +65,7 @@ class CreateContainer:
 
 @dataclass(slots=True)
 class Multi:
-    """All of them or none. The answer has one entry for each: a path, a stat, True or an exception."""
+    """All operations or none. The answer has one entry for each: a path, a stat, True or an exception."""
 
     operations: tuple[Any, ...]
     type: ClassVar[int] = 14
@@ -103,5 +103,5 @@ _WRITES: Final = (Create.type, CreateContainer.type, Delete.type, SetData.type, 
 
 
 def writes(request: Any) -> bool:
-    """Whether it goes through the leader and a majority."""
+    """Whether the request goes through the leader and a majority."""
     return request.type in _WRITES

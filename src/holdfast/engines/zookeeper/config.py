@@ -1,4 +1,4 @@
-"""The URL of a ZooKeeper: its servers, who we are, where our nodes begin, how long a session lasts."""
+"""The URL of ZooKeeper: the servers, the credentials, the prefix of nodes, TLS, and the session time-out."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ __all__ = ["Config", "parse_client", "parse_config"]
 PORT: Final = 2181
 PREFIX: Final = "/holdfast"
 PARTS: Final = ("n", "s")
-"""Below a namespace: names, and sessions."""
+"""The nodes of a namespace: names, and sessions."""
 KNOWN: Final = ("session_timeout", "tls", "ca", "cert", "key")
 FILES: Final = ("ca", "cert", "key")
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("0", "false", "no", "off")
 SESSION_SECONDS: Final = 30.0
-"""As long as a lock lasts that does not say anything else. Servers give 40 s at most, as they come."""
+"""The default ttl of a lock. Servers grant 40 s at most by default."""
 SESSION_SECONDS_MAX: Final = 86_400.0 * 24
-"""Milliseconds are sent as a number of 32 bits."""
+"""The time-out is sent in milliseconds, in 32 bits."""
 
 Credential = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that a connection needs to know."""
+    """The options of the URL, parsed."""
 
     hosts: tuple[str, ...]
     """``host:port`` of each server."""
     prefix: str
     """The node below which everything is kept."""
     session_timeout: float = SESSION_SECONDS
-    """As asked for: the servers have bounds of their own."""
+    """As requested: the servers have bounds of their own."""
     auth: tuple[Credential, ...] = field(default=(), repr=False)
     """Scheme and credential, as a client of ZooKeeper adds them."""
     more: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """How connections are protected, in kazoo's words."""
+    """TLS and SASL, as kazoo's keyword arguments."""
 
     def check_files(self) -> None:
-        """Raise if one that TLS needs is not there: kazoo would take that for a network that fails."""
+        """Raise if a file for TLS is missing: kazoo would report that as a network failure."""
         for name in ("ca", "certfile", "keyfile"):
             path = self.more.get(name)
             if path and not os.access(path, os.R_OK):
@@ -53,7 +53,7 @@ class Config:
 
 
 def parse_config(url: URL, given: Mapping[str, Any]) -> Config:
-    """From the URL and from what was passed to ``connect``; both at once is refused."""
+    """From the URL and from the keyword arguments of ``connect``; an option given twice is refused."""
     url.only(KNOWN)
     options: dict[str, Any] = dict(url.options)
     for name, value in given.items():
@@ -71,8 +71,8 @@ def parse_config(url: URL, given: Mapping[str, Any]) -> Config:
 
 
 def parse_client(client: Any, given: Mapping[str, Any]) -> Config:
-    """What a live ``KazooClient`` is connected to, and as whom. Its own session is left alone: ours begins
-    and ends with what we do."""
+    """The settings of a live ``KazooClient``. Its own session is not used: Holdfast opens and closes its
+    own."""
     for name in given:
         _known(name)
     hosts = tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts])
@@ -149,7 +149,7 @@ def _protection(options: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(path, str | os.PathLike):
             raise InvalidArgument(f"{name} is the path of a file; it is {path!r}")
     if ("cert" in given) != ("key" in given):
-        raise InvalidArgument("a certificate of our own needs both: cert=… and key=…")
+        raise InvalidArgument("a client certificate needs both cert=… and key=…")
     files = {name: os.fspath(given[name]) if name in given else None for name in FILES}
     return {
         "use_ssl": True,
@@ -174,9 +174,7 @@ def _auth(user: str | None, password: str | None) -> tuple[Credential, ...]:
     if user is None and password is None:
         return ()
     if not user or password is None:
-        raise InvalidArgument(
-            "ZooKeeper asks for a user and a password: write zookeeper://user:password@host"
-        )
+        raise InvalidArgument("ZooKeeper needs a user and a password: write zookeeper://user:password@host")
     if ":" in user:
         raise InvalidArgument("a user of ZooKeeper has no ':' in its name")
     return (("digest", f"{user}:{password}"),)

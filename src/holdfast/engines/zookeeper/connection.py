@@ -1,11 +1,14 @@
-"""kazoo's connection and session, without its threads, its retries and its log.
+"""kazoo's connection and session, without its handler threads, its retries and its log.
 
-kazoo brings a thread for each connection, and two more that pass on what came. Nothing here needs those: an
-answer wakes its caller where it is read. Its log would repeat every request, credentials among them.
+kazoo has a thread for each connection and two more that deliver callbacks. The two are not needed here: a
+reply wakes its caller in the thread that reads it. kazoo's log would repeat every request, credentials among
+them.
 
-Whatever is queued is sent in one piece, and whatever has come is read in one: kazoo does it one by one. That
-is quicker; and where kazoo counts on one ring of its bell for each request, an interrupt between the two
-would hold up all that come after.
+All queued requests are sent with one write, and all received data is read with one read; kazoo does both one
+by one. That is faster. Besides, kazoo needs one wake-up byte for each request: an interrupt between queueing
+a request and sending its byte would delay all later requests.
+
+The private names of kazoo used here are listed in ``tests/engines/zookeeper/test_kazoo.py``.
 """
 
 from __future__ import annotations
@@ -37,32 +40,32 @@ RECONNECT_SECONDS_MAX: Final = 0.5
 
 CHUNK_BYTES: Final = 1 << 16
 WAKEUPS_READ_MAX: Final = 1 << 12
-"""So many are heard as one, at most."""
+"""At most this many wake-up bytes are read at once."""
 
 HEADER: Final = struct.Struct("!iii")
-"""The length of what follows, the request's number and its type."""
+"""The length of the rest, the request's xid and its type."""
 
 LAST_XID: Final = (1 << 31) - 1
 
 LENGTH_MAX: Final = 1 << 28
-"""No answer is so long (servers allow a megabyte): the first letters of another protocol read as a number."""
+"""No reply is this long (servers allow a megabyte): another protocol's first bytes read as a length are."""
 
-CLOSED_BY_SERVER: Final = "the server hung up"
+CLOSED_BY_SERVER: Final = "the server closed the connection"
 
-SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - below nobody
+SILENT: Final = logging.Logger("holdfast.zookeeper", logging.CRITICAL + 1)  # noqa: LOG001 - without a parent
 SILENT.disabled = True
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no type hints
-    """What kazoo asks of threads and sockets. Knows the sockets, so that they can be let go of."""
+    """kazoo's interface to threads and sockets. It keeps the sockets, so that they can be closed."""
 
     running = False
-    """For kazoo: callbacks are called where they come up. Ours never wait."""
+    """Tells kazoo to run callbacks in the thread where they arise. The callbacks here never block."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
-        """How long to wait for a server that does not say a word."""
+        """How long to wait for a server that does not answer."""
         self._connection: Any = None
         self._wake_sockets: tuple[Any, ...] = ()
 
@@ -91,7 +94,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return self._wake_sockets
 
     def select(self, readers: Any, writers: Any, _: Any, timeout: float | None = None) -> Any:
-        """For one socket or two this is quicker than making a selector each time."""
+        """For one or two sockets this is faster than creating a selector each time."""
         if len(readers) + len(writers) == 1:
             timeout = self._timeout if timeout is None else min(timeout, self._timeout)
         poll = select.poll()
@@ -107,42 +110,42 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         )
 
     def shutdown_socket(self) -> None:
-        """End the connection, whatever it is doing: kazoo makes another."""
+        """End the connection at once; kazoo opens another."""
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def detach_after_fork(self) -> None:
-        """In the child of a fork: these sockets are the parent's, which still uses them."""
+        """In the child of a fork: close its copies of the sockets, which the parent still uses."""
         for each in (self._connection, *self._wake_sockets):
             if each is not None:
                 each.close()
 
 
 class ConnectionOwner(Protocol):
-    """Whose session it is. Called in kazoo's thread; must not wait."""
+    """The owner of the session. Called in kazoo's thread; must not block."""
 
     def session_established(self, session: int, seconds: float, sent: float) -> None:
-        """A server has taken on the session for so long, as it was asked to at this moment."""
+        """A server has established the session with this length; the request was sent at this moment."""
         ...
 
     def is_ping_allowed(self) -> bool:
-        """Whether the session is to live on though nothing is asked through it."""
+        """Whether the session shall live on without requests."""
         ...
 
     def connection_failed(self, server: str, why: str) -> None:
-        """A server could not be connected to."""
+        """Connecting to a server failed."""
         ...
 
     def has_expired(self, now: float) -> bool:
-        """Whether the session can be given up: there was no sign of life for as long as it lasts. A server
-        that is asked to take it on and does not answer may hear all the same, and keep it alive for ever."""
+        """Whether the session can be given up: there was no keep-alive for its whole length. A server that
+        receives the connect request and does not answer may keep the session alive forever."""
         ...
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type hints
-    """kazoo's connection, which also tells what servers say of sessions, and asks before it pings."""
+    """kazoo's connection, which also reports established sessions and asks its owner before it pings."""
 
     def __init__(self, owner: ConnectionOwner, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -159,16 +162,16 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
             raise
 
     def _why(self, error: Exception) -> str:
-        told = str(error).removeprefix("socket connection error: ") or type(error).__name__
+        reason = str(error).removeprefix("socket connection error: ") or type(error).__name__
         if isinstance(error, self.handler.timeout_exception):
-            told = "no answer in time: is it ZooKeeper, and not stopped?"
+            reason = "no answer in time: is it ZooKeeper, and not stopped?"
         elif isinstance(error.__context__, ssl.SSLCertVerificationError):
-            told = f"its certificate is not trusted: {error.__context__.verify_message}"
+            reason = f"its certificate is not trusted: {error.__context__.verify_message}"
         elif isinstance(error.__context__, ssl.SSLError):
-            told = f"no TLS ({error.__context__.reason}): is it a server without TLS?"
-        elif told == CLOSED_BY_SERVER:
-            told += ", is it the right port?" if self.client.use_ssl else ": does it want TLS (tls=true)?"
-        return told
+            reason = f"no TLS ({error.__context__.reason}): is it a server without TLS?"
+        elif reason == CLOSED_BY_SERVER:
+            reason += ", is it the right port?" if self.client.use_ssl else ": does it want TLS (tls=true)?"
+        return reason
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
@@ -189,7 +192,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
             super()._send_ping(timeout)
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """One ring may stand for many requests, and many for none."""
+        """One wake-up byte may stand for many requests, and many bytes for none."""
         self._read_sock.recv(WAKEUPS_READ_MAX)
         queue, pending = self.client._queue, self.client._pending
         batch = bytearray()
@@ -211,15 +214,16 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
             super()._write(batch[sent:], timeout)
 
     def _read_socket(self, read_timeout: float) -> Any:
-        told = super()._read_socket(read_timeout)
-        while self._received and told is None:
-            told = super()._read_socket(read_timeout)
-        return told
+        result = super()._read_socket(read_timeout)
+        while self._received and result is None:
+            result = super()._read_socket(read_timeout)
+        return result
 
     def _read(self, length: int, timeout: float) -> bytes:
         if not 0 <= length <= LENGTH_MAX:
             raise ConnectionDropped(
-                "it does not speak ZooKeeper's protocol, is it the right port: does it want TLS (tls=true)?"
+                "the server does not speak ZooKeeper's protocol, is it the right port: "
+                "does it want TLS (tls=true)?"
             )
         while len(self._received) < length:
             self._receive(timeout)
@@ -241,7 +245,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type 
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
-    """kazoo's client, as far as it is used here."""
+    """kazoo's client, as far as Holdfast uses it."""
 
     def __init__(self, config: Config, seconds: float, timeout: float, owner: ConnectionOwner) -> None:
         self.sockets = Handler(timeout)
@@ -264,8 +268,8 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
         self._connection = Connection(owner, self, self._conn_retry.copy(), self.logger, sasl)
 
     def submit(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:
-        """Queue requests, all at once. Each answer gets ``set`` or ``set_exception``, here or in kazoo's
-        thread, perhaps both."""
+        """Queue requests, all at once. ``set`` or ``set_exception`` of each answer is called, here or in
+        kazoo's thread, perhaps both."""
         self._queue.extend(zip(requests, answers, strict=True))
         try:
             self._connection._write_sock.send(b"\0")
@@ -274,12 +278,12 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no type hints
                 answer.set_exception(ConnectionClosedError())
 
     def abandon(self) -> None:
-        """End without a word to the server: the session lives on for its time."""
+        """End without closing the session, which lives on until it expires."""
         self._stopped.set()
         self.sockets.shutdown_socket()
 
     def end(self) -> None:
-        """End, and the session with it. May take as long as an attempt to connect."""
+        """Close the session and end. May take as long as an attempt to connect."""
         try:
             self.stop()
             self._connection.stop()

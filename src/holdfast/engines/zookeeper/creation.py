@@ -1,9 +1,9 @@
-"""Putting a ticket: behind whoever is there, or only if nobody is in the way.
+"""Creating a ticket: at the end of the queue, or only if no ticket would block it.
 
-Every ticket that is put writes to the node of what the name is. So the version of that node tells whether
-somebody came since it was last seen; who left does not matter. One who only tries puts its ticket on the
-condition that it is still the version at which nobody was in its way: a try that fails leaves no trace, and
-keeps out nobody. Who finds the name as it was left, empty, need not even look.
+Every creation also writes to the node of the kind. So the version of that node shows whether a ticket was
+created since it was last read; removals do not matter. A try-lock creates its ticket on the condition that
+the version is still the one at which no ticket blocked it: a failed try leaves no trace and blocks nobody. If
+the version is that at which this client left the name empty, no read is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANY_VERSION: Final = -1
 
 
 class TicketCreation:
-    """Of one client."""
+    """The creation of tickets by one client."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class TicketCreation:
         else:
             left = self._cache.version_when_emptied(folder)
             if left is not None:
-                nobody = LockView(LockConfig(ticket.kind, declared, declared))
-                view = await self._beside(name, cached, ticket, left, nobody)
+                empty = LockView(LockConfig(ticket.kind, declared, declared))
+                view = await self._beside(name, cached, ticket, left, empty)
                 if view is None:
                     self._cache.mark_shared(folder)
             if view is None:
@@ -73,7 +73,7 @@ class TicketCreation:
         return view
 
     async def _behind(self, name: str, cached: CachedTicket, ticket: Ticket, declared: int) -> LockView:
-        """Put it, and see who is before it."""
+        """Create the ticket and read the tickets before it."""
         put = self._put(cached, ticket, ANY_VERSION)
         requests = [put, *self._reader.requests(name, cached.folder, ticket.kind)]
         first: list[Any] = []
@@ -84,10 +84,10 @@ class TicketCreation:
                 if len(view.tickets) == 1:
                     cached.alone = KindVersion(done[1].czxid, done[1].version)
                 return view._replace(tickets=self._cache.completed(view.tickets))
-            # It has no such node: perhaps there is no such name, which is made along with the next attempt.
+            # The kind's node does not exist: create the name together with the next attempt.
             first = [self._metadata.made_at_once(name, cached.folder)]
             if attempt and await self._metadata.make_kind(cached.session, name, ticket.kind, declared):
-                return await self._reader.view(cached.session, name)  # it is something else
+                return await self._reader.view(cached.session, name)  # the name has another kind
         raise NotApplied("the nodes of a name come and go too quickly")
 
     async def _if_nobody_is_in_the_way(
@@ -98,7 +98,7 @@ class TicketCreation:
             _, *read = await self._send(cached.session, [self._reader.sync_request(), *requests])
             if isinstance(read[0], NoNodeError):
                 if await self._metadata.make_kind(cached.session, name, ticket.kind, declared):
-                    return await self._reader.view(cached.session, name)  # it is something else
+                    return await self._reader.view(cached.session, name)  # the name has another kind
                 continue
             stat = read[0][1]
             seen = KindVersion(stat.czxid, stat.version)
@@ -111,18 +111,18 @@ class TicketCreation:
             put = await self._beside(name, cached, ticket, seen, view)
             if put is not None:
                 return put
-        raise NotApplied("others come and go too quickly")
+        raise NotApplied("other tickets come and go too quickly")
 
     async def _beside(
         self, name: str, cached: CachedTicket, ticket: Ticket, seen: KindVersion, view: LockView
     ) -> LockView | None:
-        """Put it beside those that were seen; None: somebody has come since."""
+        """Create the ticket beside those that were read; None: another ticket was created since."""
         (done,) = await self._send(cached.session, [self._put(cached, ticket, seen.version)])
         if not self._is_put(cached, ticket, done) or cached.ticket is None:
             return None
         stat = done[1]
         if stat.czxid != seen.made:
-            # That node is another one: made since, and written to as often.
+            # The kind's node is a new one, created since and written equally often.
             declared = 0 if view.config is None else view.config.declared
             read = await self._send(cached.session, self._reader.requests(name, cached.folder, ticket.kind))
             view = view_of(cached.folder, ticket.kind, declared, read)

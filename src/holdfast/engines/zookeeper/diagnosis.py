@@ -1,4 +1,4 @@
-"""What there is to find out about a ZooKeeper ensemble: each server by its own word, and our rights in it."""
+"""The checks of ``holdfast doctor`` for ZooKeeper: the state of each server, and the rights of the user."""
 
 from __future__ import annotations
 
@@ -41,17 +41,20 @@ def _server(config: Config, host: str, io_timeout: float, label: str) -> list[Fi
     name = name.strip("[]")
     found = [connection(f"connection{label}", name, encrypted, is_verified, "write tls=true&ca=…")]
     try:
-        told = _four_letters(config, name, int(port), io_timeout)
+        answer = _four_letters(config, name, int(port), io_timeout)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or error
         return [fail(f"connection{label}", f"{host} cannot be reached ({reason})")]
-    facts = dict(row.split(": ", 1) for row in told.splitlines() if ": " in row)
+    facts = dict(row.split(": ", 1) for row in answer.splitlines() if ": " in row)
     mode = facts.get("Mode")
     if mode is None:
-        found.append(unknown(f"mode{label}", "not told: allow it (4lw.commands.whitelist=srvr)"))
+        found.append(unknown(f"mode{label}", "unknown: allow it (4lw.commands.whitelist=srvr)"))
     elif mode == "standalone":
         found.append(
-            warn(f"mode{label}", "standalone: while it is down nothing is granted; an ensemble goes on")
+            warn(
+                f"mode{label}",
+                "standalone: while it is down nothing is granted; an ensemble tolerates failures",
+            )
         )
     elif mode == "read-only":
         found.append(fail(f"mode{label}", "read-only: it has lost the others, and grants nothing"))
@@ -62,7 +65,7 @@ def _server(config: Config, host: str, io_timeout: float, label: str) -> list[Fi
 
 def _four_letters(config: Config, host: str, port: int, io_timeout: float) -> str:
     with socket.create_connection((host, port), io_timeout) as plain:
-        line: socket.socket = plain
+        stream: socket.socket = plain
         if config.more.get("use_ssl"):
             context = ssl.create_default_context(cafile=config.more.get("ca"))
             if not config.more.get("verify_certs"):
@@ -71,16 +74,16 @@ def _four_letters(config: Config, host: str, port: int, io_timeout: float) -> st
                 context.check_hostname = False
             if config.more.get("certfile"):
                 context.load_cert_chain(config.more["certfile"], config.more.get("keyfile"))
-            line = context.wrap_socket(plain, server_hostname=host)
+            stream = context.wrap_socket(plain, server_hostname=host)
         try:
-            line.sendall(b"srvr")
-            told = b""
-            while chunk := line.recv(4096):
-                told += chunk
-            return told.decode("utf-8", "replace")
+            stream.sendall(b"srvr")
+            answer = b""
+            while chunk := stream.recv(4096):
+                answer += chunk
+            return answer.decode("utf-8", "replace")
         finally:
-            if line is not plain:
-                line.close()
+            if stream is not plain:
+                stream.close()
 
 
 def _ensemble(config: Config, io_timeout: float) -> list[Finding]:
@@ -104,7 +107,7 @@ def _ensemble(config: Config, io_timeout: float) -> list[Finding]:
 
 
 def _silent() -> logging.Logger:
-    """What goes wrong is told as a finding."""
+    """Failures become findings, not log entries."""
     logger = logging.getLogger("holdfast.doctor.kazoo")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
@@ -120,11 +123,11 @@ def _version(client: Any) -> Finding:
 
 
 def _rights(client: Any, config: Config) -> list[Finding]:
-    """A node that ends with our session shows whether we may make one, and the leader's clock."""
+    """Creating an ephemeral node shows the right to do so, and the leader's clock."""
     if client.exists(config.prefix) is None:
         return [
-            unknown("rights", f"{config.prefix} is not there yet: the first lock makes it"),
-            unknown("clock", "told by the nodes that are made; no grant depends on it"),
+            unknown("rights", f"{config.prefix} does not exist yet: the first lock creates it"),
+            unknown("clock", "known once a node can be created; no grant depends on it"),
         ]
     path = f"{config.prefix}/doctor-{secrets.token_hex(8)}"
 
@@ -139,9 +142,9 @@ def _rights(client: Any, config: Config) -> list[Finding]:
         entries, _ = client.get_acls(config.prefix)
     except NoAuthError:
         return [fail("rights", f"missing on {config.prefix}: create, read, write, delete (setAcl)")]
-    everybody = any(each.id.scheme == "world" and each.perms & ALL == ALL for each in entries)
-    if everybody:
-        found.append(warn("rights", f"everybody may do anything below {config.prefix}: set an ACL there"))
+    is_open = any(each.id.scheme == "world" and each.perms & ALL == ALL for each in entries)
+    if is_open:
+        found.append(warn("rights", f"everyone may do anything below {config.prefix}: set an ACL there"))
     else:
-        found.append(ok("rights", f"what is needed; others are kept out by the ACL of {config.prefix}"))
+        found.append(ok("rights", f"as needed; the ACL keeps others out of {config.prefix}"))
     return found

@@ -1,4 +1,4 @@
-"""What a failed request means: nothing happened, it may have, or there is no point in trying again."""
+"""Sorts failed requests: not applied, outcome unknown, or engine unavailable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABOUT_NODES: Final = (
     exceptions.BadVersionError,
     exceptions.NotEmptyError,
 )
-"""Answers, not failures: whoever asks knows what they mean."""
+"""Answers, not failures: the caller interprets them."""
 
 NOT_PERMITTED: Final = (
     exceptions.NoAuthError,
@@ -32,23 +32,23 @@ UNDECIDED: Final = (
     exceptions.RequestTimeoutError,
     RuntimeError,
 )
-"""The connection ended while it was under way; kazoo raises RuntimeError for answers out of order."""
+"""The connection ended during the request; kazoo raises RuntimeError for replies out of order."""
 
 
 def classify_error(error: BaseException, wrote: bool) -> Exception:
-    """``wrote``: there was something among the requests that changes something."""
+    """``wrote``: a write was among the requests."""
     if isinstance(error, exceptions.SessionExpiredError):
         return SessionEndedError()
     if isinstance(error, exceptions.SessionMovedError | exceptions.ThrottledOpError):
         return NotApplied(f"ZooKeeper refuses for now: {type(error).__name__}")
     if isinstance(error, UNDECIDED):
-        told = "the connection to ZooKeeper ended"
-        return OutcomeUnknown(told) if wrote else NotApplied(told)
+        message = "the connection to ZooKeeper ended"
+        return OutcomeUnknown(message) if wrote else NotApplied(message)
     if isinstance(error, exceptions.UnimplementedError):
         return EngineUnavailable("this ZooKeeper is too old: 3.5.1 is the first that has containers")
     if isinstance(error, NOT_PERMITTED):
         return EngineUnavailable(
-            "ZooKeeper does not permit this: write the user and the password of who made the nodes into the "
+            "ZooKeeper does not permit this: write the user and the password that created the nodes into the "
             "URL, zookeeper://user:password@host, or use another path. On the node that the URL's path names "
             "the user needs the right to create (c); all below it is made with an ACL for that user alone"
         )

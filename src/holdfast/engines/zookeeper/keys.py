@@ -1,16 +1,16 @@
-"""Where everything is kept: one node for each name, and one for each session.
+"""The nodes: one for each name, and one for each session.
 
     <prefix>/<namespace>/n/<name>                              a name
-    <prefix>/<namespace>/n/<name>/<kind>                       what it is: lock, rwlock, semaphore-<limit>. It
-                                                               is written to with every ticket, so its last
-                                                               change tells the newest token
+    <prefix>/<namespace>/n/<name>/<kind>                       its kind: lock, rwlock, semaphore-<limit>.
+                                                               Written with every ticket, so its mzxid
+                                                               tells the newest token
     <prefix>/<namespace>/n/<name>/<kind>/x_<nonce>_<session>_<number>       a ticket
-    <prefix>/<namespace>/n/<name>/limit                        a semaphore's limit, where it is not that one
-    <prefix>/<namespace>/n/<name>/value                        the name's value
-    <prefix>/<namespace>/s/<session>                           there as long as the session is; in it, what
-                                                               others have to tell its client
+    <prefix>/<namespace>/n/<name>/limit                        a semaphore's limit, where it was changed
+    <prefix>/<namespace>/n/<name>/value                        the value of the name
+    <prefix>/<namespace>/s/<session>                           exists as long as the session does; it holds
+                                                               notices of other clients for its client
 
-All but the prefix are containers, which the server takes away when they are empty for a while.
+All but the prefix are containers, which the server deletes when they have been empty for a while.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MODES: Final = {letter: mode for mode, letter in LETTERS.items()}
 PREFIXES: Final = tuple([f"{letter}_" for letter in MODES])
 
 SEQUENCE_MODULUS: Final = 1 << 32
-"""The numbers of tickets have 32 bits, and begin anew after the last."""
+"""Sequence numbers have 32 bits and wrap around."""
 
 
 class Handle(NamedTuple):
-    """Where a ticket is."""
+    """The node of a ticket, its session and its version."""
 
     path: str
     session: str
@@ -92,7 +92,7 @@ def kind_node(kind: str, declared: int) -> str:
 
 
 def config_from_children(children: Iterable[str]) -> LockConfig | None:
-    """What a name is, by the nodes below it."""
+    """The configuration of a name, by its child nodes."""
     for child in children:
         kind, _, declared = child.partition("-")
         if kind in ("lock", "rwlock"):
@@ -103,7 +103,7 @@ def config_from_children(children: Iterable[str]) -> LockConfig | None:
 
 
 def ticket_node(mode: str, nonce: str, session: str, order: int = 0) -> str:
-    """``place``: 0 leaves the number to the server."""
+    """``order``: 0 leaves the sequence number to the server."""
     number = "" if not order else f"{_signed((order - 1) % SEQUENCE_MODULUS):010d}"
     return f"{LETTERS[mode]}_{nonce}_{session}_{number}"
 
@@ -113,25 +113,25 @@ def _signed(number: int) -> int:
 
 
 def order_of(path: str) -> int:
-    """Of a ticket whose number the server gave. Places begin with 1."""
+    """The order of a ticket whose sequence number the server assigned. Orders begin with 1."""
     return int(path[path.rindex("_") + 1 :]) % SEQUENCE_MODULUS + 1
 
 
 def nearest_children(nonce: str, children: Iterable[str]) -> Sequence[str]:
-    """Of the nodes of a mutex the first, that of this attempt, and the one right before it: to make tickets
-    of a whole crowd would take long."""
+    """Of the nodes of a mutex, the first, that of this attempt, and the one right before it: parsing a long
+    queue would be slow."""
     nodes = [
         (order_of(child), child) for child in children if child[:2] in PREFIXES and child.count("_") == 3
     ]
     nodes.sort()
     if not nodes or nodes[-1][0] - nodes[0][0] > SEQUENCE_MODULUS // 2:
-        return [child for _, child in nodes]  # the numbers have just begun anew: it takes a closer look
+        return [child for _, child in nodes]  # the numbers have just wrapped around: all are needed
     mine = next((index for index, (_, child) in enumerate(nodes) if child[2:].startswith(f"{nonce}_")), 0)
     return [nodes[index][1] for index in sorted({0, max(mine - 1, 0), mine})]
 
 
 def tickets_from_children(folder: str, kind: str, children: Iterable[str]) -> tuple[Ticket, ...]:
-    """Tickets by the names of their nodes, in order; nodes of others are passed over."""
+    """Tickets by the names of their nodes, in order; other nodes are ignored."""
     found = []
     for child in children:
         parts = child.split("_")
@@ -147,7 +147,7 @@ def _ticket(order: int, nonce: str, kind: str, mode: str, handle: Any) -> Ticket
 
 
 def in_order(tickets: Sequence[Ticket]) -> tuple[Ticket, ...]:
-    """In order, also where the numbers have just begun anew."""
+    """In order, also where the sequence numbers have just wrapped around."""
     if len(tickets) > 1:
         orders = [ticket.order for ticket in tickets]
         if max(orders) - min(orders) > SEQUENCE_MODULUS // 2:

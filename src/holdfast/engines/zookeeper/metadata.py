@@ -1,4 +1,4 @@
-"""What is made beside the tickets: the nodes of a name, its limit, its value."""
+"""The nodes beside the tickets: the name and its kind, its limit, its value."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from .session import Session
 __all__ = ["LockMetadata"]
 
 ATTEMPTS: Final = 20
-"""So often something is tried again that others changed in between."""
+"""A change is tried at most this often when other clients changed the node in between."""
 
 SWEEP_AFTER: Final = 100
 
 MARK: Final = "m_"
-"""How the name of a node begins that only takes a number in the order of the tickets."""
+"""The prefix of a node that only takes a sequence number among the tickets."""
 
 
 class LockMetadata:
-    """Of one client."""
+    """The metadata of names, for one client."""
 
     def __init__(self, pool: SessionPool, paths: Paths) -> None:
         self._pool = pool
         self._paths = paths
         self._send = pool.send
         self._made = 0
-        """Values, since the client began."""
+        """Number of values created by this client."""
 
     def made_at_once(self, name: str, folder: str) -> Any:
-        """For a name that nobody uses yet."""
+        """Creates a name that does not exist yet."""
         container = self._pool.container
         return Multi((container(self._paths.name(name)), container(folder)))
 
     async def make_kind(self, session: Session, name: str, kind: str, declared: int) -> LockConfig | None:
-        """Make the name what it is to be, unless it is something else: then that is returned. Of two who make
-        it different things at once, both writing to its node, one finds it changed."""
+        """Give the name its kind, unless it has another: then that is returned. Of two clients that set
+        different kinds at once, both writing to the name's node, one finds it changed."""
         path, wanted = self._paths.name(name), kind_node(kind, declared)
         for _ in range(ATTEMPTS):
             (read,) = await self._send(session, [GetChildren2(path, None)])
@@ -82,7 +82,8 @@ class LockMetadata:
     async def set_config(
         self, session: Session, name: str, expected: LockConfig | None, new: LockConfig
     ) -> LockView | None:
-        """In one step the limit is changed and a number taken: it tells who was there before the change."""
+        """In one multi the limit is changed and a sequence number taken, which shows the tickets that came
+        before the change."""
         path = self._paths.name(name)
         if expected is None and await self.make_kind(session, name, new.kind, new.declared) is not None:
             return None
@@ -110,7 +111,7 @@ class LockMetadata:
         return LockView(new, before)
 
     def _limit_change(self, path: str, new: LockConfig, stat: Any) -> Any:
-        """``stat``: of the present one; None: there is none, for it is as declared."""
+        """``stat``: of the limit's node; None: there is none, because the limit is as declared."""
         if new.limit == new.declared and not new.admitted_through:
             return CheckVersion(path.rpartition("/")[0], -1) if stat is None else Delete(path, stat.version)
         data = encode_config(new)
@@ -121,7 +122,7 @@ class LockMetadata:
     # --- the value
 
     async def set_value(self, session: Session, name: str, ticket: Ticket, value: StoredValue) -> bool:
-        """There is one to be changed, or none: then it is made."""
+        """Change the value's node, or create it if there is none."""
         path, data = f"{self._paths.name(name)}/value", encode_value(value)
         held = CheckVersion(ticket.handle.path, -1)
         for _ in range(ATTEMPTS):
@@ -143,8 +144,9 @@ class LockMetadata:
         raise NotApplied("the value of a name comes and goes too quickly")
 
     async def _sweep(self, session: Session) -> None:
-        """Values whose time is over go when somebody looks at them. For those that nobody looks at: after so
-        many were made, twice as many are looked at, wherever they are. So they never outnumber the others."""
+        """Expired values are deleted when a client reads them. For values that no client reads: after this
+        many creations, twice as many names are read at random. So expired values never outnumber the
+        others."""
         self._made += 1
         if self._made % SWEEP_AFTER:
             return

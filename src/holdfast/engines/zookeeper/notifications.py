@@ -1,7 +1,7 @@
-"""Who waits for which nodes. Each watch comes once, as ZooKeeper's own do; whoever still waits asks again.
+"""Which nonces wait for which nodes. Each watch fires once, as ZooKeeper's own do; a waiter sets a new one.
 
-A watch that nobody waits for any more stays with the server until it comes: there is one for each node,
-however many have asked for it.
+A watch that is no longer needed stays with the server until it fires: there is one for each node, however
+many nonces wait for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["WatchRegistry"]
 
 
 class WatchRegistry:
-    """Of one client. Told in kazoo's thread, asked in any."""
+    """The watches of one client. ``node_changed`` is called in kazoo's thread, the rest from any thread."""
 
     def __init__(self, client: TicketClient, post: Callable[[str], None]) -> None:
         self._client = client
@@ -27,7 +27,7 @@ class WatchRegistry:
         """By nonce."""
 
     def arm(self, nonce: str, paths: Iterable[str]) -> None:
-        """From now on these, and no others."""
+        """From now on watch these paths, and no others."""
         self.disarm(nonce)
         self.add(nonce, paths)
 
@@ -49,11 +49,11 @@ class WatchRegistry:
                 del self._nonces[path]
 
     def is_armed(self, nonce: str) -> bool:
-        """Nothing has come since."""
+        """Whether its watch is still set."""
         return nonce in self._paths
 
     def node_changed(self, path: str) -> None:
-        """Something happened to this node."""
+        """A watch on this node fired."""
         with self._lock:
             nonces = list(self._nonces.get(path, ()))
             for nonce in nonces:
@@ -61,7 +61,7 @@ class WatchRegistry:
         self._tell(nonces)
 
     def connection_changed(self) -> None:
-        """The connection was another one: whatever happened meanwhile was not told."""
+        """The connection is a new one: changes in between were not reported."""
         with self._lock:
             nonces = list(self._paths)
             self._nonces.clear()

@@ -1,6 +1,6 @@
-"""The session of a client: opened when needed, registered so that others can leave word, asked through.
+"""The sessions of one client: opened when needed, and registered so that other clients can leave notices.
 
-No I/O here: a transport performs what is sent.
+No I/O here: ``threads`` and ``asyncio`` perform what is awaited.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["SessionPool", "append_notice"]
 
 log = logging.getLogger("holdfast")
 
-ENDED_AT_ONCE: Final = "the session ended as soon as it had begun"
+ENDED_AT_ONCE: Final = "the session ended as soon as it was opened"
 
 NOTICES_KEPT: Final = 50
-"""So many of the last words from others stay in a session's node."""
+"""A session's node keeps this many of the latest notices."""
 
 
 class SessionPool:
-    """The links of one client, the present one first."""
+    """The sessions of one client, the current one first."""
 
     def __init__(self, config: Config, paths: Paths, context: AdapterContext, client: TicketClient) -> None:
         self.config = config
@@ -52,16 +52,16 @@ class SessionPool:
         self.notifications = WatchRegistry(client, context.post)
         self.cache = TicketCache()
         self.origin = ""
-        """What tells this ensemble from every other: when, by its own order, our prefix was made in it."""
+        """Identifies the ensemble: the zxid and time at which the prefix was created in it."""
         self._client = client
         self._post = context.post
         self._open_sessions: list[Session] = []
         self._choosing = threading.Lock()
 
-    # --- which one
+    # --- choosing a session
 
     def session(self, generation: int = 0) -> Session:
-        """The present session, or the next; 0: of whichever generation."""
+        """The current session, or the next; 0: of any generation."""
         with self._choosing:
             session = self._open_sessions[0] if self._open_sessions else None
             if session is not None and generation and session.generation not in (0, generation):
@@ -75,7 +75,7 @@ class SessionPool:
             return session
 
     def extra_session(self, seconds: float) -> Session:
-        """A session apart from that of the client."""
+        """A session beside that of the client."""
         session = Session(self.config, seconds, self.timeout, self)
         with self._choosing:
             self._open_sessions.append(session)
@@ -91,7 +91,7 @@ class SessionPool:
         return list(self._open_sessions)
 
     async def registered_session(self, generation: int = 0) -> Session:
-        """The present session, connected and registered."""
+        """The current session, connected and registered."""
         session = self.session(generation)
         if not session.registered:
             await self.connected(session)
@@ -109,7 +109,8 @@ class SessionPool:
             raise NotApplied(ENDED_AT_ONCE) from None
 
     async def _register(self, session: Session) -> None:
-        """A node that says that the session is there. In it others leave word; so it is watched."""
+        """Create the node that shows that the session lives. Other clients leave notices in it, so it is
+        watched."""
         node = self.paths.session(session.session_id)
         while True:
             _, made, read, prefix = await self.send(
@@ -125,13 +126,13 @@ class SessionPool:
                 await self.make_base(session)
                 continue
             if isinstance(read, Exception) or prefix is None:
-                raise NotApplied("somebody takes away the nodes that are made")
+                raise NotApplied("another client deletes the nodes as soon as they are created")
             self.origin = f"{prefix.czxid:x}.{prefix.ctime:x}"
             session.registered = True
             return
 
     async def make_base(self, session: Session) -> None:
-        """The nodes above all others. Those of the prefix stay; they may be there, and not ours."""
+        """Create the nodes above all others. Those of the prefix are permanent; they may exist already."""
         parts = self.paths.prefix.split("/")
         prefixes = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
         there = await self.send(session, [Exists(path, None) for path in prefixes])
@@ -141,29 +142,31 @@ class SessionPool:
         await self.send(session, requests + [self.container(path) for path in below])
 
     def container(self, path: str) -> Any:
-        """What makes a node that the server takes away when it has been empty for a while."""
+        """A request that creates a container, which the server deletes when it has been empty for a while."""
         return CreateContainer(path, b"", self.acl)
 
     def check_session(self, session: Session) -> Any:
-        """Goes with whatever leans on the session: kazoo might have begun another by itself."""
+        """Part of every multi that depends on the session: kazoo may have established another by itself."""
         return CheckVersion(self.paths.session(session.session_id), -1)
 
     def sync_write(self, session: Session) -> Any:
-        """Sent before a look, it makes sure that everything is seen that this session has done: one that has
-        just come to another server, which is behind, might see less. And it is a sign of life."""
+        """A write that changes nothing. Sent before a read, it makes sure that the read sees every earlier
+        write of this session: after a reconnect to a server that lags behind it might see less. It is also a
+        keep-alive."""
         return Multi((self.check_session(session),))
 
     def ended_error(self, session: Session) -> SessionEndedError:
-        """Its node is gone, whoever took it away: without it nobody can reach its client."""
+        """The session's node is gone: without it no client can leave a notice, so the session is given up."""
         self.session_ended(session)
         return SessionEndedError()
 
-    # --- asking through it
+    # --- requests
 
     async def send(
         self, session: Session, requests: Sequence[Any], patience: float | None = None
     ) -> list[Any]:
-        """Back to back; returns the answers. What is answered about nodes is an answer too: an exception."""
+        """Send the requests in one batch; returns the answers. An error about a node is an answer, too: an
+        exception in the list."""
         session.check()
         if not requests:
             return []
@@ -175,8 +178,8 @@ class SessionPool:
             answers = await SendRequests(session, list(requests), timeout, urgent)
         except RequestTimeoutError:
             session.reconnect()
-            told = "ZooKeeper did not answer in time"
-            raise OutcomeUnknown(told) if wrote else NotApplied(told) from None
+            message = "ZooKeeper did not answer in time"
+            raise OutcomeUnknown(message) if wrote else NotApplied(message) from None
         results: list[Any] = []
         for answer in answers:
             error = answer.error
@@ -191,10 +194,10 @@ class SessionPool:
             self._client.session_confirmed(session, sent, session.clock.age(sent))
         return results
 
-    # --- what is heard, in kazoo's thread
+    # --- called in kazoo's thread
 
     def session_connected(self, session: Session) -> None:
-        """Connected, perhaps once more."""
+        """Connected, perhaps again."""
         if session.registered:
             now = boottime()
             self._client.session_confirmed(session, now, session.clock.age(now))
@@ -202,7 +205,7 @@ class SessionPool:
             self.notifications.connection_changed()
 
     def session_ended(self, session: Session) -> None:
-        """The session is gone, and everything that it carried."""
+        """The session has ended, and its tickets are gone."""
         session.end(_ignore)
         self.discard(session)
         self.cache.forget_session(session)
@@ -215,13 +218,13 @@ class SessionPool:
 
     @property
     def watcher(self) -> Any:
-        """For kazoo: what to call when something happens to a node."""
+        """The function that kazoo calls when a watch fires."""
         return self._watch_fired
 
     def _watch_fired(self, event: Any) -> None:
         try:
             if event.type == EventType.NONE:
-                return  # about the connection: told elsewhere
+                return  # about the connection: reported by its listener
             session = self._open_sessions[0] if self._open_sessions else None
             if session is not None and event.path == self.paths.session(session.session_id):
                 self.read_notices(session)
@@ -231,7 +234,7 @@ class SessionPool:
             log.exception("holdfast: a watch of ZooKeeper was not understood")
 
     def read_notices(self, session: Session) -> None:
-        """Without waiting: what others have to say is passed on when it arrives."""
+        """Read the notices of other clients without waiting; they are passed on when they arrive."""
         session.send(
             [GetData(self.paths.session(session.session_id), self._watch_fired)],
             lambda a: self._receive_notices(session, a),
@@ -239,7 +242,7 @@ class SessionPool:
 
     def _receive_notices(self, session: Session, answers: list[Answer]) -> None:
         if answers[0].error is not None:
-            return  # there will be another connection, and then it is read
+            return  # the next connection reads them
         try:
             for ended in decode_notices(answers[0].value[0]):
                 if ended.nonce not in session.notices:
@@ -250,7 +253,7 @@ class SessionPool:
             log.exception("holdfast: what others left word of in ZooKeeper was not understood")
 
     async def note(self, session: Session, nonce: str) -> Tombstone | None:
-        """What others did to an attempt of this session, if they did."""
+        """The notice of another client about an attempt of this session, if there is one."""
         if nonce not in session.notices and not session.is_ended and session.registered:
             (read,) = await self.send(session, [GetData(self.paths.session(session.session_id), None)])
             if not isinstance(read, NoNodeError):
@@ -259,7 +262,7 @@ class SessionPool:
 
 
 def _ignore() -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""
 
 
 def decode_notices(data: bytes | None) -> list[Tombstone]:

@@ -1,7 +1,7 @@
-"""Looking at names: what stands there, in which order, and being told of changes.
+"""Reading names: their tickets in order, and watches for changes.
 
-Reads that belong together are sent back to back: first the tickets, then the limit. So nobody judges itself
-by a limit that was changed before it came.
+Reads that belong together are sent in one batch: first the tickets, then the limit. So no ticket is judged by
+a limit that was changed before the ticket was created.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .session import Session
 __all__ = ["QueueReader", "config_with_limit", "is_expired", "view_of"]
 
 BATCH_MAX: Final = 500
-"""So many requests are sent back to back at most."""
+"""At most this many requests are sent in one batch."""
 
 
 class QueueReader:
-    """Of one client."""
+    """The reads of one client."""
 
     def __init__(self, pool: SessionPool, paths: Paths) -> None:
         self._pool = pool
@@ -49,13 +49,13 @@ class QueueReader:
         return answers
 
     def requests(self, name: str, folder: str, kind: str) -> list[Any]:
-        """What ``stand_of`` needs, where it is known what the name is."""
+        """What ``view_of`` needs, where the kind of the name is known."""
         if kind != "semaphore":
             return [GetChildren2(folder, None)]
         return [GetChildren2(folder, None), GetData(f"{self._paths.name(name)}/limit", None)]
 
     def sync_request(self) -> Any:
-        """Sent before a look, it makes sure that whatever the leader has agreed to by then is seen."""
+        """Sent before a read, it makes sure that the read sees everything committed so far."""
         return Sync(self._paths.base)
 
     async def view(self, session: Session, name: str) -> LockView:
@@ -63,7 +63,7 @@ class QueueReader:
         return view
 
     async def names(self, session: Session, prefix: str) -> list[tuple[str, LockView]]:
-        """All of them, in full."""
+        """All names that begin with the prefix, in full."""
         _, read = await self._pool.send(session, [self.sync_request(), GetChildren2(self._paths.names, None)])
         children = [] if isinstance(read, NoNodeError) else read[0]
         names = [name for name in map(decode, children) if name.startswith(prefix)]
@@ -113,7 +113,7 @@ class QueueReader:
         return view._replace(value=stored)
 
     async def _value(self, session: Session, name: str, read: Any) -> StoredValue | None:
-        """One whose time is over is taken away by whoever sees it."""
+        """The value; an expired one is deleted by the client that reads it."""
         if isinstance(read, NoNodeError):
             return None
         if not is_expired(read):
@@ -122,14 +122,14 @@ class QueueReader:
         return None
 
     async def filled(self, session: Session, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-        """In full; those that are gone are left out."""
+        """The tickets in full, without missing ones."""
         missing = [ticket for ticket in tickets if not ticket.token]
         answers = await self._ask(session, [GetData(ticket.handle.path, None) for ticket in missing])
         read = {ticket.nonce: answer for ticket, answer in zip(missing, answers, strict=True)}
         known = [_filled(ticket, read.get(ticket.nonce)) for ticket in tickets]
         return tuple([ticket for ticket in known if ticket is not None])
 
-    # --- being told
+    # --- watches
 
     async def watch(
         self,
@@ -152,7 +152,7 @@ class QueueReader:
         return await self._ask(session, requests + look)
 
     async def _watch_everything(self, session: Session, nonce: str, name: str) -> None:
-        """The name, what it is, its limit and its value."""
+        """Watch the name, its kind, its limit and its value."""
         path = self._paths.name(name)
         notifications, watcher = self._pool.notifications, self._pool.watcher
         notifications.arm(nonce, [path])
@@ -173,8 +173,8 @@ class QueueReader:
 
 
 def view_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str = "") -> LockView:
-    """From the children of what the name is, and of a semaphore its limit. ``nonce``: of a mutex, tell no
-    more than matters to this attempt."""
+    """The view, from the children of the kind's node, and of a semaphore its limit. ``nonce``: of a mutex,
+    return only the tickets that matter to this attempt."""
     (children, stat), *limit = read
     standing = len(children)
     if nonce and kind == "lock":
@@ -188,8 +188,8 @@ def view_of(folder: str, kind: str, declared: int, read: list[Any], nonce: str =
 def config_with_limit(
     kind: str, declared: int, stat: Any, read: Any, tickets: Iterable[Ticket]
 ) -> LockConfig:
-    """What a name is, with its limit if that was changed. Where the node of the kind was made anew, or the
-    numbers began again, nobody is left of those who were seated."""
+    """The configuration, with the limit if that was changed. Where the kind's node was created again, or the
+    sequence numbers wrapped around, no ticket is left of those admitted before the change."""
     if read is None or isinstance(read, NoNodeError):
         return LockConfig(kind, declared, declared)
     data, changed = read
@@ -201,7 +201,7 @@ def config_with_limit(
 
 
 def is_expired(read: Any) -> bool:
-    """Of a value that was read: it is to be forgotten."""
+    """Whether the retention of a value that was read is over."""
     return decode_value(read[0]).forget_at_us <= wall_seconds() * 1_000_000
 
 

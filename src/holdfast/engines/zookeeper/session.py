@@ -1,7 +1,7 @@
-"""One session of ZooKeeper: what it is told, and what it tells. Knows nothing of locks.
+"""One session of ZooKeeper: its requests, its connection states and its end. Knows nothing of locks.
 
-A session that is over stays over: for a new one there is a new link. While there is no connection nothing is
-sent, for kazoo would keep it and send it later.
+A session that has ended stays ended; a new session is a new object. Without a connection nothing is sent,
+because kazoo would keep the requests and send them later.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ log = logging.getLogger("holdfast")
 
 
 PING_WITHOUT_RENEWAL: Final = 1 / 2
-"""A client that holds something gives a sign of life after a third of its session at the latest."""
+"""A client that holds something sends a keep-alive after a third of its session at the latest. If none came
+for this part of the session, kazoo's pings no longer keep the session alive."""
 
 
 class Answer:
-    """What became of one request. Filled in by kazoo."""
+    """The outcome of one request. Set by kazoo."""
 
     __slots__ = ("_batch", "error", "value")
 
@@ -54,7 +55,7 @@ Notify = Callable[[list[Answer]], object]
 
 
 class Batch:
-    """Requests sent back to back. ``notify`` is called when all are answered, perhaps twice."""
+    """Requests sent in one batch. ``notify`` is called when all are answered, perhaps twice."""
 
     __slots__ = ("_notify", "_times", "answers")
 
@@ -64,20 +65,20 @@ class Batch:
         self._times: list[None] = []
 
     def answered(self) -> None:
-        self._times.append(None)  # one step, also for two threads at once
+        self._times.append(None)  # atomic, also with two threads
         if len(self._times) >= len(self.answers):
             self._notify(self.answers)
 
 
 class SessionListener(Protocol):
-    """Called in kazoo's thread; must not wait."""
+    """Called in kazoo's thread; must not block."""
 
     def session_connected(self, session: Session) -> None: ...
 
     def session_ended(self, session: Session) -> None: ...
 
     def is_used(self, session: Session) -> bool:
-        """Something hangs on the session."""
+        """Whether tickets are attached to the session."""
         ...
 
 
@@ -87,20 +88,20 @@ class Session:
     def __init__(self, config: Config, seconds: float, timeout: float, listener: SessionListener) -> None:
         self.clock = SessionClock()
         self.session_id = ""
-        """Its id, once there is one."""
+        """Its id, once it is established."""
         self.generation = 0
         self.registered = False
-        """Its node is there."""
+        """Its node exists."""
         self.notices: dict[str, Tombstone] = {}
-        """What others did to its tickets, by attempt, as far as it was read."""
+        """Notices of other clients about its tickets, by attempt, as far as they were read."""
         self.is_ended = False
         self._is_connected = False
         self._expired = False
-        """Its time was over without a connection. Should a server take it on again, it is too late."""
+        """Its time ran out without a connection. If a server establishes it again, that is too late."""
         self._refused: EngineUnavailable | None = None
         self._servers_text = ", ".join(config.hosts)
         self._failed: dict[str, str] = {}
-        """Why there is no connection, by server: kept until there is one."""
+        """Why there is no connection, by server; cleared when there is one."""
         self._failures = 0
         self._servers = len(config.hosts)
         self._listener = listener
@@ -114,37 +115,38 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """How long the session lasts, as the servers gave it."""
+        """The negotiated length of the session."""
         return self.clock.seconds
 
     def start(self) -> None:
         self._client.start_async()
 
-    # --- what kazoo says, in its own thread
+    # --- called by kazoo, in its own thread
 
     def session_established(self, session_id: int, seconds: float, sent: float) -> None:
         name = f"{session_id & ((1 << 64) - 1):x}"
         if self.session_id and name != self.session_id:
-            return  # kazoo began another session by itself: that is not this one
+            return  # kazoo established another session by itself
         if self._expired or self.has_expired(sent):
-            # Whoever leaned on it has given up, and may have ceased to clean up. So it ends here, though the
-            # servers, which were away themselves perhaps, would go on with it.
+            # The attempts that relied on the session have given up, perhaps without cleaning up. So it ends
+            # here, although the servers, which may have been away themselves, would continue it.
             self._expired = True
             return
         self.session_id = name
         self.clock.connected(sent, seconds)
 
-    def connection_failed(self, order: str, why: str) -> None:
-        """After so many failures as there are servers, whoever waits is told: none can be had just now."""
-        self._failed[order] = why
+    def connection_failed(self, server: str, why: str) -> None:
+        """After as many failures as there are servers, wake the callers that wait: no server is reachable
+        now."""
+        self._failed[server] = why
         self._failures += 1
         if self._failures >= self._servers:
             self._failures = 0
             self._notify_waiting()
 
     def is_ping_allowed(self) -> bool:
-        """While nothing hangs on the session it may as well live on. What does is kept by the client itself:
-        if that does nothing any more (its loop is blocked, its thread has died), kazoo shall not."""
+        """A session without tickets may live on. For one with tickets the client sends keep-alives itself: if
+        the client no longer does (its loop is blocked, its thread has died), kazoo must not keep it alive."""
         is_unrenewed = boottime() - self.clock.last > self.seconds * PING_WITHOUT_RENEWAL
         if is_unrenewed and self._listener.is_used(self):
             return False
@@ -188,10 +190,10 @@ class Session:
         for notify in waiting:
             notify()
 
-    # --- what it is told
+    # --- requests
 
     def notify_when_connected(self, notify: Callable[[], object]) -> None:
-        """Call when it is connected, or over; at once if it is."""
+        """Call ``notify`` when the session is connected or has ended; at once if it is."""
         with self._changing:
             if not self._is_connected and not self.is_ended:
                 self._waiting.append(notify)
@@ -199,20 +201,20 @@ class Session:
         notify()
 
     def check(self) -> None:
-        """Raise unless something can be sent."""
+        """Raise unless requests can be sent."""
         if self._refused is not None:
             raise self._refused
         if self.is_ended:
             raise SessionEndedError
         if not self._is_connected:
-            why = "; ".join(f"{order}: {told}" for order, told in self._failed.copy().items())
+            why = "; ".join(f"{server}: {reason}" for server, reason in self._failed.copy().items())
             raise NotApplied(
                 f"ZooKeeper cannot be reached: {why or f'no answer in time from {self._servers_text}'}"
             )
 
     def give_up_expired(self, now: float) -> bool:
-        """If its time is over and there is no connection: let it be over, also for a server that is taking it
-        on just now. What it carries need not be given back then, for it ends with it."""
+        """If its time has run out without a connection, give the session up, also for a server that is
+        establishing it just now. Its tickets need not be released then: they end with it."""
         if self._is_connected:
             return False
         with self._changing:
@@ -221,40 +223,40 @@ class Session:
             return self._expired
 
     def send(self, requests: Sequence[Any], notify: Notify) -> None:
-        """Send them back to back, without waiting."""
+        """Send the requests in one batch, without waiting."""
         self._client.submit(requests, Batch(len(requests), notify).answers)
 
     def reconnect(self) -> None:
-        """It did not answer in time: the connection may be silently dead."""
+        """The server did not answer in time: the connection may be dead. Open another."""
         self._client.sockets.shutdown_socket()
 
     # --- its end
 
-    def end(self, told: Callable[[], object]) -> None:
-        """End the session, in a thread of its own, for that may take time. Tells when it is done."""
+    def end(self, done: Callable[[], object]) -> None:
+        """Close the session in a thread of its own, because that may take time. Calls ``done`` when done."""
         self.is_ended = True
         self._notify_waiting()
-        self._end(told)
+        self._end(done)
 
     def abandon(self) -> None:
-        """End the connection and let the session live on for its time."""
+        """Close the connection and let the session live on until it expires."""
         self.is_ended = True
         self._client.abandon()
         self._end(lambda: None)
 
-    def _end(self, told: Callable[[], object]) -> None:
+    def _end(self, done: Callable[[], object]) -> None:
         def work() -> None:
             try:
                 self._client.end()
             except Exception:
-                # What is left of it ends with the session.
+                # What is left of the connection ends with the session.
                 log.debug("holdfast: a connection to ZooKeeper did not end well", exc_info=True)
             finally:
-                told()
+                done()
 
         threading.Thread(target=work, name="holdfast-zookeeper-end", daemon=True).start()
 
     def detach_after_fork(self) -> None:
-        """In the child of a fork: it is the parent's. Not a word to the server."""
+        """In the child of a fork: the session is the parent's. Send nothing to the server."""
         self.is_ended = True
         self._client.sockets.detach_after_fork()

@@ -1,8 +1,8 @@
 """The ticket store on ZooKeeper. No I/O here: its coroutines await ``SendRequests`` and ``AwaitConnected``,
 which ``threads`` and ``asyncio`` perform.
 
-Requests of one session are carried out in the order in which they were sent, or not at all, over however
-many connections. So when an answer was lost, a look tells what became of the request: no copy comes later.
+The servers process the requests of one session in the order of their sending, or not at all, over any number
+of connections. So after a lost reply a read tells the outcome of the request: no copy arrives later.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from .ticket_cache import CachedTicket
 __all__ = ["ZooKeeperStore"]
 
 KEEP_ALIVE_TIMEOUT: Final = 1 / 6
-"""A sign of life that is not answered within this part of the session is tried over another connection."""
+"""A keep-alive without an answer within this part of the session is repeated over another connection."""
 
 KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 TOO_OLD: Final = 0.8
-"""What is left of a session that is older than this part of itself is not worth much."""
+"""Beyond this age, as a part of the session, too little of the session is left."""
 
 ATTEMPTS: Final = 20
-"""So often something is tried again that others changed in between."""
+"""A change is tried at most this often when other clients changed the node in between."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class ZooKeeperStore:
 
     @property
     def source(self) -> str:
-        """By when the prefix was made: numbers of another ensemble do not compare."""
+        """By when the prefix was created: zxids of different ensembles do not compare."""
         return f"zookeeper/{self.pool.origin}{self._paths.base}"
 
     # --- sessions -------------------------------------------------------------------------------
@@ -98,18 +98,18 @@ class ZooKeeperStore:
     async def keep_alive(
         self, sessions: tuple[Session, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
     ) -> KeptAlive:
-        """A change that changes nothing: the leader and a majority agree on it, and no one is told."""
-        (session,) = sessions  # there is one length of session here
+        """A write that changes nothing: the leader and a majority commit it, and no watch fires."""
+        (session,) = sessions  # ZooKeeper sessions have one length
         looks = [Exists(ticket.handle.path, None) for _, ticket in tickets]
         timeout = min(
             self.pool.timeout, max(session.seconds * KEEP_ALIVE_TIMEOUT, KEEP_ALIVE_TIMEOUT_SECONDS_MIN)
         )
         now = boottime()
         try:
-            heard, *seen = await self._send(session, [self.pool.sync_write(session), *looks], timeout)
+            confirmed, *seen = await self._send(session, [self.pool.sync_write(session), *looks], timeout)
         except SessionEndedError:
             return _not_kept(tickets)
-        if failed_operation(heard) is not None:
+        if failed_operation(confirmed) is not None:
             self.pool.session_ended(session)
             return _not_kept(tickets)
         for (_, ticket), stat in zip(tickets, seen, strict=True):
@@ -121,11 +121,11 @@ class ZooKeeperStore:
 
     @staticmethod
     def _not_too_old(session: Session) -> None:
-        """Where nothing was heard for nearly as long as the session lasts, and it lives all the same: a new
-        connection counts at once."""
+        """Where no keep-alive counted for nearly the whole length of a session that still lives: open a new
+        connection, which counts at once."""
         if session.clock.age(boottime()) > session.seconds * TOO_OLD:
             session.reconnect()
-            raise NotApplied("nothing was sent for too long: another connection is made")
+            raise NotApplied("no keep-alive for too long: another connection is opened")
 
     # --- tickets --------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class ZooKeeperStore:
     async def _still_behind(
         self, session: Session, cached: CachedTicket, mine: Ticket, behind: Ticket
     ) -> LockView | None:
-        """Whether both are still there: in a crowd that is far less than listing everybody."""
+        """Whether both tickets still exist: in a long queue that is far cheaper than listing it."""
         if cached.session is not session:
             return None
         there = await self._send(session, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
@@ -224,7 +224,7 @@ class ZooKeeperStore:
         return removed
 
     async def _found(self, cached: CachedTicket, nonce: str) -> Ticket | None:
-        """A ticket that we may have put."""
+        """The ticket of an attempt that may have created one."""
         requests = [self.pool.sync_write(cached.session), GetChildren2(cached.folder, None)]
         _, read = await self._send(cached.session, requests)
         return (
@@ -255,7 +255,7 @@ class ZooKeeperStore:
         return tuple(evicted)
 
     async def _evict_one(self, session: Session, ticket: Ticket, reason: str) -> bool:
-        """The ticket goes and its client has a letter, in one step."""
+        """Delete the ticket and leave its client a notice, in one multi."""
         node = self._paths.session(ticket.handle.session)
         said = Tombstone(ticket.nonce, "broken", reason, 0.0)
         for _ in range(ATTEMPTS):
@@ -268,7 +268,7 @@ class ZooKeeperStore:
             wrong = failed_operation(results)
             if wrong is None or wrong[0] == 0:
                 return wrong is None
-        raise OutcomeUnknown("a session is told too many things at once")
+        raise OutcomeUnknown("other clients keep changing the session's notices")
 
     @_through_any_session
     async def read_note(self, nonce: str) -> Tombstone | None:
@@ -282,7 +282,8 @@ class ZooKeeperStore:
         cached.ticket = await self._moved(session, old, new)
 
     async def _moved(self, session: Session, old: Ticket, new: Ticket) -> Ticket | None:
-        """In one step: the old node goes, another stands in its place, with the token that ``new`` has."""
+        """In one multi, delete the old node and create another with the same order and the token of
+        ``new``."""
         folder = old.handle.path.rpartition("/")[0]
         path = f"{folder}/{ticket_node(new.mode, new.nonce, session.session_id, new.order)}"
         acts = (
@@ -300,7 +301,7 @@ class ZooKeeperStore:
 
     @_through_any_session
     async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
-        """A session of its own carries it, of which nobody gives a sign of life."""
+        """Attach the ticket to a session of its own, which gets no keep-alives."""
         session = self.pool.extra_session(seconds)
         try:
             await self.pool.connected(session)
@@ -309,7 +310,7 @@ class ZooKeeperStore:
             put = Create(f"{folder}/{node}", encode_ticket(ticket, ticket.token), self.pool.acl, EPHEMERAL)
             (results,) = await self._send(session, [Multi((Delete(old.path, old.version), put))])
         except SessionEndedError:
-            raise NotApplied("the session that was to carry it ended at once") from None
+            raise NotApplied("the session for the ticket ended at once") from None
         finally:
             session.abandon()
             self.pool.discard(session)

@@ -1,4 +1,4 @@
-"""What one client knows of the tickets that it put, and of names that it left empty."""
+"""What one client knows of the tickets that it created, and of names that it left empty."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .session import Session
 __all__ = ["CachedTicket", "KindVersion", "TicketCache"]
 
 EMPTIED_KEPT: Final = 1000
-"""Of so many names it is remembered how they were left."""
+"""At most this many names are remembered as left empty."""
 
 
 class KindVersion(NamedTuple):
-    """The node of what a name is, as it was seen: which one, and how often it was written to."""
+    """The node of a name's kind, as it was read: its creation zxid and its version."""
 
     made: int
     version: int
 
 
 class CachedTicket:
-    """A ticket that we put, or may have put."""
+    """A ticket that this client created, or may have created."""
 
     __slots__ = ("alone", "folder", "prefetched_view", "session", "ticket")
 
@@ -29,22 +29,22 @@ class CachedTicket:
         self.folder = folder
         self.session = session
         self.ticket = ticket
-        """None: whether it is there nobody knows."""
+        """None: it is unknown whether the ticket exists."""
         self.prefetched_view: LockView | None = None
-        """How it stood when it was armed: the answer to a look, as long as nothing came since."""
+        """The view when its watch was set: the answer to the next read, unless the watch has fired since."""
         self.alone: KindVersion | None = None
-        """Nobody else was there when it was put."""
+        """The queue was empty when the ticket was created."""
 
 
 class TicketCache:
-    """By attempt."""
+    """The tickets of one client, by attempt."""
 
     def __init__(self) -> None:
         self._entries: dict[str, CachedTicket] = {}
         self._emptied: dict[str, KindVersion] = {}
-        """Names as we left them: empty."""
+        """The names that this client left empty."""
         self._shared: set[str] = set()
-        """Names that others used since, when it was last seen: they will have done so again."""
+        """Names that other clients had used since, when last read: they probably have again."""
 
     def add(self, nonce: str, folder: str, session: Session, ticket: Ticket | None = None) -> CachedTicket:
         self._entries[nonce] = cached = CachedTicket(folder, session, ticket)
@@ -54,20 +54,20 @@ class TicketCache:
         return self._entries.get(nonce)
 
     def of(self, session: Session) -> bool:
-        """Whether something hangs on this session."""
+        """Whether a ticket is attached to this session."""
         return any(cached.session is session for cached in list(self._entries.values()))
 
     def forget(self, nonce: str) -> None:
         self._entries.pop(nonce, None)
 
     def forget_session(self, session: Session) -> None:
-        """The session is over."""
+        """The session has ended."""
         for nonce, cached in list(self._entries.items()):
             if cached.session is session:
                 self._entries.pop(nonce, None)
 
     def completed(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-        """Our own in full."""
+        """The tickets, with this client's own in full."""
         return tuple([self._completed(ticket) for ticket in tickets])
 
     def _completed(self, ticket: Ticket) -> Ticket:
@@ -79,7 +79,7 @@ class TicketCache:
     # --- names that were left empty
 
     def forget_removed(self, nonce: str) -> None:
-        """Our ticket is gone."""
+        """The ticket was removed."""
         cached = self._entries.pop(nonce, None)
         if cached is not None and cached.alone is not None:
             if len(self._emptied) >= EMPTIED_KEPT:
@@ -88,13 +88,13 @@ class TicketCache:
             self._emptied[cached.folder] = cached.alone
 
     def version_when_emptied(self, folder: str) -> KindVersion | None:
-        """When it was empty, if it is worth a guess that it still is. Asked once."""
+        """The version at which the name was left empty, if it probably still is. Returned once."""
         return None if folder in self._shared else self._emptied.pop(folder, None)
 
     def mark_shared(self, folder: str) -> None:
         self._shared.add(folder)
 
     def kind_read(self, folder: str, kind_read: KindVersion) -> None:
-        """It was looked at."""
+        """The node of the kind was read."""
         if self._emptied.pop(folder, None) == kind_read:
             self._shared.discard(folder)
