@@ -44,7 +44,7 @@ class Spy:
         return [op.method or "KeepAlive" for op in self.sent()]
 
     def until_settled(self, listening: int, waiting: int = 0) -> None:
-        """So many clients have read their mail, as each does when it begins to listen, and so many waiters
+        """So many clients have read their events, as each does when it begins to listen, and so many waiters
         have looked again after they had something to wait for. Then nobody sends anything by itself."""
 
         def settled() -> bool:

@@ -77,6 +77,6 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
 
 def session_of(client: Client) -> Session:
     """The session of a client."""
-    (link,) = client._driver.adapter._transport.store.pool.all()  # type: ignore[attr-defined]  # looks inside
-    assert isinstance(link, Session)
-    return link
+    (session,) = client._driver.adapter._transport.store.pool.all()  # type: ignore[attr-defined]  # looks inside
+    assert isinstance(session, Session)
+    return session

@@ -19,12 +19,12 @@ class Spy:
         self._answered: Noted[list[Any]] = Noted()
         shipped = Session.send
 
-        def send(link: Session, requests: Any, notify: Any) -> None:
+        def send(session: Session, requests: Any, notify: Any) -> None:
             def answered(answers: Any) -> None:
                 self._answered.note(list(requests))
                 notify(answers)
 
-            shipped(link, requests, answered)
+            shipped(session, requests, answered)
 
         monkeypatch.setattr(Session, "send", send)
 

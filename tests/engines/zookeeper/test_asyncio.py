@@ -26,7 +26,7 @@ class Canceller:
         self._waits = False
         shipped, wait = Session.send, AsyncioDriver._wait
 
-        def send(link: Session, requests: Any, notify: Any) -> None:
+        def send(session: Session, requests: Any, notify: Any) -> None:
             task = self.task
             self.left -= task is not None
             is_the_one = task is not None and not self.left
@@ -36,7 +36,7 @@ class Canceller:
                 if is_the_one and self.answered and task is not None:
                     task.get_loop().call_soon_threadsafe(cancel_once, task)
 
-            shipped(link, requests, answered)
+            shipped(session, requests, answered)
             if is_the_one and not self.answered and task is not None:
                 cancel_once(task)
 
@@ -120,8 +120,8 @@ def test_however_many_ask_only_so_many_are_asked_at_once(
     holds = False
     shipped = Session.send
 
-    def send(link: Session, requests: Any, notify: Any) -> None:
-        shipped(link, requests, (lambda answers: held.append((notify, answers))) if holds else notify)
+    def send(session: Session, requests: Any, notify: Any) -> None:
+        shipped(session, requests, (lambda answers: held.append((notify, answers))) if holds else notify)
 
     monkeypatch.setattr(Session, "send", send)
 

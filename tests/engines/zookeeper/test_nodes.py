@@ -1,4 +1,4 @@
-"""What is left in the tree, and what goes: names, what they are, limits, values, letters."""
+"""The nodes that stay and those that are deleted: names, kinds, limits, values, notices."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_values_that_nobody_looks_at_are_swept(
     assert values == [f"/holdfast/{namespace}/n/y/value"]
 
 
-# --- letters --------------------------------------------------------------------------------------
+# --- notices ------------------------------------------------------------------------------------
 
 
 def test_a_session_remembers_the_last_letters_only(

@@ -22,13 +22,13 @@ class Heard:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def session_connected(self, link: Session) -> None:
+    def session_connected(self, session: Session) -> None:
         self.told.append("up")
 
-    def session_ended(self, link: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         self.told.append("over")
 
-    def is_used(self, link: Session) -> bool:
+    def is_used(self, session: Session) -> bool:
         return True
 
 
@@ -38,35 +38,35 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def link(heard: Heard) -> Session:
+def session(heard: Heard) -> Session:
     """Taken on at 100 for ten seconds, and connected."""
-    link = Session(OPTIONS, 10.0, 1.0, heard)
-    link.session_established(SESSION, 10.0, 100.0)
-    link._state_changed(KazooState.CONNECTED)
-    link.check()
-    return link
+    session = Session(OPTIONS, 10.0, 1.0, heard)
+    session.session_established(SESSION, 10.0, 100.0)
+    session._state_changed(KazooState.CONNECTED)
+    session.check()
+    return session
 
 
-def test_a_session_without_a_connection_is_left_when_its_time_is_over(link: Session, heard: Heard) -> None:
-    assert not link.give_up_expired(200.0), "while it is connected the servers tell"
-    link._state_changed(KazooState.SUSPENDED)
-    assert not link.give_up_expired(109.0)
-    link.session_established(SESSION, 10.0, 109.5)
-    link._state_changed(KazooState.CONNECTED)
-    link.check()
+def test_a_session_without_a_connection_is_left_when_its_time_is_over(session: Session, heard: Heard) -> None:
+    assert not session.give_up_expired(200.0), "while it is connected the servers tell"
+    session._state_changed(KazooState.SUSPENDED)
+    assert not session.give_up_expired(109.0)
+    session.session_established(SESSION, 10.0, 109.5)
+    session._state_changed(KazooState.CONNECTED)
+    session.check()
     assert heard.told == ["up", "up"]
 
 
 def test_one_that_was_left_is_over_for_a_server_that_was_just_taking_it_on(
-    link: Session, heard: Heard
+    session: Session, heard: Heard
 ) -> None:
     """Asked in time, answered too late: nobody gives back any more what it carries."""
-    link._state_changed(KazooState.SUSPENDED)
-    assert link.give_up_expired(110.5)
+    session._state_changed(KazooState.SUSPENDED)
+    assert session.give_up_expired(110.5)
     with pytest.raises(NotApplied):
-        link.check()
-    link.session_established(SESSION, 10.0, 109.5)
-    link._state_changed(KazooState.CONNECTED)
+        session.check()
+    session.session_established(SESSION, 10.0, 109.5)
+    session._state_changed(KazooState.CONNECTED)
     with pytest.raises(SessionEndedError):
-        link.check()
+        session.check()
     assert heard.told == ["up", "over"]

@@ -125,8 +125,8 @@ def test_closing_ends_it(connect: Connect, hold: Hold, admin: Admin, namespace: 
 
 
 def _secret(client: Client) -> tuple[str, bytes]:
-    link = session_of(client)
-    return link.session_id, link._client.client_id[1]
+    session = session_of(client)
+    return session.session_id, session._client.client_id[1]
 
 
 def test_a_session_ended_from_outside_is_told_at_once(connect: Connect, hold: Hold, admin: Admin) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...core.effects import NotApplied
 from ...runtime.connect_timeout import connect_seconds
 from ...runtime.self_pipe import SelfPipe
-from ...runtime.sockets import SocketConnection, SocketPool, describe_error, tune
+from ...runtime.sockets import SocketConnection, SocketPool, describe_error, open_socket, tune
 from .errors import ALL_BUSY, NEVER_SENT, UNREADABLE
 from .handshake import Member, check_protocol, closed_by_server, no_grpc, not_connected
 from .http2 import Http2Connection, ProtocolError, Stream, length_prefixed
@@ -245,7 +245,10 @@ class Subchannel(SocketPool[Http2Transport]):
         silent, or does not speak HTTP/2, is noticed before a request is sent. That costs one round trip."""
         within = connect_seconds(seconds)
         member, ends_at = self._member, monotonic() + within
-        connected = self._connect(ends_at)
+        try:
+            connected = open_socket(member.host, member.port, ends_at)
+        except (OSError, UnicodeError) as error:
+            raise not_connected(member, error) from None
         try:
             tune(connected)
             connected.settimeout(max(ends_at - monotonic(), 0.001))
@@ -268,32 +271,6 @@ class Subchannel(SocketPool[Http2Transport]):
         except BaseException:
             connected.close()
             raise
-
-    def _connect(self, ends_at: float) -> socket.socket:
-        """Connect to the first address that answers. Where there are several, none gets all the time."""
-        member = self._member
-        trouble: Exception = TimeoutError()
-        try:
-            addresses = socket.getaddrinfo(member.host, member.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise not_connected(member, error) from None
-        for number, (family, kind, protocol, _, address) in enumerate(addresses):
-            left = ends_at - monotonic()
-            if left <= 0:
-                break
-            connecting = socket.socket(family, kind, protocol)
-            try:
-                connecting.settimeout(left / (2 if number + 1 < len(addresses) else 1))
-                connecting.connect(address)
-            except OSError as error:
-                connecting.close()
-                trouble = error
-            except BaseException:
-                connecting.close()
-                raise
-            else:
-                return connecting
-        raise not_connected(member, trouble)
 
     def _exhausted(self) -> NotApplied:
         return NotApplied(f"all {self._size_max} connections to {self._member.endpoint} are busy")
