@@ -86,5 +86,9 @@ class TicketsThreads:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """A client that dies loses its tickets, and the tickets are watched."""
 
+    def handle_of(self, nonce: str) -> Any:
+        """The engine's handle of the ticket that was granted to this attempt; None: there is none."""
+        return self._client.handle_of(nonce)
+
     def _run(self, coroutine: TicketCoroutine[T]) -> T:
         return trampoline.run(coroutine, self._perform)

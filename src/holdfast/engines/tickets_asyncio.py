@@ -79,5 +79,9 @@ class TicketsAsyncio:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """A client that dies loses its tickets, and the tickets are watched."""
 
+    def handle_of(self, nonce: str) -> Any:
+        """The engine's handle of the ticket that was granted to this attempt; None: there is none."""
+        return self._client.handle_of(nonce)
+
     async def _run(self, coroutine: TicketCoroutine[T]) -> T:
         return await trampoline.run_in_loop(coroutine, self._perform)

@@ -210,6 +210,11 @@ class TicketClient:
                 self.configs.clear()
             self.configs[name] = config
 
+    def handle_of(self, nonce: str) -> Any:
+        """The engine's handle of the ticket that was granted to this attempt; None: there is none."""
+        attempt = self.attempts.get(nonce)
+        return None if attempt is None or attempt.ticket is None else attempt.ticket.handle
+
     def forget(self, nonce: str) -> None:
         self.attempts.pop(nonce, None)
         self.suspects.discard(nonce)
