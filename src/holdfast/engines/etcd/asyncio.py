@@ -18,10 +18,9 @@ from .connection_asyncio import Subchannel
 from .errors import NEVER_SENT
 from .handshake import member_of
 from .keys import Keys
-from .notifications import OpenWatchStream, Receive, Watcher
+from .notifications import OpenWatchStream, Receive, SessionEvents, Watcher
 from .routing import ClusterChannel
 from .rpc import RpcError, UnaryCall, WatchCall
-from .session_events import SessionEvents
 from .store import EtcdStore
 from .threads import CLOSE_SECONDS
 

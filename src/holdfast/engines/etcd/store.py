@@ -28,6 +28,7 @@ from .retention import Retention, lease_id
 from .routing import ClusterChannel
 from .rpc import WatchCall
 from .txn import (
+    TxnTemplate,
     absent,
     created_at,
     delete,
@@ -37,10 +38,10 @@ from .txn import (
     last,
     modified_at,
     put,
+    read_name,
     span,
     txn,
 )
-from .txn_templates import TxnTemplate, read_name
 
 __all__ = ["EtcdStore", "seconds_for"]
 

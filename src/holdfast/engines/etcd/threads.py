@@ -17,10 +17,9 @@ from .config import Config
 from .connection import Subchannel
 from .handshake import member_of
 from .keys import Keys
-from .notifications import OpenWatchStream, Receive, Watcher
+from .notifications import OpenWatchStream, Receive, SessionEvents, Watcher
 from .routing import ClusterChannel
 from .rpc import UnaryCall, WatchCall
-from .session_events import SessionEvents
 from .store import EtcdStore
 
 __all__ = ["CLOSE_SECONDS", "EtcdThreads"]

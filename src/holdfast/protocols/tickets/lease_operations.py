@@ -81,9 +81,9 @@ async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
     """Nothing extends a ticket by itself; it is released when its time is over. Check that it still
     exists."""
     attempt = client.attempts.get(request.nonce)
-    return (
-        Gone("expired") if attempt is None else await renew(client, name, Renew(request.nonce, attempt.ttl))
-    )
+    if attempt is None:
+        return Gone("expired")
+    return await renew(client, name, Renew(request.nonce, attempt.ttl))
 
 
 async def export(client: TicketClient, name: str, request: Export) -> Reply:
@@ -98,9 +98,8 @@ async def export(client: TicketClient, name: str, request: Export) -> Reply:
             lent = lent._replace(since=now, max_hold=max(ticket.since + ticket.max_hold - now, 0.0))
         if await client.store.detach(name, lent, ticket.ttl):
             break
-        ticket = await _seen(
-            client, name, request.nonce
-        )  # an earlier copy of this request may have changed it
+        # An earlier copy of this request may have changed it.
+        ticket = await _seen(client, name, request.nonce)
     if ticket is None or ticket.client not in ("", client.client_id):
         return await gone(client, name, request.nonce)
     client.forget(request.nonce)
