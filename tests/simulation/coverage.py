@@ -51,21 +51,21 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
         for request in ("Hello", "Prime", "Start", "Trust", "Rejoin", "Fences", "Raise", "Admit")
     ),
     "tickets": (
-        "Open",
-        "Keep",
-        "Retire",
-        "Enter",
-        "Look",
-        "Fill",
-        "Arm",
-        "Take",
-        "Remove",
-        "Evict",
-        "Exchange",
-        "Lend",
-        "SetLimit",
-        "ReadNote",
-        "Names",
+        "open_session",
+        "keep_alive",
+        "create",
+        "read_queue",
+        "read_tickets",
+        "watch",
+        "attach",
+        "remove",
+        "evict",
+        "exchange",
+        "detach",
+        "set_config",
+        "set_value",
+        "read_note",
+        "list_names",
     ),
     "sessions": (
         "session opens",
@@ -127,14 +127,14 @@ TICKETS_ESSENTIAL: Final = (
     *(
         (fault, step)
         for fault in ("lost", "reply lost", "late", "slow")
-        for step in ("Enter", "Look", "Remove")
+        for step in ("create", "read_queue", "remove")
     ),
-    *((fault, "Keep") for fault in ("lost", "reply lost", "slow", "cut off", "down", "hangs")),
-    *((fault, "Open") for fault in ("reply lost", "slow")),
+    *((fault, "keep_alive") for fault in ("lost", "reply lost", "slow", "cut off", "down", "hangs")),
+    *((fault, "open_session") for fault in ("reply lost", "slow")),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "wall set")),
     *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
-    *(("interrupt", step) for step in ("Enter", "Look", "Remove", "Now")),
-    *(("slow", step) for step in ("Exchange", "Lend", "Take", "Evict", "Arm")),
+    *(("interrupt", step) for step in ("create", "read_queue", "remove", "Now")),
+    *(("slow", step) for step in ("exchange", "detach", "attach", "evict", "watch")),
     *(("wall set", step) for step in ("keeper dozes", "timer dozes")),
 )
 """The same for schedules of the tickets family."""

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from .pool import Pool
 
-__all__ = ["HARD_CLOSE", "SocketConnection", "SocketPool", "describe_error", "tune"]
+__all__ = ["HARD_CLOSE", "SocketConnection", "SocketPool", "describe_error", "open_socket", "tune"]
 
 HARD_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
@@ -79,6 +79,31 @@ class SocketPool(Pool[S]):
         """This is the child of a fork."""
         for line in self._connections():
             line.forget()
+
+
+def open_socket(host: str, port: int, ends_at: float) -> socket.socket:
+    """Connected to the first of the addresses that answers, until ``ends_at`` by ``monotonic``. Where there
+    are several, none gets all the time. Raises OSError, TimeoutError among others; UnicodeError for a bad
+    name."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = TimeoutError()
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = ends_at - monotonic()
+        if left <= 0:
+            break
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(left / (2 if number + 1 < len(addresses) else 1))
+            connecting.connect(address)
+        except OSError as error:
+            connecting.close()
+            failure = error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise failure
 
 
 def tune(connected: socket.socket) -> None:
