@@ -68,4 +68,4 @@ def rejoin(
 
 def _administration() -> Any:
     """A module, loaded when it is needed."""
-    return engines.load("redlock.administration")
+    return engines.load("redlock.admin")

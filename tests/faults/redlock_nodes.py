@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import load
+from holdfast.engines.redlock.scripts import load
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 import holdfast
-from holdfast.engines.redis.clients import settings_from_client
+from holdfast.engines.redis.live_client import settings_from_client
 
 
 def test_what_can_be_carried_over_is() -> None:

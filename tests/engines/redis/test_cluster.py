@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, TransientError
-from holdfast.engines.redis.translation import key_of, slot_of
+from holdfast.engines.redis.codec import key_of, slot_of
 from holdfast.lab.servers import RedisCluster
 from holdfast.lab.servers.redis_cluster import ClusterNode
 from holdfast.protocols import records
@@ -157,7 +157,7 @@ def test_one_connection_listens_at_each_master_however_many_wait(driver: Driver)
 
 
 def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.hearing.IDLE_CHANNELS", 2)
+    monkeypatch.setattr("holdfast.engines.redis.pubsub.IDLE_CHANNELS", 2)
     cluster = shared_redis_cluster()
 
     def channels() -> int:

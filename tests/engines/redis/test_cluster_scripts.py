@@ -9,8 +9,8 @@ import hiredis
 import pytest
 
 from engines.redis.wire import Wire
+from holdfast.engines.redis.codec import command_in_order, commands_for_tend, replies
 from holdfast.engines.redis.keys import Space, channel_of, key_of, slot_of, value_key_of
-from holdfast.engines.redis.translation import command_in_order, commands_for_tend, replies
 from holdfast.rules.requests import (
     Acquire,
     Busy,

@@ -18,11 +18,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.tokens import MAX_AHEAD_US
-from holdfast.engines.redis import hearing
+from holdfast.engines.redis import pubsub
 from holdfast.engines.redis.keys import Space, channel_of, slot_of
-from holdfast.engines.redis.wakeups import WakeUps
+from holdfast.engines.redis.notifications import WakeUps
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.resp import ask
 from holdfast.rules.requests import Granted, Handoff, Queued
@@ -329,7 +329,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each step fails twice; then somebody is woken."""
-    owner: Any = hearing.Ears if step == "lost" else hearing._Ear
+    owner: Any = pubsub.Ears if step == "lost" else pubsub._Ear
     real, left = getattr(owner, step), [2]
 
     def fails(self: Any, *args: Any) -> Any:
@@ -374,7 +374,7 @@ def _listens(asker: Asker) -> bool:
 def test_a_thread_that_is_made_to_end_listens_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, left = hearing._Ear._listen_once, [1]
+    real, left = pubsub._Ear._listen_once, [1]
 
     async def exits(self: Any) -> None:
         if left[0]:
@@ -382,7 +382,7 @@ def test_a_thread_that_is_made_to_end_listens_again(
             raise SystemExit
         await real(self)
 
-    monkeypatch.setattr(hearing._Ear, "_listen_once", exits)
+    monkeypatch.setattr(pubsub._Ear, "_listen_once", exits)
     with Asker("threads", shared_redis().url) as asker:
         wait_until(lambda: _listens(asker))
     assert not left[0]
@@ -421,7 +421,7 @@ def test_one_who_hears_for_others_is_not_harmed_by_what_comes_to_them(
             assert held is not None
             waiting = pool.submit(waiter.lock(NAME).acquire, timeout=60)
             wait_until(lambda: holder.inspect(NAME).waiters)
-            real, left = hearing._Ear.hear, [1]
+            real, left = pubsub._Ear.hear, [1]
 
             def fails(self: Any, message: Any, real: Any = real, left: Any = left) -> Any:
                 if left[0] and re.search(rb"9{9}", message[-1] if isinstance(message[-1], bytes) else b""):
@@ -430,7 +430,7 @@ def test_one_who_hears_for_others_is_not_harmed_by_what_comes_to_them(
                 return real(self, message)
 
             with monkeypatch.context() as patch:
-                patch.setattr(hearing._Ear, "hear", fails)
+                patch.setattr(pubsub._Ear, "hear", fails)
                 adapter: Any = waiter._driver.adapter
                 client = adapter._ears._hooks.client
                 shared_redis().command("PUBLISH", channel_of(Space(namespace), client, NAME), "9" * 10)

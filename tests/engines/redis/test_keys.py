@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.redis import keys, translation
+from holdfast.engines.redis import codec, keys
+from holdfast.engines.redis.codec import command, commands_for_tend, pack, packed
 from holdfast.engines.redis.keys import Space, channel_of, key_of, name_of, slot_of, value_key_of
-from holdfast.engines.redis.loading import NAMES, assembled, load
-from holdfast.engines.redis.translation import command, commands_for_tend, pack, packed
+from holdfast.engines.redis.scripts import NAMES, assembled, load
 from holdfast.rules.requests import Acquire, Refresh, Release, Renew
 
 pytestmark = pytest.mark.timeless
@@ -118,7 +118,7 @@ def test_a_packed_command_is_the_command_packed(name: str, nonce: str) -> None:
 
 
 def test_kept_beginnings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "PACKED_AT_MOST", 10)
+    monkeypatch.setattr(codec, "PACKED_AT_MOST", 10)
     space = Space("bounded")
     for number in range(35):
         packed(space, f"n{number}", Release("a"))

@@ -16,7 +16,7 @@ from engines.redis.twins import (
     random_deeds,
     scripts_with,
 )
-from holdfast.engines.redis.loading import NAMES, assembled
+from holdfast.engines.redis.scripts import NAMES, assembled
 from rules.moves import KINDS
 from support.servers import shared_redis
 

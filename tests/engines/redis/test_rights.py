@@ -15,11 +15,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Driver
+from engines.redis.adapters import Driver
 from holdfast import EngineUnavailable
-from holdfast.engines.redis.faults import RIGHTS, RIGHTS_IN_CLUSTER, failure_of, permission_needed
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redlock import rights as redlock_rights
+from holdfast.engines.redis.config import Address
+from holdfast.engines.redlock import errors as redlock_rights
+from holdfast.engines.resp.errors import RIGHTS, RIGHTS_IN_CLUSTER, failure_of, permission_needed
 from holdfast.lab.servers import Redis, RedisCluster
 from holdfast.lab.servers.group import Group
 from holdfast.lab.servers.resp import ReplyError, ask

@@ -13,8 +13,7 @@ import pytest
 
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.keys import Space, channel_of, key_of, name_of, scan_pattern, value_key_of
-from holdfast.engines.redis.translation import (
+from holdfast.engines.redis.codec import (
     command,
     command_in_order,
     commands_for_tend,
@@ -24,6 +23,7 @@ from holdfast.engines.redis.translation import (
     reply,
     trouble,
 )
+from holdfast.engines.redis.keys import Space, channel_of, key_of, name_of, scan_pattern, value_key_of
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import (
     Absent,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.redis.asking import Asker, Driver
-from engines.redis.test_many import ours
+from engines.redis.adapters import Asker, Driver
+from engines.redis.test_batches import ours
 from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis import topology
-from holdfast.engines.redis.settings import Address
+from holdfast.engines.redis.config import Address
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.redis_sentinel import SentinelProcess

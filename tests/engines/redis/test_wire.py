@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, OutcomeUnknown
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redis.sockets import SocketLine
-from holdfast.engines.redis.streams import SENT_AT_ONCE
+from holdfast.engines.redis.config import Address
+from holdfast.engines.resp.connection import SocketLine
+from holdfast.engines.resp.connection_asyncio import SENT_AT_ONCE
 from holdfast.lab.proxy import Proxy
 from holdfast.rules.requests import Busy, Done, Granted, Inspect, SetValue, Snapshot
 from support import async_wait_until, wait_until

@@ -16,9 +16,7 @@ from hiredis import ReplyError
 
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.keys import Space, key_of, value_key_of
-from holdfast.engines.redis.loading import NAMES, Script, assembled, script, with_constants
-from holdfast.engines.redis.translation import (
+from holdfast.engines.redis.codec import (
     command,
     command_in_order,
     commands_for_tend,
@@ -27,6 +25,8 @@ from holdfast.engines.redis.translation import (
     replies,
     reply,
 )
+from holdfast.engines.redis.keys import Space, key_of, value_key_of
+from holdfast.engines.redis.scripts import NAMES, Script, assembled, script, with_constants
 from holdfast.lab.servers import Redis
 from holdfast.rules import handoff
 from holdfast.rules.queueing import blockers, poll_after

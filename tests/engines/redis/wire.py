@@ -8,8 +8,8 @@ from typing import Any
 
 import hiredis
 
-from holdfast.engines.redis.loading import Script
-from holdfast.engines.redis.translation import Command, Space, command, pack, reply
+from holdfast.engines.redis.codec import Command, Space, command, pack, reply
+from holdfast.engines.redis.scripts import Script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Reply, Request
 

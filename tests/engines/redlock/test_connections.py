@@ -19,13 +19,13 @@ from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
 from holdfast.engine_api import AdapterContext
 from holdfast.engines.redlock import asyncio as asyncio_adapter
-from holdfast.engines.redlock import bundle as bundle_module
-from holdfast.engines.redlock import running
+from holdfast.engines.redlock import node_connections as bundle_module
+from holdfast.engines.redlock import quorum
 from holdfast.engines.redlock import threads as threads_adapter
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
-from holdfast.engines.redlock.bundle import Bundle
+from holdfast.engines.redlock.config import settings_from_url
 from holdfast.engines.redlock.keys import Space
-from holdfast.engines.redlock.settings import settings_from_url
+from holdfast.engines.redlock.node_connections import Bundle
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.rules import node
 from holdfast.rules.requests import Inspect, Reply
@@ -240,7 +240,7 @@ async def test_two_addresses_of_one_server_are_looked_at_again(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody puts it right; who was refused need not start anew."""
-    monkeypatch.setattr(running, "REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(quorum, "REFUSED_SECONDS", 0.2)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     await ann(held(await ann(client.lock("x").acquire)).release)
     point(trio, 2, 0)

@@ -24,9 +24,9 @@ from engines.redlock.twins import (
     differs,
     scripts_with,
 )
+from holdfast.engines.redlock.codec import _end_of_claim, pack
 from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import NAMES, assembled, load
-from holdfast.engines.redlock.translation import _end_of_claim, pack
+from holdfast.engines.redlock.scripts import NAMES, assembled, load
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, moves, random_moves
 from support.servers import shared_redis
@@ -153,7 +153,7 @@ def test_a_wrong_end_of_a_claim_is_noticed(field: str, translation: Translation)
     def wrong(ask: node.Acquire) -> bytes:
         return _end_of_claim(ask._replace(**{field: WRONG_ENDS[field]}))
 
-    with mock.patch("holdfast.engines.redlock.translation._end_of_claim", wrong):
+    with mock.patch("holdfast.engines.redlock.codec._end_of_claim", wrong):
         assert any(differs(translation, deeds_of(random_moves(seed))) for seed in SEEDS)
 
 

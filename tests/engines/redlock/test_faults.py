@@ -14,12 +14,12 @@ from faults.redlock_nodes import HARM, Nodes
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.aio import AsyncClient
 from holdfast.core.arguments import Spec
-from holdfast.engines.redlock.administration import rejoin
+from holdfast.engines.redlock.admin import rejoin
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
+from holdfast.engines.redlock.codec import _end_of_claim
 from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import load
+from holdfast.engines.redlock.scripts import load
 from holdfast.engines.redlock.threads import RedlockThreads
-from holdfast.engines.redlock.translation import _end_of_claim
 from holdfast.lab.servers import Redis
 from holdfast.protocols import records
 from holdfast.rules.node import Acquire

@@ -12,10 +12,10 @@ import pytest
 
 from engines.redis.wire import Wire
 from engines.redlock.twins import BEGINNING, DATABASE, bulk, scripts_with
-from holdfast.engines.redis.loading import Script
-from holdfast.engines.redlock import translation
+from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redlock import codec
+from holdfast.engines.redlock.codec import pack
 from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.translation import pack
 from holdfast.rules import node
 from rules.node_moves import EXPECTED
 from support.servers import shared_redis
@@ -41,7 +41,7 @@ class Asker:
         self.wire.ask(b"HSET", MARK_KEY, b"ready", EXPECTED.encode(), b"longest", b"%d" % longest)
 
     def ask(self, request: Any) -> Any:
-        with mock.patch.object(translation, "load", return_value=self._scripts):
+        with mock.patch.object(codec, "load", return_value=self._scripts):
             (packed,) = pack(self._space, (("x", request),))
         (told,) = self.wire.ask_all([packed.bytes_for(bulk(EXPECTED))])
         return told

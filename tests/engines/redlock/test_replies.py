@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.core.urls import parse_url
-from holdfast.engines.redlock.asking import Question
+from holdfast.engines.redlock.codec import loading_commands
+from holdfast.engines.redlock.config import settings_from_url
+from holdfast.engines.redlock.connection import NodeLine
 from holdfast.engines.redlock.keys import Space
-from holdfast.engines.redlock.lines import NodeLine
-from holdfast.engines.redlock.settings import settings_from_url
-from holdfast.engines.redlock.translation import loading_commands
+from holdfast.engines.redlock.requests import Question
 from holdfast.protocols.quorum import Broadcast
 from holdfast.rules import node
 

@@ -14,7 +14,7 @@ from contract.engines import DRIVERS
 from contract.harness import World, held
 from holdfast import EngineUnavailable, InvalidArgument, redlock
 from holdfast.core.urls import parse_url
-from holdfast.engines.redlock.settings import settings_from_url
+from holdfast.engines.redlock.config import settings_from_url
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group
 from support import wait_until

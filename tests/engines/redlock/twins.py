@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.loading import Script, script, with_constants
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redlock import translation
+from holdfast.engines.redis.config import Address
+from holdfast.engines.redis.scripts import Script, script, with_constants
+from holdfast.engines.redlock import codec
+from holdfast.engines.redlock.codec import answers, pack
 from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import NAMES, assembled
-from holdfast.engines.redlock.translation import answers, pack
+from holdfast.engines.redlock.scripts import NAMES, assembled
 from holdfast.lab.servers import Redis
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, made
@@ -110,7 +110,7 @@ class Translation:
         """Of a name that nobody used before."""
         space = Space(f"twins {next(self._spaces)}")
         name = "näme"
-        with mock.patch.object(translation, "load", return_value=self._scripts):
+        with mock.patch.object(codec, "load", return_value=self._scripts):
             sent = [self._mark(READY)]
             for deed in deeds:
                 sent += self._sent(space, name, deed)
@@ -121,7 +121,7 @@ class Translation:
             reply, stands = ((name, deed.request),), ((name, node.Look()),)
             (first,) = answered(space, reply, [next(raw)])
             (look,) = answered(space, stands, [next(raw)])
-            mark = translation._mark(*next(raw))
+            mark = codec._mark(*next(raw))
             yield Told(first, look, mark, next(raw))
 
     def _mark(self, mark: node.Mark) -> bytes:
@@ -150,9 +150,9 @@ def bulk(text: str) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text.encode())
 
 
-def differs(translation: Translation, deeds: Sequence[Deed]) -> str:
+def differs(codec: Translation, deeds: Sequence[Deed]) -> str:
     """Where the two part; empty: they do not."""
-    for deed, rule, told in zip(deeds, told_by_rule(deeds), translation.told(deeds), strict=True):
+    for deed, rule, told in zip(deeds, told_by_rule(deeds), codec.told(deeds), strict=True):
         if rule[:3] != told[:3]:
             return f"{deed}\nrule:   {rule}\nscript: {told}"
         if rule.lives_ms is not None and not 0 <= rule.lives_ms - (told.lives_ms or 0) < SLACK_MS:

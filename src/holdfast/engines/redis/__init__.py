@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ...core.urls import URL
 from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...model import Guarantees
-from .clients import settings_from_client
+from .config import SHAPES, Settings, settings_from_url
 from .guarantees import guarantees_of
 from .keys import Space
-from .settings import SHAPES, Settings, settings_from_url
+from .live_client import settings_from_client
 from .threads import RedisThreads
 
 if TYPE_CHECKING:

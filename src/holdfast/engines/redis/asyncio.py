@@ -14,13 +14,13 @@ from ...core.effects import NotApplied, TransientError
 from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
 from ...runtime.connect_timeout import connect_seconds
-from .faults import marked_unsent
-from .greeting import ask_once, greet
-from .hearing import Ears
+from ..resp.connection_asyncio import HearingStream, StreamLine, open_stream
+from ..resp.errors import marked_unsent
+from ..resp.handshake import ask_once, greet
+from .codec import Space, packed, reply
+from .config import Address, Credentials, Login, Settings, credentials_of, provider_failed
+from .pubsub import Ears
 from .routing import Router
-from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
-from .streams import HearingStream, StreamLine, open_stream
-from .translation import Space, packed, reply
 
 __all__ = ["RedisAsyncio"]
 

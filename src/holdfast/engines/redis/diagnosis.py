@@ -12,11 +12,11 @@ from ...core.effects import TransientError
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, verified, warn
-from .greeting import greet
+from ..resp.connection import SocketLine, open_socket
+from ..resp.handshake import greet
+from ..resp.interfaces import at_once, packed_command
+from .config import Address, Login, Settings, credentials_of
 from .keys import Space
-from .lines import at_once, packed_command
-from .settings import Address, Login, Settings, credentials_of
-from .sockets import SocketLine, open_socket
 from .threads import RedisThreads
 
 __all__ = ["ServerExam", "diagnose"]

@@ -7,7 +7,7 @@ from typing import Final
 
 from ...model import Guarantees
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
-from .settings import Settings
+from .config import Settings
 
 __all__ = ["GUARANTEES", "guarantees_of"]
 

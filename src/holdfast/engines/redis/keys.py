@@ -18,7 +18,7 @@ from binascii import crc_hqx
 from typing import Final
 from urllib.parse import quote
 
-from .loading import Script, load
+from .scripts import Script, load
 
 __all__ = ["Space", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from ...core.effects import NotApplied
 from ...runtime.sockets import SocketPool
-from .settings import Address
-from .sockets import SocketLine
+from ..resp.connection import SocketLine
+from .config import Address
 
 __all__ = ["Pool"]
 

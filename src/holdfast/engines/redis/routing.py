@@ -31,12 +31,10 @@ from ...rules.requests import (
     Request,
     Snapshot,
 )
-from .faults import DEMOTED, failure_of, redirection
-from .greeting import Demoted, evicting
-from .lines import Nodes, packed_command
-from .settings import Address, Settings
-from .topology import SLOTS, find_master, masters_of, read_slots
-from .translation import (
+from ..resp.errors import DEMOTED, failure_of, redirection
+from ..resp.handshake import Demoted, evicting
+from ..resp.interfaces import Nodes, packed_command
+from .codec import (
     TENDED_AT_ONCE,
     Batch,
     Command,
@@ -53,6 +51,8 @@ from .translation import (
     scan_pattern,
     slot_of,
 )
+from .config import Address, Settings
+from .topology import SLOTS, find_master, masters_of, read_slots
 
 __all__ = ["Router"]
 

@@ -18,16 +18,16 @@ from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
 from ...runtime.connect_timeout import connect_seconds
 from ...runtime.thread_join import join_thread
-from .faults import marked_unsent
-from .greeting import ask_once, greet
-from .hearing import PING, Ears
-from .lines import at_once
-from .overhearing import Overhearing
+from ..resp.connection import HearingSocket, SocketLine, open_socket
+from ..resp.errors import marked_unsent
+from ..resp.handshake import ask_once, greet
+from ..resp.interfaces import at_once
+from .codec import Space, packed, reply
+from .config import Address, Credentials, Login, Settings, credentials_of, provider_failed
 from .pool import Pool
+from .pubsub import PING, Ears
+from .pubsub_reader import Overhearing
 from .routing import Router
-from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
-from .sockets import HearingSocket, SocketLine, open_socket
-from .translation import Space, packed, reply
 
 __all__ = ["RedisThreads"]
 

@@ -9,9 +9,9 @@ from hiredis import ReplyError
 
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...errors import EngineUnavailable
-from .faults import failure_of
-from .lines import Nodes, packed_command
-from .settings import Address
+from ..resp.errors import failure_of
+from ..resp.interfaces import Nodes, packed_command
+from .config import Address
 
 __all__ = ["SLOTS", "find_master", "masters_of", "read_slots"]
 

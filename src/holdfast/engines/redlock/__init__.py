@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
+from .config import RedlockSettings, settings_from_url
 from .guarantees import GUARANTEES
 from .keys import Space
-from .running import LINGER_SECONDS
-from .settings import RedlockSettings, settings_from_url
+from .quorum import LINGER_SECONDS
 from .threads import RedlockThreads
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Broadcast, QuorumCoroutine
 from ...rules.requests import Reply, Request, Snapshot
 from ...runtime import trampoline
-from ..redis.settings import Settings
-from ..redis.streams import StreamLine, open_stream
-from .asking import Asking, Question, questions_of
-from .greeting import greet_node, one_server
+from ..redis.config import Settings
+from ..resp.connection_asyncio import StreamLine, open_stream
+from .config import RedlockSettings
+from .handshake import greet_node, one_server
 from .keys import Space
-from .running import (
+from .quorum import (
     LAST_SECONDS,
     TELL_AGAIN_SECONDS,
     Debts,
@@ -30,7 +30,7 @@ from .running import (
     quorum_of,
     source_of,
 )
-from .settings import RedlockSettings
+from .requests import Asking, Question, questions_of
 from .tls import ADVICE, no_tls
 
 __all__ = ["RedlockAsyncio"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...errors import EngineUnavailable
 from ..findings import Finding, fail, ok
 from ..redis.diagnosis import NO_SUCH_SCRIPT, ServerExam
-from ..redis.lines import packed_command
-from .administration import status_of
+from ..resp.interfaces import packed_command
+from .admin import status_of
+from .config import RedlockSettings
 from .keys import MARK_KEY, Space
-from .settings import RedlockSettings
 
 __all__ = ["diagnose"]
 

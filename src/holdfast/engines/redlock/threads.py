@@ -21,10 +21,10 @@ from ...rules.requests import Reply, Request, Snapshot
 from ...runtime import trampoline
 from ...runtime.clock import boottime
 from ...runtime.thread_join import join_thread
-from .asking import Question
-from .bundle import Bundle
+from .config import RedlockSettings
 from .keys import Space
-from .running import (
+from .node_connections import Bundle
+from .quorum import (
     LAST_SECONDS,
     TELL_AGAIN_SECONDS,
     Debts,
@@ -33,7 +33,7 @@ from .running import (
     quorum_of,
     source_of,
 )
-from .settings import RedlockSettings
+from .requests import Question
 
 __all__ = ["RedlockThreads"]
 

@@ -7,8 +7,8 @@ import pytest
 import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redlock.settings import RedlockSettings, settings_from_url
+from holdfast.engines.redis.config import Address
+from holdfast.engines.redlock.config import RedlockSettings, settings_from_url
 
 pytestmark = pytest.mark.timeless
 

@@ -18,14 +18,14 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...protocols.quorum.effects import Batch
 from ...rules import node
-from ..redis import message_pack
-from ..redis.faults import failure_of
-from ..redis.greeting import evicting
-from ..redis.lines import packed_command
-from ..redis.settings import Address
+from ..redis.config import Address
+from ..resp import codec
+from ..resp.errors import failure_of
+from ..resp.handshake import evicting
+from ..resp.interfaces import packed_command
+from .errors import permission_needed
 from .keys import MARK_KEY, RECORDS, Space, escaped
-from .loading import load
-from .rights import permission_needed
+from .scripts import load
 
 __all__ = [
     "PACKERS",
@@ -141,12 +141,12 @@ def _end_of_claim(ask: node.Acquire) -> bytes:
     """What stands behind the time it runs out, as the script writes it (``scripts/rules/record.lua``)."""
     return b"".join(
         (
-            message_pack.integer(ask.ttl),
-            message_pack.integer(0),  # until: the script knows the time
-            message_pack.text(_text(ask.client)),
-            message_pack.text(_text(ask.label)),
-            message_pack.text(_text(ask.metadata)),
-            message_pack.integer(ask.token),
+            codec.integer(ask.ttl),
+            codec.integer(0),  # until: the script knows the time
+            codec.text(_text(ask.client)),
+            codec.text(_text(ask.label)),
+            codec.text(_text(ask.metadata)),
+            codec.integer(ask.token),
         )
     )
 

@@ -11,13 +11,13 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis.lines import at_once
+from holdfast.engines.redis.codec import TENDED_AT_ONCE
+from holdfast.engines.redis.config import Address
 from holdfast.engines.redis.pool import Pool
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redis.sockets import SocketLine, open_socket
-from holdfast.engines.redis.translation import TENDED_AT_ONCE
+from holdfast.engines.resp.connection import SocketLine, open_socket
+from holdfast.engines.resp.interfaces import at_once
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Done, Gone, Granted, Renew
 from support import wait_until

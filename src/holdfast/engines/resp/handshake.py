@@ -14,9 +14,9 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...core.printable import printable
 from ...errors import EngineUnavailable
-from .faults import failure_of
-from .lines import Line, packed_command
-from .settings import Address, Credentials, Settings
+from ..redis.config import Address, Credentials, Settings
+from .errors import failure_of
+from .interfaces import Line, packed_command
 
 __all__ = ["MINIMUM_VERSION", "Demoted", "Server", "ask_once", "evicting", "greet"]
 

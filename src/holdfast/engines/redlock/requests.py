@@ -9,9 +9,9 @@ from typing import Any
 from ...core.effects import TransientError
 from ...protocols.quorum import Answers, Broadcast
 from ...protocols.quorum.effects import Batch
-from ..redis.settings import Address
+from ..redis.config import Address
+from .codec import PACKERS, answers, loading_commands, lone_answer, missing_scripts, pack
 from .keys import Space
-from .translation import PACKERS, answers, loading_commands, lone_answer, missing_scripts, pack
 
 __all__ = ["Asking", "Question", "expected", "questions_of"]
 

@@ -15,11 +15,11 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.hearers import Hearer
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast import Client, Lease, Lock
 from holdfast.aio import AsyncLease
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis import hearing
+from holdfast.engines.redis import pubsub
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Granted, Queued
@@ -98,7 +98,7 @@ def test_a_connection_that_is_dead_but_not_closed_is_noticed(
     driver: Driver, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel takes what is sent to it; only an answer that does not come shows it."""
-    monkeypatch.setattr(hearing, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(pubsub, "QUIET_SECONDS", 0.5)
     with Proxy(server.host, server.port) as proxy, Asker(driver, f"redis://{proxy.address}") as asker:
         asker.listen("x")
         before, pinged = proxy.connections, pings(server)
@@ -183,7 +183,7 @@ def test_what_is_released_before_one_listens_is_not_waited_for(
     with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as holder:
         lease = holder.lock("x", ttl=3600).acquire()
         assert lease is not None
-        begin = hearing._Ear._begin
+        begin = pubsub._Ear._begin
         asked = threading.Event()
 
         def begin_unheard(self: Any, line: Any, address: Any) -> None:
@@ -194,7 +194,7 @@ def test_what_is_released_before_one_listens_is_not_waited_for(
             else:
                 begin(self, line, address)
 
-        monkeypatch.setattr(hearing._Ear, "_begin", begin_unheard)
+        monkeypatch.setattr(pubsub._Ear, "_begin", begin_unheard)
         url = f"redis://{proxy.address}"
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(take_threads if shape == "threads" else take_asyncio, url)
@@ -280,11 +280,11 @@ def hearing_of(asker: Asker) -> Any:
 
 def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
-        hearing = hearing_of(asker)
+        pubsub = hearing_of(asker)
         channel = asker.engine._space.channel + asker.id.encode()
         for number in range(10):
-            with Hearer(hearing) as hearer:
-                assert not hearing.take()  # one at a time
+            with Hearer(pubsub) as hearer:
+                assert not pubsub.take()  # one at a time
                 server.command("PUBLISH", channel, f"itself {number}")
                 asker.until_posted(f"itself {number}")
             assert asker.heard_by[f"itself {number}"] == hearer.name, "the other thread leaves it alone"
@@ -295,28 +295,28 @@ def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
 
 def test_one_who_takes_it_and_does_not_wait_holds_nobody_up(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
-        hearing = hearing_of(asker)
-        assert hearing.take()
-        assert not in_another_thread(hearing.take)
+        pubsub = hearing_of(asker)
+        assert pubsub.take()
+        assert not in_another_thread(pubsub.take)
         server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
         asker.until_posted("n1")  # by the thread that listens
-        hearing.give_back()
-        assert in_another_thread(hearing.take)
+        pubsub.give_back()
+        assert in_another_thread(pubsub.take)
 
 
 def test_nothing_is_left_unread_when_one_who_hears_leaves(server: Redis) -> None:
     """Many messages at once, and each who hears leaves after the first that it is told of."""
     with Asker("threads", server.url) as asker:
-        hearing = hearing_of(asker)
+        pubsub = hearing_of(asker)
         channel = (asker.engine._space.channel + asker.id.encode()).decode()
         wanted = [f"n{number}" for number in range(300)]
         ended = threading.Event()
 
         def hear_now_and_then() -> None:
             while not ended.is_set():
-                if hearing.take():
-                    hearing.hear(0.01)
-                    hearing.give_back()
+                if pubsub.take():
+                    pubsub.hear(0.01)
+                    pubsub.give_back()
 
         threads = in_threads(3, hear_now_and_then)
         for start in range(0, len(wanted), 10):
@@ -335,31 +335,31 @@ def in_another_thread(act: Callable[[], T]) -> T:
 
 def test_one_who_hears_is_rung(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
-        hearing = hearing_of(asker)
-        assert hearing.take()
-        hearing.ring()
-        hearing.hear(60.0)
-        hearing.give_back()
+        pubsub = hearing_of(asker)
+        assert pubsub.take()
+        pubsub.ring()
+        pubsub.hear(60.0)
+        pubsub.give_back()
 
 
 def test_a_connection_that_breaks_under_one_who_hears_is_made_anew(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
-        hearing = hearing_of(asker)
+        pubsub = hearing_of(asker)
         for _ in range(3):
-            wait_until(hearing.take)
+            wait_until(pubsub.take)
             looked = asker.told_to_look
             server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
             for _ in range(3):
-                hearing.hear(0.05)  # neither fails nor spins
+                pubsub.hear(0.05)  # neither fails nor spins
             asker.until_told_to_look(looked)
-            hearing.give_back()
+            pubsub.give_back()
         server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
         asker.until_posted("n1")
 
 
 def test_a_quiet_connection_is_kept_while_one_hears(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the thread that listens that asks for a word, and another that hears the answer."""
-    monkeypatch.setattr(hearing, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(pubsub, "QUIET_SECONDS", 0.5)
     with Asker("threads", server.url) as asker:
         own = hearing_of(asker)
         looked, pinged = asker.told_to_look, pings(server)
@@ -373,8 +373,8 @@ def test_there_is_none_over_tls_or_in_a_cluster() -> None:
     tls = f"{shared_redis_tls().url}?ssl_ca_certs={shared_redis_tls().certificates.authority}"
     with Asker("threads", tls) as asker:
         asker.ask(asker.adapter.listen, "x")
-        hearing = asker.adapter.notification_reader
-        assert hearing is None or not hearing.take()
+        pubsub = asker.adapter.notification_reader
+        assert pubsub is None or not pubsub.take()
     with Asker("threads", f"redis+cluster://{shared_redis_cluster().addresses}") as asker:
         asker.ask(asker.adapter.listen, "x")
         assert asker.adapter.notification_reader is None

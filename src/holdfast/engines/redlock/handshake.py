@@ -6,12 +6,12 @@ from hiredis import ReplyError
 
 from ...core.effects import NotApplied
 from ...errors import EngineUnavailable
-from ..redis.faults import failure_of
-from ..redis.greeting import greet
-from ..redis.lines import Line, packed_command
-from ..redis.settings import Credentials, Settings
-from .rights import permission_needed
-from .translation import loading_commands, run_of_info
+from ..redis.config import Credentials, Settings
+from ..resp.errors import failure_of
+from ..resp.handshake import greet
+from ..resp.interfaces import Line, packed_command
+from .codec import loading_commands, run_of_info
+from .errors import permission_needed
 
 __all__ = ["greet_node", "one_server"]
 

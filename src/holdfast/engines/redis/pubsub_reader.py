@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from ...runtime.exclusive_reader import EpollExclusiveReader
-from .hearing import Ears
-from .sockets import HearingSocket
+from ..resp.connection import HearingSocket
+from .pubsub import Ears
 
 __all__ = ["Overhearing"]
 

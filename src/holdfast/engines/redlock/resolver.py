@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import Any
 
-from ..redis.settings import Address
+from ..redis.config import Address
 
 __all__ = ["Lookup", "Place"]
 

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
-from holdfast.engines.redis.settings import Address, Settings, settings_from_url
+from holdfast.engines.redis.config import Address, Settings, settings_from_url
 
 pytestmark = pytest.mark.timeless
 

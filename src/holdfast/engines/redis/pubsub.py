@@ -27,13 +27,13 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, TransientError
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from .faults import failure_of, redirection
-from .lines import Gate, HearingLine, packed_command
+from ..resp.errors import failure_of, redirection
+from ..resp.interfaces import Gate, HearingLine, packed_command
+from .codec import Space, channel_of
+from .config import Address
+from .notifications import WakeUps
 from .routing import Router
-from .settings import Address
 from .topology import masters_of
-from .translation import Space, channel_of
-from .wakeups import WakeUps
 
 __all__ = ["PING", "Ears", "Stage"]
 

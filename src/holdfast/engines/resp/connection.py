@@ -24,7 +24,7 @@ from ...runtime import sockets
 from ...runtime.adaptive_spin import DO_NOT_WAIT, AdaptiveSpin
 from ...runtime.exclusive_reader import HAS_EPOLL, register_exclusive
 from ...runtime.sockets import describe_error, tune
-from .settings import Address
+from ..redis.config import Address
 
 __all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
 

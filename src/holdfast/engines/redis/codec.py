@@ -58,9 +58,9 @@ from ...rules.requests import (
     Withdraw,
     Withdrawn,
 )
-from . import message_pack
+from ..resp import codec
 from .keys import Space, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
-from .loading import Script
+from .scripts import Script
 
 __all__ = [
     "TENDED_AT_ONCE",
@@ -225,9 +225,9 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
 
     They are what stands before the token, and what the holder's fields end with.
     """
-    limit = message_pack.integer(ask.limit)
+    limit = codec.integer(ask.limit)
     return (
-        message_pack.text(ask.kind.encode()) + limit + limit,
+        codec.text(ask.kind.encode()) + limit + limit,
         _claim(ask),
         _number(ask.ttl),
         b"%d" % (ceil(ask.ttl * 1000) + _RETENTION_MS),
@@ -248,13 +248,13 @@ def _options(ask: Acquire) -> bytes:
 def _claim(ask: Acquire) -> bytes:
     return b"".join(
         (
-            message_pack.text(_text(ask.client)),
-            message_pack.text(_text(ask.owner)),
-            message_pack.text(ask.mode.encode()),
-            message_pack.double(ask.ttl),
-            message_pack.boolean(ask.renews),
-            message_pack.boolean(False),  # until: the script knows the time
-            message_pack.text(_metadata(ask.metadata)),
+            codec.text(_text(ask.client)),
+            codec.text(_text(ask.owner)),
+            codec.text(ask.mode.encode()),
+            codec.double(ask.ttl),
+            codec.boolean(ask.renews),
+            codec.boolean(False),  # until: the script knows the time
+            codec.text(_metadata(ask.metadata)),
         )
     )
 

@@ -15,12 +15,12 @@ from typing import Any, Self
 import pytest
 
 import holdfast
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis.faults import RIGHTS, RIGHTS_IN_CLUSTER
-from holdfast.engines.redis.greeting import MINIMUM_VERSION, Server, _must_serve, evicting
-from holdfast.engines.redis.settings import Address, Settings
+from holdfast.engines.redis.config import Address, Settings
+from holdfast.engines.resp.errors import RIGHTS, RIGHTS_IN_CLUSTER
+from holdfast.engines.resp.handshake import MINIMUM_VERSION, Server, _must_serve, evicting
 from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
 from holdfast.rules.requests import Granted
 from support import wait_until

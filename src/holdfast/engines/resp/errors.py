@@ -18,8 +18,8 @@ from typing import Final
 from ...core.effects import NotApplied
 from ...core.printable import printable
 from ...errors import EngineUnavailable, HoldfastError
-from .settings import Address
-from .translation import trouble as trouble_of_a_script
+from ..redis.codec import trouble as trouble_of_a_script
+from ..redis.config import Address
 
 __all__ = [
     "DEMOTED",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...errors import InvalidArgument
-from .settings import OWN, PORT, Address, Login, Settings, engine_options, tls_context
+from .config import OWN, PORT, Address, Login, Settings, engine_options, tls_context
 
 __all__ = ["settings_from_client"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from .settings import Address
+from ..redis.config import Address
 
 __all__ = ["Gate", "HearingLine", "Line", "Nodes", "at_once", "packed_command"]
 

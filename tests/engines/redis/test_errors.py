@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied, TransientError
-from holdfast.engines.redis.faults import failure_of, redirection
-from holdfast.engines.redis.settings import Address
+from holdfast.engines.redis.config import Address
+from holdfast.engines.resp.errors import failure_of, redirection
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Done, Granted, Inspect, Renew
 from support import wait_until

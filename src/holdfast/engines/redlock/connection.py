@@ -21,11 +21,11 @@ import hiredis
 
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...runtime.sockets import HARD_CLOSE, describe_error, tune
-from ..redis.settings import Address, Settings
-from ..redis.sockets import connection_refused
-from .asking import Asking, Question, expected
-from .greeting import greet_node
-from .places import Lookup, Place
+from ..redis.config import Address, Settings
+from ..resp.connection import connection_refused
+from .handshake import greet_node
+from .requests import Asking, Question, expected
+from .resolver import Lookup, Place
 from .tls import ADVICE, no_tls, receiving, sending
 
 __all__ = ["NodeLine"]

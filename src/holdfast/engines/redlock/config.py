@@ -38,7 +38,7 @@ from typing import Any, Final
 from ...core.durations import seconds_in
 from ...core.urls import URL
 from ...errors import InvalidArgument
-from ..redis.settings import (
+from ..redis.config import (
     TLS,
     Address,
     Login,

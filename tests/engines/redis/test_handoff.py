@@ -11,11 +11,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
-from engines.redis.test_many import calls
+from engines.redis.adapters import Asker, Driver
+from engines.redis.test_batches import calls
 from engines.redis.wire import Wire
-from holdfast.engines.redis.loading import NAMES, assembled, script, with_constants
 from holdfast.engines.redis.pool import Pool
+from holdfast.engines.redis.scripts import NAMES, assembled, script, with_constants
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from holdfast.runtime.identity import attempt_names

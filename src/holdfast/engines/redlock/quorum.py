@@ -14,8 +14,8 @@ from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Broadcast, Quorum, Random
 from ...protocols.quorum.effects import Batch
 from ...runtime.clock import boottime, wall_us
-from .asking import Question
-from .settings import RedlockSettings
+from .config import RedlockSettings
+from .requests import Question
 
 __all__ = [
     "LAST_SECONDS",

@@ -11,11 +11,11 @@ from typing import Final
 from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Broadcast
 from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
-from .asking import Question
-from .greeting import one_server
+from .config import RedlockSettings
+from .connection import NodeLine
+from .handshake import one_server
 from .keys import Space
-from .lines import NodeLine
-from .settings import RedlockSettings
+from .requests import Question
 
 __all__ = ["Bundle"]
 

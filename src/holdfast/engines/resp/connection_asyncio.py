@@ -26,8 +26,8 @@ from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from ...runtime.sockets import HARD_CLOSE
 from ...runtime.sockets_asyncio import give_to_loop, open_socket, socket_connected
-from .settings import Address
-from .sockets import connection_refused
+from ..redis.config import Address
+from .connection import connection_refused
 
 __all__ = ["HearingStream", "StreamLine", "open_stream"]
 

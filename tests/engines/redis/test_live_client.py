@@ -18,7 +18,7 @@ import redis.sentinel
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Driver
+from engines.redis.adapters import Driver
 from holdfast import EngineUnavailable, InvalidArgument
 from holdfast.lab.servers import Redis
 from support import wait_until

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from ..redis.loading import Script, script, with_constants, with_includes
+from ..redis.scripts import Script, script, with_constants, with_includes
 
 __all__ = ["NAMES", "assembled", "load"]
 

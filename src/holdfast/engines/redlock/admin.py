@@ -15,8 +15,8 @@ from ...protocols import quorum as family
 from ...protocols.quorum import Quorum, QuorumCoroutine
 from ...protocols.quorum.membership import Status
 from ...runtime.clock import boottime
+from .config import RedlockSettings, settings_from_url
 from .keys import Space
-from .settings import RedlockSettings, settings_from_url
 from .threads import RedlockThreads
 
 __all__ = ["initialise", "nodes_of", "rejoin", "status", "status_of"]
