@@ -57,7 +57,7 @@ def test_a_node_that_was_not_there_when_it_was_granted_has_it_after_a_renewal() 
     assert isinstance(renewed(world, quorum), Done)
     assert world.rounds == [["Renew"]], "nobody lacks it any more"
     assert [each.records["x"].claim.ttl for each in world.nodes if each.records["x"].claim] == [
-        quorum.kept_us(TTL_SECONDS)
+        quorum.node_ttl_us(TTL_SECONDS)
     ] * 3
     (holder,) = world.run(apply(quorum, "x", Inspect())).record.holders
     assert holder.token == token
@@ -225,13 +225,13 @@ def test_one_that_hangs_is_waited_for_now_and_then() -> None:
         assert isinstance(renewed(world, quorum), Done)
         pass_time(world, 1.0)
     assert world.waited_in_vain == 1
-    pass_time(world, repair.SILENT_SECONDS)
+    pass_time(world, repair.UNRESPONSIVE_SECONDS)
     assert isinstance(renewed(world, quorum), Done)
     assert world.waited_in_vain == 2
     world.nodes[2].hangs = False
-    pass_time(world, repair.SILENT_SECONDS)
+    pass_time(world, repair.UNRESPONSIVE_SECONDS)
     assert isinstance(renewed(world, quorum), Done)
-    assert quorum.silent == {}
+    assert quorum.unresponsive == {}
 
 
 def test_one_whose_answers_come_too_late_is_given_it_all_the_same() -> None:
@@ -247,7 +247,7 @@ def test_one_whose_answers_come_too_late_is_given_it_all_the_same() -> None:
     world.fan(asks.send(answers))
     assert len(set(world.owners("x"))) == 1
     before = [each.records["x"] for each in world.nodes]
-    quorum.silent.clear()
+    quorum.unresponsive.clear()
     asks = renew_batch(quorum, (("x", Renew("me-x", TTL_SECONDS)),))
     answers = world.fan(asks.send(None))
     del answers[2]

@@ -153,7 +153,7 @@ class QuorumClient(SimulatedClient):
             for _, request in batch:
                 if isinstance(request, node.Acquire):
                     self.sent.setdefault(request.owner, self.local())
-        if op.behind_until is not None:
+        if op.handoff_until is not None:
             self.world.at(self.world.now + TELL_AGAIN_SECONDS, self._tell_again, gathering)
         limit = self.world.now + op.seconds / self.clock.rate
         if op.enough(gathering.answers):
@@ -210,7 +210,7 @@ class QuorumClient(SimulatedClient):
 
     def _tell_again(self, gathering: Gathering) -> None:
         """Those who have not heard it are told again, until there is no point any more."""
-        until = gathering.op.behind_until
+        until = gathering.op.handoff_until
         if not self.alive or not gathering.missing or until is None or self.local() >= until:
             return
         if self.paused_until <= self.world.now:

@@ -13,11 +13,11 @@ import holdfast
 import holdfast.aio
 from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis.codec import TENDED_AT_ONCE
+from holdfast.engines.redis.codec import BATCH_KEYS_MAX
 from holdfast.engines.redis.config import Address
 from holdfast.engines.redis.pool import Pool
-from holdfast.engines.resp.connection import SocketLine, open_socket
-from holdfast.engines.resp.interfaces import at_once
+from holdfast.engines.resp.connection import RespSocket, open_socket
+from holdfast.engines.resp.interfaces import run_sync
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Done, Gone, Granted, Renew
 from support import wait_until
@@ -59,7 +59,7 @@ def test_ten_thousand_leases_are_renewed_on_one_connection_in_batches(driver: Dr
         renewals = tuple((f"x{number}", Renew(f"n{number}", 60.0)) for number in range(MANY))
         told = asker.ask(asker.adapter.renew_batch, renewals)
         assert told == [Done()] * MANY
-        assert calls(server) - before == MANY // TENDED_AT_ONCE
+        assert calls(server) - before == MANY // BATCH_KEYS_MAX
         assert len(ours(server)) == 1
         mixed = (("x1", Renew("n1", 60.0)), ("x2", Renew("other", 60.0)), ("x3", Renew("n3", 60.0)))
         done, gone, done_too = asker.ask(asker.adapter.renew_batch, mixed)
@@ -79,7 +79,7 @@ def a_pool(server: Redis, most: int, seconds: float = 5.0) -> Pool:
         address,
         most,
         seconds,
-        lambda to: SocketLine(open_socket(to, None, seconds), to, seconds),
+        lambda to: RespSocket(open_socket(to, None, seconds), to, seconds),
         lambda: None,
     )
 
@@ -129,10 +129,10 @@ def test_what_a_crowd_needed_is_closed_when_it_is_gone(
         answer(server, 3)
         join(threads)
         assert len(pool._idle) == 3
-        at_once(pool.exchange(PING, 1))
+        run_sync(pool.exchange(PING, 1))
         assert len(pool._idle) == 3
         monkeypatch.setattr("holdfast.runtime.sockets.SURPLUS_SECONDS", 0.0)
-        at_once(pool.exchange(PING, 1))
+        run_sync(pool.exchange(PING, 1))
         assert len(pool._idle) == 1
         assert pool.call(PING) in (b"PONG", "PONG")
     finally:
@@ -185,10 +185,10 @@ def test_a_connection_that_cannot_be_opened_leaves_room_for_the_next(server: Red
     address = Address(server.host, server.port)
     fails = [True]
 
-    def open_line(to: Address) -> SocketLine:
+    def open_line(to: Address) -> RespSocket:
         if fails[0]:
             raise NotApplied("no")
-        return SocketLine(open_socket(to, None, 5.0), to, 5.0)
+        return RespSocket(open_socket(to, None, 5.0), to, 5.0)
 
     pool = Pool(address, 1, 5.0, open_line, lambda: None)
     for _ in range(3):

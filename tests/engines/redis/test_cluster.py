@@ -157,7 +157,7 @@ def test_one_connection_listens_at_each_master_however_many_wait(driver: Driver)
 
 
 def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.pubsub.IDLE_CHANNELS", 2)
+    monkeypatch.setattr("holdfast.engines.redis.pubsub.IDLE_CHANNELS_MAX", 2)
     cluster = shared_redis_cluster()
 
     def channels() -> int:

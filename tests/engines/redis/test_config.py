@@ -9,13 +9,13 @@ import pytest
 import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
-from holdfast.engines.redis.config import Address, Settings, settings_from_url
+from holdfast.engines.redis.config import Address, RedisConfig, config_from_url
 
 pytestmark = pytest.mark.timeless
 
 
-def settings(url: str, **options: object) -> Settings:
-    return settings_from_url(parse_url(url), options)
+def settings(url: str, **options: object) -> RedisConfig:
+    return config_from_url(parse_url(url), options)
 
 
 def test_a_server_by_its_address() -> None:
@@ -31,7 +31,7 @@ def test_a_server_by_its_address() -> None:
 def test_several_where_there_are_several() -> None:
     chosen = settings("redis+sentinel://a,b:1,[::1]:2/4?service=main")
     assert chosen.addresses == (Address("a", 26379), Address("b", 1), Address("::1", 2))
-    assert (chosen.shape, chosen.service, chosen.database) == ("sentinel", "main", 4)
+    assert (chosen.deployment, chosen.service, chosen.database) == ("sentinel", "main", 4)
     assert settings("redis+cluster://a,b:1").addresses == (Address("a", 6379), Address("b", 1))
 
 

@@ -13,7 +13,7 @@ from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis.config import Address
-from holdfast.engines.resp.errors import failure_of, redirection
+from holdfast.engines.resp.errors import error_for, parse_redirection
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Done, Granted, Inspect, Renew
 from support import wait_until
@@ -52,7 +52,7 @@ HERE = Address("here", 1)
     ],
 )
 def test_each_error_is_one_of_two_kinds(message: str, kind: type[Exception], told: str) -> None:
-    failure = failure_of(message, HERE)
+    failure = error_for(message, HERE)
     assert isinstance(failure, kind)
     with pytest.raises(kind, match=told):
         raise failure
@@ -61,19 +61,19 @@ def test_each_error_is_one_of_two_kinds(message: str, kind: type[Exception], tol
 def test_a_server_that_repeats_what_it_was_asked_does_not_give_away_a_password() -> None:
     """As Redis before 6.0 answers a greeting."""
     message = "ERR unknown command `HELLO`, with args beginning with: `2`, `AUTH`, `app`, `secret`, "
-    failure = failure_of(message, HERE)
+    failure = error_for(message, HERE)
     assert "HELLO" in str(failure)
     assert "secret" not in str(failure)
 
 
 def test_where_a_slot_went() -> None:
-    assert redirection("MOVED 3999 127.0.0.1:6381") == (True, 3999, Address("127.0.0.1", 6381))
-    assert redirection("ASK 3999 ::1:6381") == (False, 3999, Address("::1", 6381))
-    assert redirection("MOVED 3999 [::1]:6381") == (True, 3999, Address("::1", 6381))
-    assert redirection("MOVED 3999 :6381") == (True, 3999, Address("", 6381))
-    assert redirection("MOVED 3999 h:6381,hostname=h.example") == (True, 3999, Address("h", 6381))
-    assert redirection("MOVED somewhere") is None
-    assert redirection("ERR MOVED 1 h:1") is None
+    assert parse_redirection("MOVED 3999 127.0.0.1:6381") == (True, 3999, Address("127.0.0.1", 6381))
+    assert parse_redirection("ASK 3999 ::1:6381") == (False, 3999, Address("::1", 6381))
+    assert parse_redirection("MOVED 3999 [::1]:6381") == (True, 3999, Address("::1", 6381))
+    assert parse_redirection("MOVED 3999 :6381") == (True, 3999, Address("", 6381))
+    assert parse_redirection("MOVED 3999 h:6381,hostname=h.example") == (True, 3999, Address("h", 6381))
+    assert parse_redirection("MOVED somewhere") is None
+    assert parse_redirection("ERR MOVED 1 h:1") is None
 
 
 # --- real ones ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from engines.redis.adapters import Asker, Driver
 from engines.redis.test_batches import calls
 from engines.redis.wire import Wire
 from holdfast.engines.redis.pool import Pool
-from holdfast.engines.redis.scripts import NAMES, assembled, script, with_constants
+from holdfast.engines.redis.scripts import NAMES, assemble, inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from holdfast.runtime.identity import attempt_names
@@ -54,9 +54,9 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
     """However long anything takes here, the one who waits came just now."""
     patient = {}
     for name in NAMES:
-        text = assembled(name)
+        text = assemble(name)
         assert text.count(CAME) == 1
-        patient[name] = script(name, with_constants(text.replace(CAME, "local CAME_SECONDS = 60.0\n")))
+        patient[name] = make_script(name, inline_constants(text.replace(CAME, "local CAME_SECONDS = 60.0\n")))
     Wire(server, patient).close()  # whichever test is the first to need one, it is known
     with (
         Asker(driver, server.url) as holder,

@@ -18,18 +18,18 @@ import holdfast
 from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis.config import Address, Settings
-from holdfast.engines.resp.errors import RIGHTS, RIGHTS_IN_CLUSTER
-from holdfast.engines.resp.handshake import MINIMUM_VERSION, Server, _must_serve, evicting
+from holdfast.engines.redis.config import Address, RedisConfig
+from holdfast.engines.resp.errors import ACL_RULES, ACL_RULES_CLUSTER
+from holdfast.engines.resp.handshake import MINIMUM_VERSION, ServerInfo, _check_server, eviction_policy
 from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
 from holdfast.rules.requests import Granted
 from support import wait_until
 from support.servers import shared_redis, shared_redis_cluster, shared_redis_tls, shared_sentinel
 
-RULES = f"on >app-secret {RIGHTS}"
+RULES = f"on >app-secret {ACL_RULES}"
 """What the documents say that a user needs."""
 
-RULES_OF_A_CLUSTER = f"{RULES} {RIGHTS_IN_CLUSTER}"
+RULES_OF_A_CLUSTER = f"{RULES} {ACL_RULES_CLUSTER}"
 """And there."""
 
 
@@ -379,12 +379,12 @@ def is_taken(asker: Asker, name: str) -> bool:
 
 
 def test_a_server_that_is_too_old() -> None:
-    single = Settings("single", (Address("h", 1),))
+    single = RedisConfig("single", (Address("h", 1),))
     for version in (".".join(map(str, MINIMUM_VERSION)), "7.2.0", "8.0.1-rc1", "10.0.0"):
-        _must_serve(Server(version, "standalone", "master"), single, Address("h", 1))
+        _check_server(ServerInfo(version, "standalone", "master"), single, Address("h", 1))
     for version in ("5.0.14", "6.2.16", "7.0.0", "", "unknown"):
         with pytest.raises(EngineUnavailable, match=r"Holdfast needs 7\.0\.1 or later"):
-            _must_serve(Server(version, "standalone", "master"), single, Address("h", 1))
+            _check_server(ServerInfo(version, "standalone", "master"), single, Address("h", 1))
 
 
 class OldServer:
@@ -513,11 +513,11 @@ def test_one_master_of_a_cluster_that_throws_keys_away_is_told_of(
 
 
 def test_what_is_evicted_is_read_from_what_the_server_says() -> None:
-    assert evicting(b"maxmemory:100\r\nmaxmemory_policy:volatile-ttl\r\n") == "volatile-ttl"
-    assert evicting(b"maxmemory:100\r\nmaxmemory_policy:noeviction\r\n") == ""
-    assert evicting(b"maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n") == ""
-    assert evicting(b"") is None
-    assert evicting(ValueError("NOPERM")) is None
+    assert eviction_policy(b"maxmemory:100\r\nmaxmemory_policy:volatile-ttl\r\n") == "volatile-ttl"
+    assert eviction_policy(b"maxmemory:100\r\nmaxmemory_policy:noeviction\r\n") == ""
+    assert eviction_policy(b"maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n") == ""
+    assert eviction_policy(b"") is None
+    assert eviction_policy(ValueError("NOPERM")) is None
 
 
 def test_an_error_of_the_whole_client_says_what_to_do(guarded: Redis) -> None:

@@ -183,7 +183,7 @@ def test_what_is_released_before_one_listens_is_not_waited_for(
     with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as holder:
         lease = holder.lock("x", ttl=3600).acquire()
         assert lease is not None
-        begin = pubsub._Ear._begin
+        begin = pubsub.PubSubConnection._subscribe_all
         asked = threading.Event()
 
         def begin_unheard(self: Any, line: Any, address: Any) -> None:
@@ -194,7 +194,7 @@ def test_what_is_released_before_one_listens_is_not_waited_for(
             else:
                 begin(self, line, address)
 
-        monkeypatch.setattr(pubsub._Ear, "_begin", begin_unheard)
+        monkeypatch.setattr(pubsub.PubSubConnection, "_subscribe_all", begin_unheard)
         url = f"redis://{proxy.address}"
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(take_threads if shape == "threads" else take_asyncio, url)

@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from holdfast.engines.redis.codec import Command, Space, command, pack, reply
+from holdfast.engines.redis.codec import Command, Keyspace, decode, encode, pack
 from holdfast.engines.redis.scripts import Script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Reply, Request
@@ -46,9 +46,9 @@ class Wire:
                 raise one
         return told
 
-    def apply(self, space: Space, name: str, request: Request) -> Reply:
+    def apply(self, space: Keyspace, name: str, request: Request) -> Reply:
         """One request by its script."""
-        return reply(request, self.call(command(space, name, request)))
+        return decode(request, self.call(encode(space, name, request)))
 
     def call(self, command: Command) -> Any:
         (told,) = self.ask_all([pack(command)])

@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "only those who have it are broken",
-        "if not ended_of(over, ARGV[place], now) then",
+        "if not tombstone_of(over, ARGV[place], now) then",
         "if claim and claim[OWNER] == ARGV[place] then",
     ),
     Mutant(

@@ -8,13 +8,13 @@ import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
 from holdfast.engines.redis.config import Address
-from holdfast.engines.redlock.config import RedlockSettings, settings_from_url
+from holdfast.engines.redlock.config import RedlockConfig, config_from_url
 
 pytestmark = pytest.mark.timeless
 
 
-def settings(url: str, **options: object) -> RedlockSettings:
-    return settings_from_url(parse_url(url), options)
+def settings(url: str, **options: object) -> RedlockConfig:
+    return config_from_url(parse_url(url), options)
 
 
 def test_what_is_there_when_nothing_is_said() -> None:

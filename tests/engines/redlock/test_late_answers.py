@@ -51,7 +51,7 @@ def tellers() -> list[threading.Thread]:
 async def test_one_thread_reads_for_all_and_ends(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redlock_threads, "STAY_SECONDS", 0.1)
+    monkeypatch.setattr(redlock_threads, "IDLE_THREAD_SECONDS", 0.1)
     ann, client = world.actor(), world.client()
     leases = [await hold_everywhere(world, trio, ann, client, 600, name) for name in ("a", "b", "c")]
     trio.servers[2].command("SCRIPT", "FLUSH")

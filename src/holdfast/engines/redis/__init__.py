@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ...core.urls import URL
 from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from ...model import Guarantees
-from .config import SHAPES, Settings, settings_from_url
+from .config import DEPLOYMENTS, RedisConfig, config_from_url
 from .guarantees import guarantees_of
-from .keys import Space
-from .live_client import settings_from_client
+from .keys import Keyspace
+from .live_client import config_from_client
 from .threads import RedisThreads
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class RedisEngine:
     linger = LINGER_SECONDS
     session_bound = False
 
-    def __init__(self, url: str, settings: Settings, namespace: str) -> None:
+    def __init__(self, url: str, settings: RedisConfig, namespace: str) -> None:
         self.url = url
         self._settings = settings
-        self._space = Space(namespace, sharded=settings.shape == "cluster")
+        self._space = Keyspace(namespace, sharded=settings.deployment == "cluster")
         self._policy: str | None = ""
 
     @property
@@ -81,13 +81,13 @@ class RedisEngine:
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedisEngine:
-    return RedisEngine(str(url), settings_from_url(url, options), namespace)
+    return RedisEngine(str(url), config_from_url(url, options), namespace)
 
 
 def open_client(client: Any, namespace: str, options: Mapping[str, Any]) -> RedisEngine:
     """Whatever a live client of redis-py is connected to, with its settings."""
-    settings = settings_from_client(client, options)
-    scheme = next(scheme for scheme, shape in SHAPES.items() if shape == settings.shape)
+    settings = config_from_client(client, options)
+    scheme = next(scheme for scheme, shape in DEPLOYMENTS.items() if shape == settings.deployment)
     scheme = "rediss" if scheme == "redis" and settings.tls is not None else scheme
     hosts = ",".join(map(str, settings.addresses))
     query = f"?service={settings.service}" if settings.service else ""

@@ -59,34 +59,34 @@ from ...rules.requests import (
     Withdrawn,
 )
 from ..resp import codec
-from .keys import Space, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
+from .keys import Keyspace, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
 from .scripts import Script
 
 __all__ = [
-    "TENDED_AT_ONCE",
+    "BATCH_KEYS_MAX",
     "Batch",
     "Command",
+    "Keyspace",
     "Script",
-    "Space",
     "channel_of",
-    "command",
-    "command_in_order",
-    "commands_for_tend",
+    "decode",
+    "decode_all",
+    "encode",
+    "encode_in_order",
+    "encode_packed",
+    "encode_renew_batch",
     "key_of",
     "name_of",
     "pack",
-    "packed",
-    "replies",
-    "reply",
     "scan_pattern",
+    "script_error",
     "slot_of",
-    "trouble",
 ]
 
-TENDED_AT_ONCE: Final = 500
+BATCH_KEYS_MAX: Final = 500
 """More keys than this would hold up the server's other clients for more than a millisecond or two."""
 
-PACKED_AT_MOST: Final = 10_000
+PREFIXES_MAX: Final = 10_000
 """So many beginnings of commands are kept for one space."""
 
 Steps = Sequence[tuple[str, Request]]
@@ -95,7 +95,7 @@ _new = tuple.__new__
 _DONE: Final = Done()
 _SIZES: Final = [b"$%d\r\n" % size for size in range(100)]
 _DOUBLE: Final = struct.Struct(">d")
-_COMPLAINT: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
+_SCRIPT_ERROR: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
 """The server adds where in which script an error was raised."""
 _RETENTION_MS: Final = int(RETENTION_SECONDS * 1000)
 
@@ -118,20 +118,20 @@ class Batch(NamedTuple):
 # --- requests -----------------------------------------------------------------------------------
 
 
-def command(space: Space, name: str, request: Request) -> Command:
+def encode(space: Keyspace, name: str, request: Request) -> Command:
     """The call that applies this request to the record of this name."""
     kind, arguments = _ENCODERS[request.__class__]
     return Command(space.scripts[kind], _keys(space, name, request), arguments(request))
 
 
-def _keys(space: Space, name: str, request: Request) -> tuple[bytes, ...]:
+def _keys(space: Keyspace, name: str, request: Request) -> tuple[bytes, ...]:
     """The value is kept apart, so that no other request has to read it."""
     if isinstance(request, SetValue | Watch | Inspect):
         return key_of(space, name), value_key_of(space, name)
     return (key_of(space, name),)
 
 
-def command_in_order(space: Space, steps: Steps, stop_when_refused: bool) -> Command:
+def encode_in_order(space: Keyspace, steps: Steps, stop_when_refused: bool) -> Command:
     """Several names in one step. In a Cluster all of them have to be in one slot: see ``slot_of``."""
     keys: list[bytes] = []
     args = [_flag(stop_when_refused)]
@@ -140,23 +140,23 @@ def command_in_order(space: Space, steps: Steps, stop_when_refused: bool) -> Com
         its_keys, its_args = _keys(space, name, request), arguments(request)
         keys += its_keys
         args += (kind.encode(), b"%d" % len(its_keys), b"%d" % len(its_args), *its_args)
-    return Command(space.scripts["in_order"], tuple(keys), tuple(args))
+    return Command(space.scripts["apply_in_order"], tuple(keys), tuple(args))
 
 
-def commands_for_tend(space: Space, steps: Steps) -> list[Batch]:
+def encode_renew_batch(space: Keyspace, steps: Steps) -> list[Batch]:
     """The keeper's renewals and refreshes: as few calls as the slots of a Cluster, and their size, allow."""
     groups: dict[int, list[int]] = {}
     for place, (name, _) in enumerate(steps):
         groups.setdefault(slot_of(space, name) if space.sharded else 0, []).append(place)
     batches = []
     for places in groups.values():
-        for start in range(0, len(places), TENDED_AT_ONCE):
-            some = tuple(places[start : start + TENDED_AT_ONCE])
-            batches.append(Batch(_tend(space, [steps[place] for place in some]), some))
+        for start in range(0, len(places), BATCH_KEYS_MAX):
+            some = tuple(places[start : start + BATCH_KEYS_MAX])
+            batches.append(Batch(_encode_batch(space, [steps[place] for place in some]), some))
     return batches
 
 
-def _tend(space: Space, steps: Steps) -> Command:
+def _encode_batch(space: Keyspace, steps: Steps) -> Command:
     """Two arguments for each step: its ttl, which a refresh has not, and its nonce."""
     args: list[bytes] = []
     for _, request in steps:
@@ -166,7 +166,9 @@ def _tend(space: Space, steps: Steps) -> Command:
             args += (b"", _text(request.nonce))
         else:
             raise TypeError(f"{type(request).__name__} is no way to tend a lock")
-    return Command(space.scripts["tend"], tuple([key_of(space, name) for name, _ in steps]), tuple(args))
+    return Command(
+        space.scripts["renew_batch"], tuple([key_of(space, name) for name, _ in steps]), tuple(args)
+    )
 
 
 def pack(command: Command) -> bytes:
@@ -176,7 +178,7 @@ def pack(command: Command) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join([_bulk(part) for part in parts])
 
 
-def packed(space: Space, name: str, request: Request) -> bytes:
+def encode_packed(space: Keyspace, name: str, request: Request) -> bytes:
     """``pack(command(…))``, quick where the same is asked again with another nonce."""
     shape: object
     if request.__class__ is Acquire and not request[11]:
@@ -184,19 +186,21 @@ def packed(space: Space, name: str, request: Request) -> bytes:
     elif request.__class__ is Release:
         shape = name, request[1]
     else:
-        return pack(command(space, name, request))
-    beginning = space.packed.get(shape) or _beginning(space, shape, command(space, name, request))
+        return pack(encode(space, name, request))
+    beginning = space.command_prefixes.get(shape) or _remember_prefix(
+        space, shape, encode(space, name, request)
+    )
     nonce = request[0].encode("utf-8", "surrogatepass")
     size = len(nonce)
     return b"".join((beginning, _SIZES[size] if size < 100 else b"$%d\r\n" % size, nonce, b"\r\n"))
 
 
-def _beginning(space: Space, shape: object, command: Command) -> bytes:
+def _remember_prefix(space: Keyspace, shape: object, command: Command) -> bytes:
     whole = pack(command)
     beginning = whole[: len(whole) - len(_bulk(command.args[-1]))]
-    if len(space.packed) >= PACKED_AT_MOST:
-        space.packed.clear()
-    space.packed[shape] = beginning
+    if len(space.command_prefixes) >= PREFIXES_MAX:
+        space.command_prefixes.clear()
+    space.command_prefixes[shape] = beginning
     return beginning
 
 
@@ -296,7 +300,7 @@ _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
 # --- replies ------------------------------------------------------------------------------------
 
 
-def reply(request: Request, raw: Any) -> Reply:
+def decode(request: Request, raw: Any) -> Reply:
     """What a script answered, as the rule would have."""
     if raw.__class__ is int:
         if request.__class__ is Acquire:
@@ -305,14 +309,14 @@ def reply(request: Request, raw: Any) -> Reply:
     return _DECODERS[raw[0]](*raw[1:])
 
 
-def replies(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Reply]:
+def decode_all(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Reply]:
     """The replies to the first steps: all of them, unless one was refused that ended it."""
-    return [reply(request, told) for (_, request), told in zip(steps, raw, strict=False)]
+    return [decode(request, told) for (_, request), told in zip(steps, raw, strict=False)]
 
 
-def trouble(message: str) -> EngineUnavailable | None:
+def script_error(message: str) -> EngineUnavailable | None:
     """What one of our scripts complains of in an error reply; None: the error is not ours."""
-    complaint = _COMPLAINT.match(message)
+    complaint = _SCRIPT_ERROR.match(message)
     return None if complaint is None else EngineUnavailable(f"Redis {complaint[1]}")
 
 
@@ -325,7 +329,7 @@ def _float(raw: bytes) -> float:
     return number
 
 
-def _maybe(raw: bytes) -> float | None:
+def _optional_float(raw: bytes) -> float | None:
     return _float(raw) if raw else None
 
 
@@ -336,7 +340,7 @@ def _mapping(raw: bytes) -> Mapping[str, str]:
 def _granted(
     token: int, kind: bytes, mode: bytes, ttl: bytes, lasts: bytes, metadata: bytes, age: bytes, *peers: int
 ) -> Granted:
-    lease = _float(ttl), _maybe(lasts), _mapping(metadata), _float(age)
+    lease = _float(ttl), _optional_float(lasts), _mapping(metadata), _float(age)
     return Granted(token, peers, kind.decode(), mode.decode(), *lease)
 
 
@@ -389,7 +393,7 @@ def _holder(
         _float(expires_at),
         _float(ttl),
         renews == 1,
-        _maybe(until),
+        _optional_float(until),
         _mapping(metadata),
     )
 
@@ -404,7 +408,7 @@ def _waiter(
         mode.decode(),
         _float(since),
         _float(expires_at),
-        _maybe(turn_at),
+        _optional_float(turn_at),
     )
 
 

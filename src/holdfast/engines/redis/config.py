@@ -41,43 +41,43 @@ from ...core.urls import URL
 from ...errors import InvalidArgument
 
 __all__ = [
-    "TLS",
+    "TLS_OPTIONS",
     "Address",
     "Credentials",
     "Login",
-    "Settings",
-    "address_of",
-    "credentials_in",
-    "credentials_of",
-    "database_in",
-    "merged",
-    "provider_failed",
-    "settings_from_url",
-    "tls_in",
+    "RedisConfig",
+    "config_from_url",
+    "merge_options",
+    "parse_address",
+    "parse_credentials",
+    "parse_database",
+    "parse_tls",
+    "provided_credentials",
+    "provider_error",
 ]
 
 Credentials = tuple[str | None, str | None]
 """User and password, each if there is one."""
 
-Shape = Literal["single", "sentinel", "cluster"]
+Deployment = Literal["single", "sentinel", "cluster"]
 
-SHAPES: Final[Mapping[str, Shape]] = {
+DEPLOYMENTS: Final[Mapping[str, Deployment]] = {
     "redis": "single",
     "rediss": "single",
     "redis+sentinel": "sentinel",
     "redis+cluster": "cluster",
 }
 
-PORT: Final = 6379
-SENTINEL_PORT: Final = 26379
-CONNECTIONS: Final = 3
-WAIT_SECONDS: Final = 1.0
-MOST_REPLICAS: Final = 1000
+DEFAULT_PORT: Final = 6379
+DEFAULT_SENTINEL_PORT: Final = 26379
+DEFAULT_CONNECTIONS: Final = 3
+DEFAULT_WAIT_SECONDS: Final = 1.0
+REPLICAS_MAX: Final = 1000
 
-OWN: Final = ("connections", "wait_replicas", "wait_timeout", "source")
-COMMON: Final = ("username", "password", *OWN)
-SENTINEL: Final = ("service", "sentinel_username", "sentinel_password")
-TLS: Final = (
+ENGINE_OPTIONS: Final = ("connections", "wait_replicas", "wait_timeout", "source")
+COMMON_OPTIONS: Final = ("username", "password", *ENGINE_OPTIONS)
+SENTINEL_OPTIONS: Final = ("service", "sentinel_username", "sentinel_password")
+TLS_OPTIONS: Final = (
     "ssl_ca_certs",
     "ssl_ca_path",
     "ssl_certfile",
@@ -112,21 +112,21 @@ class Login:
         return "<Login ***>" if self.password or self.provider else "<Login>"
 
 
-def credentials_of(told: tuple[str, ...]) -> Credentials:
+def provided_credentials(told: tuple[str, ...]) -> Credentials:
     """What a provider answered: a password, or a user and a password."""
     return (None, told[0]) if len(told) == 1 else (told[0], told[1])
 
 
-def provider_failed(error: Exception) -> NotApplied:
+def provider_error(error: Exception) -> NotApplied:
     """It is somebody else's code, and what it says may hold a secret."""
     return NotApplied(f"the credential provider failed ({type(error).__name__})")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Settings:
+class RedisConfig:
     """Everything that is needed to connect. Its repr shows no secret."""
 
-    shape: Shape
+    deployment: Deployment
     addresses: tuple[Address, ...]
     """The server; or Sentinels or members of a Cluster to ask first."""
     database: int = 0
@@ -135,80 +135,88 @@ class Settings:
     service: str = ""
     sentinel_login: Login = field(default_factory=Login)
     sentinel_tls: ssl.SSLContext | None = None
-    connections: int = CONNECTIONS
+    connections: int = DEFAULT_CONNECTIONS
     wait_replicas: int = 0
-    wait_seconds: float = WAIT_SECONDS
+    wait_seconds: float = DEFAULT_WAIT_SECONDS
     source: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Settings {self.shape} {', '.join(map(str, self.addresses))}>"
+        return f"<Settings {self.deployment} {', '.join(map(str, self.addresses))}>"
 
 
-def settings_from_url(url: URL, options: Mapping[str, Any]) -> Settings:
+def config_from_url(url: URL, options: Mapping[str, Any]) -> RedisConfig:
     """What a URL and the keyword arguments beside it say."""
-    shape = SHAPES[url.scheme]
-    given = merged(url, options, _known(url.scheme))
-    username, password = credentials_in(url, given)
-    tls = tls_in(given, "rediss:// (Sentinel and Cluster: add ssl=true)", url.scheme == "rediss")
-    service = _text(given, "service") or ""
+    shape = DEPLOYMENTS[url.scheme]
+    given = merge_options(url, options, _known_options(url.scheme))
+    username, password = parse_credentials(url, given)
+    tls = parse_tls(given, "rediss:// (Sentinel and Cluster: add ssl=true)", url.scheme == "rediss")
+    service = text_option(given, "service") or ""
     if shape == "sentinel" and not service:
         raise InvalidArgument("redis+sentinel:// needs the name of the master: write …?service=NAME")
-    sentinel_login = Login(_text(given, "sentinel_username"), _text(given, "sentinel_password"))
-    return Settings(
-        shape=shape,
-        addresses=_addresses(url, SENTINEL_PORT if shape == "sentinel" else PORT),
-        database=database_in(url, shape),
+    sentinel_login = Login(text_option(given, "sentinel_username"), text_option(given, "sentinel_password"))
+    return RedisConfig(
+        deployment=shape,
+        addresses=_addresses(url, DEFAULT_SENTINEL_PORT if shape == "sentinel" else DEFAULT_PORT),
+        database=parse_database(url, shape),
         login=Login(username, password),
         tls=tls,
         service=service,
         sentinel_login=sentinel_login,
         sentinel_tls=tls,
-        **engine_options(given),
+        **parse_engine_options(given),
     )
 
 
-def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def parse_engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that are Holdfast's own, also beside a live client."""
     return {
-        "connections": _integer(given, "connections", CONNECTIONS, least=1, most=64),
-        "wait_replicas": _integer(given, "wait_replicas", 0, least=0, most=MOST_REPLICAS),
-        "wait_seconds": _seconds(given, "wait_timeout", WAIT_SECONDS),
-        "source": _text(given, "source"),
+        "connections": integer_option(given, "connections", DEFAULT_CONNECTIONS, least=1, most=64),
+        "wait_replicas": integer_option(given, "wait_replicas", 0, least=0, most=REPLICAS_MAX),
+        "wait_seconds": seconds_option(given, "wait_timeout", DEFAULT_WAIT_SECONDS),
+        "source": text_option(given, "source"),
     }
 
 
-def _known(scheme: str) -> tuple[str, ...]:
+def _known_options(scheme: str) -> tuple[str, ...]:
     if scheme == "redis":
-        return COMMON
+        return COMMON_OPTIONS
     if scheme == "rediss":
-        return COMMON + TLS
-    return COMMON + TLS + (("ssl", *SENTINEL) if scheme == "redis+sentinel" else ("ssl",))
+        return COMMON_OPTIONS + TLS_OPTIONS
+    return (
+        COMMON_OPTIONS
+        + TLS_OPTIONS
+        + (("ssl", *SENTINEL_OPTIONS) if scheme == "redis+sentinel" else ("ssl",))
+    )
 
 
-def merged(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def merge_options(url: URL, options: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     url.only(known)
     for option in options:
         if option not in known:
-            told = "it is rediss:// that has it" if option in TLS else f"it knows {', '.join(sorted(known))}"
+            told = (
+                "it is rediss:// that has it"
+                if option in TLS_OPTIONS
+                else f"it knows {', '.join(sorted(known))}"
+            )
             raise InvalidArgument(f"{url.scheme}:// has no option {option!r}: {told}")
         if option in url.options:
             raise InvalidArgument(f"{option} stands in the URL and beside it: write it once")
     return {**url.options, **{option: value for option, value in options.items() if value is not None}}
 
 
-def credentials_in(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def parse_credentials(url: URL, given: Mapping[str, Any]) -> tuple[str | None, str | None]:
     for option, inside in (("username", url.username), ("password", url.password)):
         if inside and option in given:
             raise InvalidArgument(f"{option} stands in the URL and beside it: write it once")
-    username = _text(given, "username") or url.username or None
-    password = _text(given, "password") or url.password or None
+    username = text_option(given, "username") or url.username or None
+    password = text_option(given, "password") or url.password or None
     if username and not password:
         raise InvalidArgument("a user needs a password: write redis://user:password@host, or :password@host")
     return username, password
 
 
 def _addresses(url: URL, port: int) -> tuple[Address, ...]:
-    addresses = tuple(address_of(part, port, url.scheme) for part in (url.hosts or "localhost").split(","))
+    addresses = tuple(parse_address(part, port, url.scheme) for part in (url.hosts or "localhost").split(","))
     if len(addresses) > 1 and url.scheme in ("redis", "rediss"):
         raise InvalidArgument(
             f"{url.scheme}:// is one server: several are redis+sentinel://, redis+cluster:// or redlock://"
@@ -216,7 +224,7 @@ def _addresses(url: URL, port: int) -> tuple[Address, ...]:
     return addresses
 
 
-def address_of(text: str, port: int, scheme: str) -> Address:
+def parse_address(text: str, port: int, scheme: str) -> Address:
     """``host``, ``host:port``, ``[::1]:port``."""
     host, colon, written = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -231,7 +239,7 @@ def address_of(text: str, port: int, scheme: str) -> Address:
     return Address(host, port)
 
 
-def database_in(url: URL, shape: Shape) -> int:
+def parse_database(url: URL, shape: Deployment) -> int:
     text = url.path.removeprefix("/")
     if not text:
         return 0
@@ -245,14 +253,14 @@ def database_in(url: URL, shape: Shape) -> int:
 # --- single options -----------------------------------------------------------------------------
 
 
-def _text(given: Mapping[str, Any], option: str) -> str | None:
+def text_option(given: Mapping[str, Any], option: str) -> str | None:
     value = given.get(option)
     if value is not None and not isinstance(value, str):
         raise InvalidArgument(f"{option} is text")
     return value or None
 
 
-def _flag(given: Mapping[str, Any], option: str, default: bool) -> bool:
+def flag_option(given: Mapping[str, Any], option: str, default: bool) -> bool:
     value = given.get(option, default)
     if isinstance(value, bool):
         return value
@@ -264,7 +272,7 @@ def _flag(given: Mapping[str, Any], option: str, default: bool) -> bool:
     raise InvalidArgument(f"{option} is true or false")
 
 
-def _integer(given: Mapping[str, Any], option: str, default: int, *, least: int, most: int) -> int:
+def integer_option(given: Mapping[str, Any], option: str, default: int, *, least: int, most: int) -> int:
     value = given.get(option, default)
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
@@ -273,7 +281,7 @@ def _integer(given: Mapping[str, Any], option: str, default: int, *, least: int,
     return value
 
 
-def _seconds(given: Mapping[str, Any], option: str, default: float) -> float:
+def seconds_option(given: Mapping[str, Any], option: str, default: float) -> float:
     value = given.get(option, default)
     try:
         seconds = float(value)
@@ -284,27 +292,27 @@ def _seconds(given: Mapping[str, Any], option: str, default: float) -> float:
     return seconds
 
 
-def tls_in(given: Mapping[str, Any], how: str, always: bool = False) -> ssl.SSLContext | None:
+def parse_tls(given: Mapping[str, Any], how: str, always: bool = False) -> ssl.SSLContext | None:
     """What the options say of TLS; None: connections are not encrypted. ``how``: what asks for it."""
-    if always or _flag(given, "ssl", False):
-        return _tls(given)
-    stray = next((name for name in TLS if name in given), None)
+    if always or flag_option(given, "ssl", False):
+        return _tls_context_of(given)
+    stray = next((name for name in TLS_OPTIONS if name in given), None)
     if stray is not None:
         raise InvalidArgument(f"{stray} needs TLS: write {how}")
     return None
 
 
-def _tls(given: Mapping[str, Any]) -> ssl.SSLContext:
-    reqs = (_text(given, "ssl_cert_reqs") or "required").lower()
+def _tls_context_of(given: Mapping[str, Any]) -> ssl.SSLContext:
+    reqs = (text_option(given, "ssl_cert_reqs") or "required").lower()
     if reqs not in ("required", "none"):
         raise InvalidArgument("ssl_cert_reqs is 'required' or 'none'")
     return tls_context(
-        ca_certs=_text(given, "ssl_ca_certs"),
-        ca_path=_text(given, "ssl_ca_path"),
-        certfile=_text(given, "ssl_certfile"),
-        keyfile=_text(given, "ssl_keyfile"),
+        ca_certs=text_option(given, "ssl_ca_certs"),
+        ca_path=text_option(given, "ssl_ca_path"),
+        certfile=text_option(given, "ssl_certfile"),
+        keyfile=text_option(given, "ssl_keyfile"),
         verify=reqs == "required",
-        check_hostname=_flag(given, "ssl_check_hostname", True),
+        check_hostname=flag_option(given, "ssl_check_hostname", True),
     )
 
 

@@ -12,29 +12,31 @@ from ...core.effects import TransientError
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, verified, warn
-from ..resp.connection import SocketLine, open_socket
-from ..resp.handshake import greet
-from ..resp.interfaces import at_once, packed_command
-from .config import Address, Login, Settings, credentials_of
-from .keys import Space
+from ..resp.connection import RespSocket, open_socket
+from ..resp.handshake import perform_handshake
+from ..resp.interfaces import pack_command, run_sync
+from .config import Address, Login, RedisConfig, provided_credentials
+from .keys import Keyspace
 from .threads import RedisThreads
 
-__all__ = ["ServerExam", "diagnose"]
+__all__ = ["ServerDiagnosis", "diagnose"]
 
 TLS_REMEDY: Final = "use rediss://, and leave ssl_cert_reqs and ssl_check_hostname as they are"
 NO_SUCH_SCRIPT: Final = b"0" * 40
 
 
-def diagnose(settings: Settings, space: Space, io_timeout: float) -> list[Finding]:
+def diagnose(settings: RedisConfig, space: Keyspace, io_timeout: float) -> list[Finding]:
     findings = []
     addresses = _masters(settings, space, io_timeout)
     for address in addresses:
-        with ServerExam(settings, address, io_timeout, str(address) if len(addresses) > 1 else "") as exam:
+        with ServerDiagnosis(
+            settings, address, io_timeout, str(address) if len(addresses) > 1 else ""
+        ) as exam:
             findings += [
                 exam.connection(),
                 exam.clock(),
                 exam.version(),
-                *exam.rights(_needed(space, settings)),
+                *exam.rights(_needed_rights(space, settings)),
                 exam.eviction(),
                 exam.persistence(),
                 exam.replicas(settings),
@@ -42,9 +44,9 @@ def diagnose(settings: Settings, space: Space, io_timeout: float) -> list[Findin
     return findings
 
 
-def _masters(settings: Settings, space: Space, io_timeout: float) -> list[Address]:
+def _masters(settings: RedisConfig, space: Keyspace, io_timeout: float) -> list[Address]:
     """Whoever serves us: one, or in a Cluster several."""
-    if settings.shape == "single":
+    if settings.deployment == "single":
         return [settings.addresses[0]]
     hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, io_timeout)
     adapter = RedisThreads(settings, space, hooks, _nobody)
@@ -60,48 +62,48 @@ def _nobody(*_: Any) -> None:
     """Nobody waits here."""
 
 
-def _needed(space: Space, settings: Settings) -> dict[str, bytes]:
+def _needed_rights(space: Keyspace, settings: RedisConfig) -> dict[str, bytes]:
     """A harmless request for each right that is needed. A key in a Cluster must be one that is served here,
     which is not known beforehand: a redirection is as good as an answer."""
     key = space.prefix + b"doctor"
     needed = {
-        "+evalsha": packed_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
-        "+script|load": packed_command(b"SCRIPT", b"LOAD", b"return 1"),
-        "+get": packed_command(b"GET", key),
-        "+set": packed_command(b"SET", key, b"", b"XX"),  # it is not there, so nothing is set
-        "+time": packed_command(b"TIME"),
-        "+scan": packed_command(b"SCAN", b"0", b"COUNT", b"1"),
-        "+ping": packed_command(b"PING"),
+        "+evalsha": pack_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
+        "+script|load": pack_command(b"SCRIPT", b"LOAD", b"return 1"),
+        "+get": pack_command(b"GET", key),
+        "+set": pack_command(b"SET", key, b"", b"XX"),  # it is not there, so nothing is set
+        "+time": pack_command(b"TIME"),
+        "+scan": pack_command(b"SCAN", b"0", b"COUNT", b"1"),
+        "+ping": pack_command(b"PING"),
     }
     channel = space.channel + b"doctor"
-    if settings.shape == "cluster":
-        needed["+spublish"] = packed_command(b"SPUBLISH", channel, b"")
-        needed["+cluster|slots"] = packed_command(b"CLUSTER", b"SLOTS")
+    if settings.deployment == "cluster":
+        needed["+spublish"] = pack_command(b"SPUBLISH", channel, b"")
+        needed["+cluster|slots"] = pack_command(b"CLUSTER", b"SLOTS")
     else:
-        needed["+publish"] = packed_command(b"PUBLISH", channel, b"")
+        needed["+publish"] = pack_command(b"PUBLISH", channel, b"")
     return needed
 
 
-TOO_MUCH: Final = {
-    "+eval": packed_command(b"EVAL", b"return 1", b"0"),
-    "+client|kill": packed_command(b"CLIENT", b"KILL", b"ID", b"0"),
-    "+acl|list": packed_command(b"ACL", b"LIST"),
-    "all keys": packed_command(b"EXISTS", b"no:key:of:ours"),
+EXCESS_RIGHTS: Final = {
+    "+eval": pack_command(b"EVAL", b"return 1", b"0"),
+    "+client|kill": pack_command(b"CLIENT", b"KILL", b"ID", b"0"),
+    "+acl|list": pack_command(b"ACL", b"LIST"),
+    "all keys": pack_command(b"EXISTS", b"no:key:of:ours"),
 }
 """Rights that Holdfast does not need, each with a request that does nothing."""
 
 
-class ServerExam:
+class ServerDiagnosis:
     """One server, on a connection of its own. ``redlock://`` examines its nodes with it, too."""
 
-    def __init__(self, settings: Settings, address: Address, io_timeout: float, label: str = "") -> None:
+    def __init__(self, settings: RedisConfig, address: Address, io_timeout: float, label: str = "") -> None:
         self._settings = settings
         self._address = address
         self._label = label
         try:
-            self._line = SocketLine(open_socket(address, settings.tls, io_timeout), address, io_timeout)
+            self._line = RespSocket(open_socket(address, settings.tls, io_timeout), address, io_timeout)
             try:
-                at_once(greet(self._line, settings, _credentials(settings.login), "doctor"))
+                run_sync(perform_handshake(self._line, settings, _credentials(settings.login), "doctor"))
             except BaseException:
                 self._line.close()
                 raise
@@ -109,7 +111,7 @@ class ServerExam:
             raise EngineUnavailable(str(trouble)) from trouble
         self._info = self._read_info()
 
-    def __enter__(self) -> ServerExam:
+    def __enter__(self) -> ServerDiagnosis:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,7 +120,7 @@ class ServerExam:
     def ask(self, payload: bytes) -> Any:
         """The reply; an error reply is a value too."""
         try:
-            return at_once(self._line.exchange(payload, 1))[0]
+            return run_sync(self._line.exchange(payload, 1))[0]
         except TransientError as trouble:
             raise EngineUnavailable(str(trouble)) from trouble
 
@@ -128,7 +130,7 @@ class ServerExam:
     def _read_info(self) -> Mapping[str, str]:
         facts: dict[str, str] = {}
         for section in (b"server", b"memory", b"persistence", b"replication"):
-            told = self.ask(packed_command(b"INFO", section))
+            told = self.ask(pack_command(b"INFO", section))
             rows = told.decode("utf-8", "replace").splitlines() if isinstance(told, bytes) else []
             facts.update(row.partition(":")[::2] for row in rows if ":" in row)
         return facts
@@ -144,11 +146,11 @@ class ServerExam:
 
     def clock(self) -> Finding:
         topic = self.topic("clock")
-        if isinstance(self.ask(packed_command(b"TIME")), ReplyError):
+        if isinstance(self.ask(pack_command(b"TIME")), ReplyError):
             return fail(topic, "the server does not tell its time: allow it (ACL rule +time)")
 
         def time() -> float:
-            seconds, micros = self.ask(packed_command(b"TIME"))
+            seconds, micros = self.ask(pack_command(b"TIME"))
             return int(seconds) + int(micros) / 1_000_000
 
         return clock(topic, time)
@@ -167,9 +169,9 @@ class ServerExam:
         missing = [right for right, payload in needed.items() if _is_denied(self.ask(payload))]
         if missing:
             return [fail(topic, f"missing: {' '.join(missing)}; add them to the user with ACL SETUSER")]
-        whoami = self.ask(packed_command(b"ACL", b"WHOAMI"))
-        excess = [right for right, payload in TOO_MUCH.items() if not _is_denied(self.ask(payload))]
-        if whoami == b"default" and len(excess) == len(TOO_MUCH):
+        whoami = self.ask(pack_command(b"ACL", b"WHOAMI"))
+        excess = [right for right, payload in EXCESS_RIGHTS.items() if not _is_denied(self.ask(payload))]
+        if whoami == b"default" and len(excess) == len(EXCESS_RIGHTS):
             return [
                 warn(topic, "all rights, as the user 'default': make a user for Holdfast (docs/redis.md)")
             ]
@@ -193,7 +195,7 @@ class ServerExam:
         append_only = self._info.get("aof_enabled")
         if append_only is None:
             return unknown(topic, "the server does not tell (ACL rule +info|persistence)")
-        told = self.ask(packed_command(b"CONFIG", b"GET", b"appendfsync"))
+        told = self.ask(pack_command(b"CONFIG", b"GET", b"appendfsync"))
         fsync = told[1].decode() if isinstance(told, list) and len(told) == 2 else ""
         if append_only == "0":
             return warn(topic, "no append-only file: a restart forgets what is held; set appendonly yes")
@@ -210,7 +212,7 @@ class ServerExam:
             )
         return ok(topic, "append-only file; how often it goes to disk is not told (ACL rule +config|get)")
 
-    def replicas(self, settings: Settings) -> Finding:
+    def replicas(self, settings: RedisConfig) -> Finding:
         topic = self.topic("replicas")
         count = self._info.get("connected_slaves")
         if count is None:
@@ -232,7 +234,7 @@ class ServerExam:
 
 def _credentials(login: Login) -> tuple[str | None, str | None]:
     if login.provider is not None:
-        return credentials_of(login.provider.get_credentials())
+        return provided_credentials(login.provider.get_credentials())
     return login.username, login.password
 
 

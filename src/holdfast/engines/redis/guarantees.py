@@ -7,7 +7,7 @@ from typing import Final
 
 from ...model import Guarantees
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
-from .config import Settings
+from .config import RedisConfig
 
 __all__ = ["GUARANTEES", "guarantees_of"]
 
@@ -82,14 +82,14 @@ _CLUSTER: Final = replace(
 )
 
 
-def guarantees_of(settings: Settings, policy: str | None) -> Guarantees:
+def guarantees_of(settings: RedisConfig, policy: str | None) -> Guarantees:
     """``policy``: by which keys were found to be evicted; empty: by none; None: the server does not say."""
-    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.shape, GUARANTEES)
+    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.deployment, GUARANTEES)
     if settings.wait_replicas:
         told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
         promised = replace(promised, needs=(*promised.needs, told))
     if policy != "":
-        who = "a master of this cluster" if settings.shape == "cluster" else "this server"
+        who = "a master of this cluster" if settings.deployment == "cluster" else "this server"
         told = (
             f"NOT KNOWN HERE: {who} does not say whether it evicts keys when memory is full (+info|memory)"
             if policy is None

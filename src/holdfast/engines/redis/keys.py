@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from .scripts import Script, load
 
-__all__ = ["Space", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
+__all__ = ["Keyspace", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
 
 SLOTS: Final = 16_384
 _RECORD: Final = b"lock:"
@@ -28,10 +28,10 @@ _VALUE: Final = b"value:"
 _CHANNEL: Final = b"wake:"
 
 
-class Space:
+class Keyspace:
     """One namespace on one server or Cluster, and the scripts that fit it."""
 
-    __slots__ = ("_values", "channel", "packed", "prefix", "scripts", "sharded")
+    __slots__ = ("channel", "command_prefixes", "prefix", "scripts", "sharded")
 
     def __init__(self, namespace: str, *, sharded: bool = False) -> None:
         self.prefix = b"holdfast:" + quote(namespace, safe="").encode() + b":"
@@ -40,16 +40,16 @@ class Space:
         """A Cluster: keys are grouped by slot, and wake-ups go to channels in the slot of the name."""
         self.channel = self.prefix + _CHANNEL
         self.scripts: dict[str, Script] = load(sharded)
-        self.packed: dict[object, bytes] = {}
+        self.command_prefixes: dict[object, bytes] = {}
         """Beginnings of commands that are sent again and again; kept by the translation."""
 
 
-def key_of(space: Space, name: str) -> bytes:
+def key_of(space: Keyspace, name: str) -> bytes:
     """The key of the record of this name."""
     return space.prefix + _RECORD + _ending(name)
 
 
-def value_key_of(space: Space, name: str) -> bytes:
+def value_key_of(space: Keyspace, name: str) -> bytes:
     """The key of the value of this name: in the same slot as the record."""
     return space.prefix + _VALUE + _ending(name)
 
@@ -66,7 +66,7 @@ def _has_tag(encoded: bytes) -> bool:
     return begin >= 0 and encoded.find(b"}", begin + 1) > begin + 1
 
 
-def name_of(space: Space, key: bytes) -> str | None:
+def name_of(space: Keyspace, key: bytes) -> str | None:
     """The name that a key, the record's or the value's, belongs to; None: it is no key of this space."""
     for kind, key_again in ((_RECORD, key_of), (_VALUE, value_key_of)):
         if key.startswith(space.prefix + kind):
@@ -79,7 +79,7 @@ def name_of(space: Space, key: bytes) -> str | None:
     return None
 
 
-def scan_pattern(space: Space, prefix: str) -> bytes:
+def scan_pattern(space: Keyspace, prefix: str) -> bytes:
     """For SCAN: matches the keys of all names with this prefix, and some others. ``name_of`` decides."""
     escaped = bytearray()
     for byte in prefix.encode():
@@ -87,7 +87,7 @@ def scan_pattern(space: Space, prefix: str) -> bytes:
     return space.prefix + b"*" + bytes(escaped) + b"*"
 
 
-def slot_of(space: Space, name: str) -> int:
+def slot_of(space: Keyspace, name: str) -> int:
     """The Cluster slot of everything of this name."""
     return crc_hqx(_tag(key_of(space, name)), 0) % SLOTS
 
@@ -97,7 +97,7 @@ def _tag(key: bytes) -> bytes:
     return key[begin : key.index(b"}", begin)]
 
 
-def channel_of(space: Space, client: str, name: str) -> bytes:
+def channel_of(space: Keyspace, client: str, name: str) -> bytes:
     """Where wake-ups for this client are published: one channel, or in a Cluster one for each hash tag.
 
     The message is the nonce that is woken.

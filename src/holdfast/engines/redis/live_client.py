@@ -11,11 +11,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...errors import InvalidArgument
-from .config import OWN, PORT, Address, Login, Settings, engine_options, tls_context
+from .config import (
+    DEFAULT_PORT,
+    ENGINE_OPTIONS,
+    Address,
+    Login,
+    RedisConfig,
+    parse_engine_options,
+    tls_context,
+)
 
-__all__ = ["settings_from_client"]
+__all__ = ["config_from_client"]
 
-CARRIED: Final = frozenset(
+TLS_SETTINGS_CARRIED_OVER: Final = frozenset(
     {
         "ssl_ca_certs",
         "ssl_ca_data",
@@ -31,44 +39,48 @@ CARRIED: Final = frozenset(
 )
 """What of a client's TLS our own connections have as well."""
 
-CLIENTS: Final = "redis.Redis, redis.asyncio.Redis, their RedisCluster, or what Sentinel.master_for returns"
+SUPPORTED_CLIENTS: Final = (
+    "redis.Redis, redis.asyncio.Redis, their RedisCluster, or what Sentinel.master_for returns"
+)
 
 
-def settings_from_client(client: Any, options: Mapping[str, Any]) -> Settings:
+def config_from_client(client: Any, options: Mapping[str, Any]) -> RedisConfig:
     for option in options:
-        if option not in OWN:
+        if option not in ENGINE_OPTIONS:
             raise InvalidArgument(
-                f"beside a live client there is no option {option!r}: it knows {', '.join(sorted(OWN))}"
+                f"beside a live client there is no option {option!r}: it knows {', '.join(sorted(ENGINE_OPTIONS))}"
             )
-    given = engine_options(options)
+    given = parse_engine_options(options)
     nodes = getattr(client, "nodes_manager", None)
     if nodes is not None:
         return _cluster(client, nodes, given)
     pool = getattr(client, "connection_pool", None)
     if pool is None:
-        raise InvalidArgument(f"this is no client that can be used ({type(client).__name__}): give {CLIENTS}")
+        raise InvalidArgument(
+            f"this is no client that can be used ({type(client).__name__}): give {SUPPORTED_CLIENTS}"
+        )
     told = dict(pool.connection_kwargs)
     manager = getattr(pool, "sentinel_manager", None)
     if manager is not None:
         return _sentinel(pool, manager, told, given)
-    return Settings("single", (_address(told),), **_common(told, pool.connection_class), **given)
+    return RedisConfig("single", (_address(told),), **_common(told, pool.connection_class), **given)
 
 
-def _cluster(client: Any, nodes: Any, given: dict[str, Any]) -> Settings:
+def _cluster(client: Any, nodes: Any, given: dict[str, Any]) -> RedisConfig:
     startup = nodes.startup_nodes
     members = list(startup.values()) if isinstance(startup, Mapping) else list(startup)
     addresses = tuple(Address(str(member.host), int(member.port)) for member in members)
     told = dict(nodes.connection_kwargs)
     common = _common(told, told.get("connection_class"))
-    return Settings("cluster", addresses, **{**common, "database": 0}, **given)
+    return RedisConfig("cluster", addresses, **{**common, "database": 0}, **given)
 
 
-def _sentinel(pool: Any, manager: Any, told: Mapping[str, Any], given: dict[str, Any]) -> Settings:
+def _sentinel(pool: Any, manager: Any, told: Mapping[str, Any], given: dict[str, Any]) -> RedisConfig:
     if not pool.is_master:
         raise InvalidArgument("this client reads from replicas: give what Sentinel.master_for returns")
     asked = [each.connection_pool for each in manager.sentinels]
     its = dict(asked[0].connection_kwargs)
-    return Settings(
+    return RedisConfig(
         "sentinel",
         tuple(_address(each.connection_kwargs) for each in asked),
         service=str(pool.service_name),
@@ -90,7 +102,7 @@ def _common(told: Mapping[str, Any], connection_class: Any) -> dict[str, Any]:
 def _address(told: Mapping[str, Any]) -> Address:
     if told.get("path"):
         return Address(str(told["path"]), 0)
-    return Address(str(told.get("host") or "localhost"), int(told.get("port") or PORT))
+    return Address(str(told.get("host") or "localhost"), int(told.get("port") or DEFAULT_PORT))
 
 
 def _login(told: Mapping[str, Any]) -> Login:
@@ -104,7 +116,7 @@ def _tls(told: Mapping[str, Any], connection_class: Any) -> ssl.SSLContext | Non
     names = [each.__name__ for each in getattr(connection_class, "__mro__", ())]
     if not any("SSL" in name for name in names) and not told.get("ssl"):
         return None
-    _refuse_what_is_lost(told, connection_class)
+    _refuse_unsupported_tls(told, connection_class)
     reqs = told.get("ssl_cert_reqs", "required")
     verify = reqs not in ("none", ssl.CERT_NONE, None)
     return tls_context(
@@ -121,10 +133,10 @@ def _tls(told: Mapping[str, Any], connection_class: Any) -> ssl.SSLContext | Non
     )
 
 
-def _refuse_what_is_lost(told: Mapping[str, Any], connection_class: Any) -> None:
+def _refuse_unsupported_tls(told: Mapping[str, Any], connection_class: Any) -> None:
     """How a client protects its connections is carried over as a whole or not at all."""
     lost = sorted(name for name, value in told.items() if name.startswith("ssl_") and value)
-    lost = [name for name in lost if name not in CARRIED]
+    lost = [name for name in lost if name not in TLS_SETTINGS_CARRIED_OVER]
     module = str(getattr(connection_class, "__module__", "redis"))
     if module.partition(".")[0] != "redis":
         lost.append(f"the class {connection_class.__name__}")

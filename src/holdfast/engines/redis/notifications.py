@@ -19,14 +19,14 @@ from ...core.tokens import is_plausible
 from ...rules.requests import Handoff
 from ...runtime.clock import wall_us
 
-__all__ = ["WakeUps"]
+__all__ = ["NotificationParser"]
 
-LONGEST_MESSAGE: Final = 4096
+MESSAGE_BYTES_MAX: Final = 4096
 
 _new = tuple.__new__
 
 
-class WakeUps:
+class NotificationParser:
     """What one client believes."""
 
     __slots__ = ("_grant", "_kind")
@@ -40,7 +40,7 @@ class WakeUps:
         """In a Cluster a grant comes to the channel in the slot of the lock, as does all else that names the
         attempt: so they come in their order."""
 
-    def read(self, message: Any) -> tuple[str, Handoff | None] | None:
+    def parse(self, message: Any) -> tuple[str, Handoff | None] | None:
         """Whom it wakes, and with what; None: it cannot be read."""
         try:
             kind, _, said = message
@@ -48,7 +48,7 @@ class WakeUps:
                 grant = self._grant.fullmatch(said)
                 if grant is not None:
                     return self._granted(*grant.groups())
-            if len(said) > LONGEST_MESSAGE:
+            if len(said) > MESSAGE_BYTES_MAX:
                 return None
             return said.decode("utf-8", "surrogatepass").partition("\n")[0], None
         except (ValueError, TypeError, AttributeError):

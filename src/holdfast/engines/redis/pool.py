@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...core.effects import NotApplied
 from ...runtime.sockets import SocketPool
-from ..resp.connection import SocketLine
+from ..resp.connection import RespSocket
 from .config import Address
 
 __all__ = ["Pool"]
@@ -17,7 +17,7 @@ IDLE_SECONDS: Final = 1.0
 """A connection unused for longer is looked at before it is used: the server may have closed it."""
 
 
-class Pool(SocketPool[SocketLine]):
+class Pool(SocketPool[RespSocket]):
     """Connections to one address."""
 
     def __init__(
@@ -25,16 +25,16 @@ class Pool(SocketPool[SocketLine]):
         address: Address,
         most: int,
         seconds: float,
-        open_line: Callable[[Address], SocketLine],
+        open_line: Callable[[Address], RespSocket],
         was_closed: Callable[[], None],
     ) -> None:
         super().__init__(most)
         self.address = address
         self._seconds = seconds
-        self._open_line = open_line
-        self._was_closed = was_closed
+        self._open_connection = open_line
+        self._on_server_close = was_closed
         """Told that the server closed an idle connection: it may have been restarted."""
-        self._age = 0
+        self._generation = 0
         """A connection of another age is not used again."""
 
     def call(self, payload: bytes, is_urgent: bool = True, before: int = 0) -> Any:
@@ -49,14 +49,14 @@ class Pool(SocketPool[SocketLine]):
             line = self._wait_for_connection(self._seconds)
             now = monotonic()
         if now - line.used_at > IDLE_SECONDS:
-            line = self._checked(line)
+            line = self._replace_if_stale(line)
             now = monotonic()
         try:
             reply = line.call(payload, now, is_urgent, before)
         except BaseException:
             self._discard(line)
             raise
-        if line.age != self._age:
+        if line.generation != self._generation:
             self._discard(line)
             return reply
         self._idle.append(line)
@@ -77,17 +77,17 @@ class Pool(SocketPool[SocketLine]):
 
     # --- taking one, and giving it back ---------------------------------------------------------
 
-    def _take(self) -> SocketLine:
+    def _take(self) -> RespSocket:
         try:
             line = self._idle.pop()
         except IndexError:
             return self._wait_for_connection(self._seconds)
-        return line if monotonic() - line.used_at < IDLE_SECONDS else self._checked(line)
+        return line if monotonic() - line.used_at < IDLE_SECONDS else self._replace_if_stale(line)
 
-    def _checked(self, line: SocketLine) -> SocketLine:
+    def _replace_if_stale(self, line: RespSocket) -> RespSocket:
         """It was idle for a while: this one if it is still in place, else another."""
         while line.is_stale():
-            self._was_closed()
+            self._on_server_close()
             self._discard(line)
             try:
                 line = self._idle.pop()
@@ -95,16 +95,16 @@ class Pool(SocketPool[SocketLine]):
                 return self._wait_for_connection(self._seconds)
         return line
 
-    def _put(self, line: SocketLine) -> None:
-        if line.age != self._age:
+    def _put(self, line: RespSocket) -> None:
+        if line.generation != self._generation:
             self._discard(line)
         else:
             super()._give_back(line)
 
-    def _open(self, seconds: float) -> SocketLine:
-        age = self._age
-        line = self._open_line(self.address)
-        line.age = age
+    def _open(self, seconds: float) -> RespSocket:
+        age = self._generation
+        line = self._open_connection(self.address)
+        line.generation = age
         return line
 
     def _all_busy(self) -> NotApplied:
@@ -114,9 +114,9 @@ class Pool(SocketPool[SocketLine]):
 
     def drop(self) -> None:
         """Close what is idle now, and what is in use when it comes back: the server is not what it was."""
-        self._age += 1
+        self._generation += 1
         self._discard_idle()
 
     def close(self) -> None:
-        self._age += 1
+        self._generation += 1
         super().close()

@@ -31,42 +31,42 @@ from ...rules.requests import (
     Request,
     Snapshot,
 )
-from ..resp.errors import DEMOTED, failure_of, redirection
-from ..resp.handshake import Demoted, evicting
-from ..resp.interfaces import Nodes, packed_command
+from ..resp.errors import NOT_MASTER, error_for, parse_redirection
+from ..resp.handshake import NotMasterError, eviction_policy
+from ..resp.interfaces import ServerConnections, pack_command
 from .codec import (
-    TENDED_AT_ONCE,
+    BATCH_KEYS_MAX,
     Batch,
     Command,
+    Keyspace,
     Script,
-    Space,
-    command,
-    command_in_order,
-    commands_for_tend,
+    decode,
+    decode_all,
+    encode,
+    encode_in_order,
+    encode_packed,
+    encode_renew_batch,
     name_of,
     pack,
-    packed,
-    replies,
-    reply,
     scan_pattern,
     slot_of,
 )
-from .config import Address, Settings
+from .config import Address, RedisConfig
 from .topology import SLOTS, find_master, masters_of, read_slots
 
 __all__ = ["Router"]
 
-REDIRECTIONS: Final = 8
+REDIRECTIONS_MAX: Final = 8
 """A request sent to and fro more often than this is refused: the Cluster is not at rest."""
 
-SCANNED_AT_ONCE: Final = 1000
-LOOKED_AT_AT_ONCE: Final = 100
+SCAN_COUNT: Final = 1000
+INSPECT_BATCH: Final = 100
 
-ASKING: Final = packed_command(b"ASKING")
-INFO_MEMORY: Final = packed_command(b"INFO", b"memory")
+ASKING: Final = pack_command(b"ASKING")
+INFO_MEMORY: Final = pack_command(b"INFO", b"memory")
 
 
-class _Split(NotApplied):
+class _SlotMigratingError(NotApplied):
     """The slot is on its way to another server, and some of the keys are there already."""
 
 
@@ -75,25 +75,25 @@ class Router:
 
     def __init__(
         self,
-        settings: Settings,
-        space: Space,
-        nodes: Nodes,
+        settings: RedisConfig,
+        space: Keyspace,
+        nodes: ServerConnections,
         hooks: AdapterContext,
         evicts: Callable[[str | None], None],
     ) -> None:
         self._settings = settings
         self._space = space
         self._nodes = nodes
-        self._evicts = evicts
-        self._waits = _wait_for_replicas(settings, hooks.io_timeout)
+        self._report_policy = evicts
+        self._wait_command = _wait_for_replicas(settings, hooks.io_timeout)
         self._id = settings.source
-        self._first_asked = list(settings.addresses)
-        self._doubtful: set[Address] = set()
+        self._sentinels = list(settings.addresses)
+        self._suspects: set[Address] = set()
         """Where something failed, and nothing was answered since: others are asked first."""
         self._policies: dict[Address, str | None] = {}
         """By which policy each master of a Cluster throws keys away: see ``evicting``."""
-        self._was_ready = False
-        self.ready = False
+        self._was_discovered = False
+        self.is_current = False
         """Who serves what was found out, and nothing has shown since that it changed."""
         self.home: Address | None = None
         """The one server that has everything; None in a Cluster."""
@@ -108,46 +108,46 @@ class Router:
 
     # --- who serves what ------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
+    async def discover(self) -> None:
         """Find out who serves what: before the first request, and when something shows that it changed."""
-        if self._settings.shape == "cluster":
+        if self._settings.deployment == "cluster":
             known = [*masters_of(self.masters), *self._settings.addresses]
-            known.sort(key=lambda address: address in self._doubtful)
+            known.sort(key=lambda address: address in self._suspects)
             self.masters = await read_slots(known, self._nodes)
-            await self._get_acquainted_with_cluster()
-        elif self._settings.shape == "sentinel":
-            await find_master(self._settings.service, self._first_asked, self._nodes, self._move_to)
+            await self._probe_cluster()
+        elif self._settings.deployment == "sentinel":
+            await find_master(self._settings.service, self._sentinels, self._nodes, self._move_to)
         else:
             self.home = self._settings.addresses[0]
-            await self._get_acquainted(self.home)
-        self.ready = self._was_ready = True
+            await self._probe_server(self.home)
+        self.is_current = self._was_discovered = True
 
     async def _move_to(self, master: Address) -> None:
         if self.home not in (None, master):
             self._nodes.drop(self.home)
         self.home = master
-        await self._get_acquainted(master)
+        await self._probe_server(master)
 
-    async def _get_acquainted_with_cluster(self) -> None:
+    async def _probe_cluster(self) -> None:
         """Once the id is known, the one master that has it may fail: there are locks at the others."""
         for address in set(self._policies) - set(self.masters):
             self._policies.pop(address, None)
         slot = crc_hqx(self._source_key, 0) % SLOTS
-        if not self._was_ready:
-            await self._get_acquainted(self.server_of(slot))
+        if not self._was_discovered:
+            await self._probe_server(self.server_of(slot))
             return
         with_id = self.masters[slot]
-        if with_id is not None and with_id not in self._doubtful:
+        if with_id is not None and with_id not in self._suspects:
             try:
-                await self._get_acquainted(with_id)
+                await self._probe_server(with_id)
             except TransientError:
-                self._doubtful.add(with_id)  # asked again when it has answered something
+                self._suspects.add(with_id)  # asked again when it has answered something
 
     @property
     def _source_key(self) -> bytes:
         return self._space.prefix + b"source"
 
-    async def _get_acquainted(self, address: Address) -> None:
+    async def _probe_server(self, address: Address) -> None:
         """Does the deployment keep what it is given, and whose are its numbers?
 
         The database has an id, made by the first who comes. One that lost it with all its data gets it back
@@ -156,13 +156,13 @@ class Router:
         key = self._source_key
         asked = [
             INFO_MEMORY,
-            packed_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
-            packed_command(b"GET", key),
+            pack_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
+            pack_command(b"GET", key),
         ]
         try:
             told = await self._nodes.exchange(address, b"".join(asked), len(asked))
-        except Demoted as error:
-            if self._settings.shape == "single" and not self._was_ready:
+        except NotMasterError as error:
+            if self._settings.deployment == "single" and not self._was_discovered:
                 raise EngineUnavailable(str(error)) from None
             raise
         except OutcomeUnknown as error:
@@ -173,17 +173,17 @@ class Router:
         if isinstance(told[2], bytes):
             self._id = told[2].decode("utf-8", "replace")
         elif self._id is None:
-            raise self._failure(str(next(each for each in told if isinstance(each, ReplyError))), address)
+            raise self._error_for(str(next(each for each in told if isinstance(each, ReplyError))), address)
 
     def _note_policy(self, address: Address, told: Any) -> None:
         """What it answered to ``INFO memory``. One master that does, or may, is enough to say so."""
-        policy = evicting(told)
+        policy = eviction_policy(told)
         if not self.masters:
-            self._evicts(policy)
+            self._report_policy(policy)
             return
         self._policies[address] = f"{policy} at {address}" if policy else policy
         known = list(self._policies.values())
-        self._evicts(next(filter(None, known), None if None in known else ""))
+        self._report_policy(next(filter(None, known), None if None in known else ""))
 
     def server_of(self, slot: int) -> Address:
         address = self.home if self.home is not None else self.masters[slot]
@@ -191,39 +191,41 @@ class Router:
             raise NotApplied(f"no server of the cluster has slot {slot}: is one down?")
         return address
 
-    def suspect(self, address: Address | None) -> None:
+    def invalidate(self, address: Address | None) -> None:
         """Something failed there, and it may not be what it was: look before the next request."""
         if address is not None and self.home not in (None, address):
             return  # it was replaced: we have looked
-        self.ready = False
+        self.is_current = False
         if address is not None:
-            self._doubtful.add(address)
+            self._suspects.add(address)
             self._policies.pop(address, None)  # it may be started again with another
 
     # --- one request ----------------------------------------------------------------------------
 
     async def apply(self, name: str, request: Request) -> Reply:
         slot = self.slot_of(name)
-        payload = packed(self._space, name, request)
-        if self._waits and request.__class__ is Acquire:
+        payload = encode_packed(self._space, name, request)
+        if self._wait_command and request.__class__ is Acquire:
             return (await self._granted_to_replicas(slot, [(name, request)], payload, None))[0]
-        raw = await self.call(slot, payload, lambda: command(self._space, name, request).script)
-        return await self.told(request, raw, slot)
+        raw = await self.call(slot, payload, lambda: encode(self._space, name, request).script)
+        return await self.decode_reply(request, raw, slot)
 
-    async def mended(
+    async def recover(
         self, address: Address, name: str, request: Request, payload: bytes, error: Any
     ) -> Reply:
         """The reply to a request that this server answered with an error."""
         if address != self.home:
-            raise self._failure(str(error), address)  # it was replaced meanwhile: the next try goes elsewhere
-        script = command(self._space, name, request).script
-        raws = await self._settled([error], address, payload, lambda: script)
-        return await self.told(request, raws[0], self.slot_of(name))
+            raise self._error_for(
+                str(error), address
+            )  # it was replaced meanwhile: the next try goes elsewhere
+        script = encode(self._space, name, request).script
+        raws = await self._settle([error], address, payload, lambda: script)
+        return await self.decode_reply(request, raws[0], self.slot_of(name))
 
-    async def told(self, request: Request, raw: Any, slot: int) -> Reply:
-        answer = reply(request, raw)
+    async def decode_reply(self, request: Request, raw: Any, slot: int) -> Reply:
+        answer = decode(request, raw)
         if answer.__class__ is Broken and self.masters:
-            await self._tell_victims(answer, self.server_of(slot))
+            await self._notify_victims(answer, self.server_of(slot))
         return answer
 
     def slot_of(self, name: str) -> int:
@@ -236,11 +238,11 @@ class Router:
     async def _call(self, slot: int, payload: bytes, count: int, script: Callable[[], Script]) -> list[Any]:
         address = self.server_of(slot)
         raws = await self._exchange(address, payload, count)
-        return await self._settled(raws, address, payload, script)
+        return await self._settle(raws, address, payload, script)
 
     async def _exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
-        waits = bool(self._waits) and payload.endswith(self._waits)
-        exchange = self._nodes.exchange_apart if waits else self._nodes.exchange
+        waits = bool(self._wait_command) and payload.endswith(self._wait_command)
+        exchange = self._nodes.exchange_blocking if waits else self._nodes.exchange
         new = bool(self.masters) and address not in self._policies
         try:
             if new:
@@ -248,63 +250,63 @@ class Router:
             else:
                 raws = await exchange(address, payload, count)
         except TransientError:
-            self.suspect(address)
+            self.invalidate(address)
             raise
-        if address in self._doubtful:
-            self._doubtful.discard(address)
-            self.ready = self.ready and not self.masters  # it is back: with its data, and its id?
+        if address in self._suspects:
+            self._suspects.discard(address)
+            self.is_current = self.is_current and not self.masters  # it is back: with its data, and its id?
         if new:
             self._note_policy(address, raws.pop(0))
         return raws
 
-    async def _settled(
+    async def _settle(
         self, raws: list[Any], address: Address, payload: bytes, script: Callable[[], Script]
     ) -> list[Any]:
         """Go on until the script has answered: load it, go where we are sent, raise what an error means."""
         count = len(raws)
         asking = False
-        for _ in range(REDIRECTIONS):
+        for _ in range(REDIRECTIONS_MAX):
             if not isinstance(raws[0], ReplyError):
                 return raws
             message = str(raws[0])
             if message.startswith("NOSCRIPT"):
                 await self._load(address, script())
-            elif self.masters and (sent := redirection(message)) is not None:
-                address, asking = self.redirected(address, *sent), not sent[0]
+            elif self.masters and (sent := parse_redirection(message)) is not None:
+                address, asking = self.follow_redirection(address, *sent), not sent[0]
             else:
-                raise self._failure(message, address)
+                raise self._error_for(message, address)
             if asking:
                 raws = (await self._exchange(address, ASKING + payload, count + 1))[1:]
             else:
                 raws = await self._exchange(address, payload, count)
         if isinstance(raws[0], ReplyError):
-            raise self._failure(str(raws[0]), address)
+            raise self._error_for(str(raws[0]), address)
         return raws
 
-    def redirected(self, asked: Address, for_good: bool, slot: int, to: Address) -> Address:
+    def follow_redirection(self, asked: Address, for_good: bool, slot: int, to: Address) -> Address:
         to = to if to.host else Address(asked.host, to.port)
         if for_good:
             self.masters[slot] = to
-            self.ready = False  # where one slot went, others did
+            self.is_current = False  # where one slot went, others did
         return to
 
     async def _load(self, address: Address, script: Script) -> None:
-        load = packed_command(b"SCRIPT", b"LOAD", script.source)
+        load = pack_command(b"SCRIPT", b"LOAD", script.source)
         told = (await self._exchange(address, load, 1))[0]
         if isinstance(told, ReplyError):
-            raise self._failure(str(told), address)
+            raise self._error_for(str(told), address)
 
-    def _failure(self, message: str, address: Address) -> Exception:
-        if message.startswith(DEMOTED):
+    def _error_for(self, message: str, address: Address) -> Exception:
+        if message.startswith(NOT_MASTER):
             self._nodes.drop(address)
-            self.suspect(address)
-        failure = failure_of(message, address)
-        return _Split(str(failure)) if message.startswith("TRYAGAIN") else failure
+            self.invalidate(address)
+        failure = error_for(message, address)
+        return _SlotMigratingError(str(failure)) if message.startswith("TRYAGAIN") else failure
 
-    async def _tell_victims(self, broken: Broken, address: Address) -> None:
+    async def _notify_victims(self, broken: Broken, address: Address) -> None:
         """In a Cluster holders listen to no slot in particular: their own channel reaches them everywhere."""
         asked = [
-            packed_command(b"PUBLISH", self._space.channel + victim.client.encode(), victim.nonce.encode())
+            pack_command(b"PUBLISH", self._space.channel + victim.client.encode(), victim.nonce.encode())
             for victim in broken.victims
             if victim.client
         ]
@@ -319,10 +321,10 @@ class Router:
         slot = self.slot_of(steps[0][0])
         count = next((n for n, (name, _) in enumerate(steps) if self.slot_of(name) != slot), len(steps))
         steps = steps[:count]
-        called = command_in_order(self._space, steps, stop_when_refused)
-        if self._waits:
+        called = encode_in_order(self._space, steps, stop_when_refused)
+        if self._wait_command:
             return await self._granted_to_replicas(slot, list(steps), pack(called), called)
-        return replies(steps, await self.call(slot, pack(called), lambda: called.script))
+        return decode_all(steps, await self.call(slot, pack(called), lambda: called.script))
 
     async def renew_batch(self, steps: Steps) -> list[Reply]:
         """In pieces, one after the other: what is sent together holds up the server's other clients.
@@ -332,7 +334,7 @@ class Router:
         """
         told: list[Reply] = [None] * len(steps)  # type: ignore[list-item]  # None: see above
         trouble: Exception | None = None
-        batches = commands_for_tend(self._space, steps)
+        batches = encode_renew_batch(self._space, steps)
         for address, its in self._by_server(batches, steps):
             try:
                 for piece in _pieces(its):
@@ -342,7 +344,7 @@ class Router:
         if trouble is not None and (not self.masters or all(each is None for each in told)):
             raise trouble
         if any(each.__class__ is Gone for each in told):
-            self.ready = False  # it may have been all of its data that it lost
+            self.is_current = False  # it may have been all of its data that it lost
         return told
 
     def _by_server(self, batches: list[Batch], steps: Steps) -> list[tuple[Address | None, list[Batch]]]:
@@ -351,7 +353,7 @@ class Router:
         for batch in batches:
             slot = self.slot_of(steps[batch.places[0]][0])
             by_server.setdefault(self.home or self.masters[slot], []).append(batch)
-        return sorted(by_server.items(), key=lambda item: item[0] in self._doubtful)
+        return sorted(by_server.items(), key=lambda item: item[0] in self._suspects)
 
     async def _tend_piece(
         self, address: Address | None, batches: list[Batch], steps: Steps, told: list[Reply]
@@ -373,13 +375,13 @@ class Router:
         self, address: Address, failed: list[tuple[Batch, bytes, Any]], steps: Steps, told: list[Reply]
     ) -> None:
         trouble: Exception | None = None
-        doubted = set(self._doubtful)
+        doubted = set(self._suspects)
         for batch, payload, raw in failed:
             try:
                 await self._tend_batch_again(address, batch, payload, raw, steps, told)
             except (TransientError, EngineUnavailable) as error:
                 trouble = error
-                if self._doubtful - doubted:
+                if self._suspects - doubted:
                     break  # a server that does not answer is not waited for again and again
         if trouble is not None:
             raise trouble
@@ -388,8 +390,8 @@ class Router:
         self, address: Address, batch: Batch, payload: bytes, raw: Any, steps: Steps, told: list[Reply]
     ) -> None:
         try:
-            settled = await self._settled([raw], address, payload, _script_of(batch.command))
-        except _Split:
+            settled = await self._settle([raw], address, payload, _script_of(batch.command))
+        except _SlotMigratingError:
             if len(batch.places) == 1:
                 raise
         else:
@@ -404,10 +406,10 @@ class Router:
         self, slot: int, steps: list[tuple[str, Request]], payload: bytes, called: Command | None
     ) -> list[Reply]:
         """Ask, have replicas acknowledge the answer on the same connection, or give all of it back."""
-        called = command(self._space, *steps[0]) if called is None else called
-        raw, acknowledged = await self._call(slot, payload + self._waits, 2, _script_of(called))
-        raws = raw if called.script.name == "in_order" else [raw]
-        told = replies(steps, raws)
+        called = encode(self._space, *steps[0]) if called is None else called
+        raw, acknowledged = await self._call(slot, payload + self._wait_command, 2, _script_of(called))
+        raws = raw if called.script.name == "apply_in_order" else [raw]
+        told = decode_all(steps, raws)
         granted = [
             (name, request)
             for (name, request), answer in zip(steps, told, strict=False)
@@ -421,7 +423,7 @@ class Router:
             if isinstance(acknowledged, int) and acknowledged >= self._settings.wait_replicas:
                 return told
             for name, request in granted:
-                release = packed(self._space, name, Release(request.nonce))
+                release = encode_packed(self._space, name, Release(request.nonce))
                 await self.call(slot, release, lambda: self._space.scripts["release"])
         except TransientError as error:
             raise OutcomeUnknown(str(error)) from None
@@ -429,7 +431,7 @@ class Router:
             error.nothing_was_sent = False  # the grant was
             raise
         if isinstance(acknowledged, ReplyError):
-            raise self._failure(str(acknowledged), self.server_of(slot))
+            raise self._error_for(str(acknowledged), self.server_of(slot))
         wanted = self._settings.wait_replicas
         raise NotApplied(
             f"{acknowledged} of {wanted} replicas acknowledged the grant in time, so it was given back "
@@ -444,10 +446,10 @@ class Router:
         """
         acknowledged: Any = 0
         renewals = [(name, Renew(request.nonce, request.ttl)) for name, request in granted]
-        for called, _ in commands_for_tend(self._space, renewals):
-            payload = pack(called) + self._waits
+        for called, _ in encode_renew_batch(self._space, renewals):
+            payload = pack(called) + self._wait_command
             raw, acknowledged = await self._call(slot, payload, 2, _script_of(called))
-            if any(each.__class__ is not Done for each in replies(renewals, raw)):
+            if any(each.__class__ is not Done for each in decode_all(renewals, raw)):
                 return 0  # it is not held any more
         return acknowledged
 
@@ -457,8 +459,8 @@ class Router:
         found: list[tuple[str, Snapshot]] = []
         for address in [self.home] if self.home is not None else masters_of(self.masters):
             names = sorted(await self._scan(address, prefix))
-            for start in range(0, len(names), LOOKED_AT_AT_ONCE):
-                found += await self._look_at(address, names[start : start + LOOKED_AT_AT_ONCE])
+            for start in range(0, len(names), INSPECT_BATCH):
+                found += await self._look_at(address, names[start : start + INSPECT_BATCH])
         told = dict(found)  # a slot that is being moved shows at both ends
         return sorted(told.items(), key=lambda item: item[0].encode())
 
@@ -466,17 +468,17 @@ class Router:
         names: set[str] = set()
         cursor = b"0"
         while True:
-            asked = packed_command(
+            asked = pack_command(
                 b"SCAN",
                 cursor,
                 b"MATCH",
                 scan_pattern(self._space, prefix),
                 b"COUNT",
-                b"%d" % SCANNED_AT_ONCE,
+                b"%d" % SCAN_COUNT,
             )
             told = (await self._exchange(address, asked, 1))[0]
             if isinstance(told, ReplyError):
-                raise self._failure(str(told), address)
+                raise self._error_for(str(told), address)
             cursor, keys = told
             for key in keys:
                 name = name_of(self._space, key)
@@ -487,12 +489,12 @@ class Router:
 
     async def _look_at(self, address: Address, names: list[str]) -> list[tuple[str, Snapshot]]:
         request = Inspect()
-        payloads = [packed(self._space, name, request) for name in names]
+        payloads = [encode_packed(self._space, name, request) for name in names]
         raws = await self._exchange(address, b"".join(payloads), len(payloads))
         found = []
         for name, payload, raw in zip(names, payloads, raws, strict=True):
-            settled = await self._settled([raw], address, payload, lambda: self._space.scripts["inspect"])
-            snapshot = reply(request, settled[0])
+            settled = await self._settle([raw], address, payload, lambda: self._space.scripts["inspect"])
+            snapshot = decode(request, settled[0])
             if isinstance(snapshot, Snapshot) and not (
                 is_idle(snapshot.record) and snapshot.record.value is None
             ):
@@ -505,7 +507,7 @@ def _pieces(batches: list[Batch]) -> Iterator[list[Batch]]:
     piece: list[Batch] = []
     size = 0
     for batch in batches:
-        if piece and size + len(batch.places) > TENDED_AT_ONCE:
+        if piece and size + len(batch.places) > BATCH_KEYS_MAX:
             yield piece
             piece, size = [], 0
         piece.append(batch)
@@ -513,13 +515,13 @@ def _pieces(batches: list[Batch]) -> Iterator[list[Batch]]:
     yield piece
 
 
-def _tend_one(space: Space, step: tuple[str, Request]) -> Command:
-    return commands_for_tend(space, [step])[0].command
+def _tend_one(space: Keyspace, step: tuple[str, Request]) -> Command:
+    return encode_renew_batch(space, [step])[0].command
 
 
 def _note(batch: Batch, raw: Any, steps: Steps, told: list[Reply]) -> None:
     its_steps = [steps[place] for place in batch.places]
-    for place, its in zip(batch.places, replies(its_steps, raw), strict=True):
+    for place, its in zip(batch.places, decode_all(its_steps, raw), strict=True):
         told[place] = its
 
 
@@ -527,9 +529,9 @@ def _script_of(called: Command) -> Callable[[], Script]:
     return lambda: called.script
 
 
-def _wait_for_replicas(settings: Settings, io_timeout: float) -> bytes:
+def _wait_for_replicas(settings: RedisConfig, io_timeout: float) -> bytes:
     """The command that waits for them: well within the time that we wait for the answer."""
     if not settings.wait_replicas:
         return b""
     milliseconds = max(int(min(settings.wait_seconds, io_timeout / 2) * 1000), 1)
-    return packed_command(b"WAIT", b"%d" % settings.wait_replicas, b"%d" % milliseconds)
+    return pack_command(b"WAIT", b"%d" % settings.wait_replicas, b"%d" % milliseconds)

@@ -18,7 +18,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-__all__ = ["NAMES", "Script", "assembled", "load", "script", "with_constants", "with_includes"]
+__all__ = ["NAMES", "Script", "assemble", "inline_constants", "load", "make_script", "resolve_includes"]
 
 NAMES: Final = (
     "acquire",
@@ -36,8 +36,8 @@ NAMES: Final = (
     "watch",
     "unwatch",
     "inspect",
-    "tend",
-    "in_order",
+    "renew_batch",
+    "apply_in_order",
 )
 
 _INCLUDE: Final = re.compile(r"^--@include ([\w/]+)$", re.MULTILINE)
@@ -59,20 +59,20 @@ def _file(name: str) -> str:
     return (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def assembled(name: str, sharded: bool = False) -> str:
+def assemble(name: str, sharded: bool = False) -> str:
     """The whole text of a script, for people to read."""
 
     def file_of(part: str) -> str:
         return _file("rules/sharded_channels" if sharded and part == "rules/channels" else part)
 
-    return with_includes(_file(name), file_of)
+    return resolve_includes(_file(name), file_of)
 
 
-def with_includes(text: str, file_of: Callable[[str], str]) -> str:
+def resolve_includes(text: str, file_of: Callable[[str], str]) -> str:
     return _INCLUDE.sub(lambda match: file_of(match[1]), text)
 
 
-def with_constants(text: str) -> str:
+def inline_constants(text: str) -> str:
     """The same for the server: constants in place of their names."""
     constants = dict(_CONSTANT.findall(text))
     return _CAPITALS.sub(lambda match: constants.get(match[0], match[0]), _CONSTANT.sub("", text))
@@ -81,9 +81,9 @@ def with_constants(text: str) -> str:
 @cache
 def load(sharded: bool) -> dict[str, Script]:
     """All scripts; for a Cluster they publish to sharded channels."""
-    return {name: script(name, with_constants(assembled(name, sharded))) for name in NAMES}
+    return {name: make_script(name, inline_constants(assemble(name, sharded))) for name in NAMES}
 
 
-def script(name: str, text: str) -> Script:
+def make_script(name: str, text: str) -> Script:
     source = text.encode()
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode())

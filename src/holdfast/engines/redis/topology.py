@@ -9,19 +9,22 @@ from hiredis import ReplyError
 
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...errors import EngineUnavailable
-from ..resp.errors import failure_of
-from ..resp.interfaces import Nodes, packed_command
+from ..resp.errors import error_for
+from ..resp.interfaces import ServerConnections, pack_command
 from .config import Address
 
 __all__ = ["SLOTS", "find_master", "masters_of", "read_slots"]
 
 SLOTS: Final = 16_384
 
-CLUSTER_SLOTS: Final = packed_command(b"CLUSTER", b"SLOTS")
+CLUSTER_SLOTS: Final = pack_command(b"CLUSTER", b"SLOTS")
 
 
 async def find_master(
-    service: str, sentinels: list[Address], nodes: Nodes, try_out: Callable[[Address], Awaitable[None]]
+    service: str,
+    sentinels: list[Address],
+    nodes: ServerConnections,
+    try_out: Callable[[Address], Awaitable[None]],
 ) -> None:
     """Ask Sentinel after Sentinel until one names a master that will do; that one is asked first next time.
 
@@ -32,7 +35,7 @@ async def find_master(
     answered = False
     for sentinel in list(sentinels):
         try:
-            master = await _named_by(sentinel, service, nodes)
+            master = await _master_named_by(sentinel, service, nodes)
         except (TransientError, EngineUnavailable) as error:
             trouble = error
             continue
@@ -50,14 +53,14 @@ async def find_master(
         raise min(unusable.values(), key=lambda error: not isinstance(error, TransientError))
     if answered and trouble is None:
         raise EngineUnavailable(f"the Sentinels know no master called {service!r}")
-    raise _nobody("Sentinel", sentinels, trouble)
+    raise _no_answer("Sentinel", sentinels, trouble)
 
 
-async def _named_by(sentinel: Address, service: str, nodes: Nodes) -> Address | None:
-    question = packed_command(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
+async def _master_named_by(sentinel: Address, service: str, nodes: ServerConnections) -> Address | None:
+    question = pack_command(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
     told = await nodes.ask_sentinel(sentinel, question)
     if isinstance(told, ReplyError):
-        raise failure_of(str(told), sentinel)
+        raise error_for(str(told), sentinel)
     return Address(told[0].decode(), int(told[1])) if isinstance(told, list) and len(told) == 2 else None
 
 
@@ -66,7 +69,7 @@ def masters_of(slots: Iterable[Address | None]) -> list[Address]:
     return list(dict.fromkeys(master for master in slots if master is not None))
 
 
-async def read_slots(candidates: Iterable[Address], nodes: Nodes) -> list[Address | None]:
+async def read_slots(candidates: Iterable[Address], nodes: ServerConnections) -> list[Address | None]:
     """Ask one member of the Cluster after the other for the whole map."""
     trouble: Exception | None = None
     asked = list(dict.fromkeys(candidates))
@@ -77,10 +80,10 @@ async def read_slots(candidates: Iterable[Address], nodes: Nodes) -> list[Addres
             trouble = error
             continue
         if isinstance(told, ReplyError):
-            trouble = failure_of(str(told), member)
+            trouble = error_for(str(told), member)
             continue
         return _masters(told, member)
-    raise _nobody("member of the cluster", asked, trouble)
+    raise _no_answer("member of the cluster", asked, trouble)
 
 
 def _masters(told: list[list[Any]], member: Address) -> list[Address | None]:
@@ -93,7 +96,7 @@ def _masters(told: list[list[Any]], member: Address) -> list[Address | None]:
     return masters
 
 
-def _nobody(who: str, asked: Iterable[Address], trouble: Exception | None) -> Exception:
+def _no_answer(who: str, asked: Iterable[Address], trouble: Exception | None) -> Exception:
     """A refusal that will not pass is told as it is; whatever else happened, nothing was done."""
     if isinstance(trouble, EngineUnavailable):
         return trouble

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
-from .config import RedlockSettings, settings_from_url
+from .config import RedlockConfig, config_from_url
 from .guarantees import GUARANTEES
-from .keys import Space
+from .keys import Keyspace
 from .quorum import LINGER_SECONDS
 from .threads import RedlockThreads
 
@@ -30,10 +30,10 @@ class RedlockEngine:
     session_bound = False
     guarantees = GUARANTEES
 
-    def __init__(self, url: str, settings: RedlockSettings, namespace: str) -> None:
+    def __init__(self, url: str, settings: RedlockConfig, namespace: str) -> None:
         self.url = url
         self._settings = settings
-        self._space = Space(namespace)
+        self._space = Keyspace(namespace)
 
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
         return RedlockThreads(self._settings, self._space, hooks)
@@ -51,4 +51,4 @@ class RedlockEngine:
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedlockEngine:
-    return RedlockEngine(str(url), settings_from_url(url, options), namespace)
+    return RedlockEngine(str(url), config_from_url(url, options), namespace)

@@ -15,8 +15,8 @@ from ...protocols import quorum as family
 from ...protocols.quorum import Quorum, QuorumCoroutine
 from ...protocols.quorum.membership import Status
 from ...runtime.clock import boottime
-from .config import RedlockSettings, settings_from_url
-from .keys import Space
+from .config import RedlockConfig, config_from_url
+from .keys import Keyspace
 from .threads import RedlockThreads
 
 __all__ = ["initialise", "nodes_of", "rejoin", "status", "status_of"]
@@ -32,25 +32,25 @@ PAUSE_SECONDS: Final = 0.1
 
 def nodes_of(url: str) -> tuple[str, ...]:
     """The nodes that a URL names, in its order."""
-    return _settings(url).labels
+    return _config_of(url).labels
 
 
 def status(url: str) -> list[Status]:
     """How every node stands. Changes nothing."""
-    return status_of(_settings(url))
+    return status_of(_config_of(url))
 
 
-def status_of(settings: RedlockSettings) -> list[Status]:
+def status_of(settings: RedlockConfig) -> list[Status]:
     """The same by settings that are known already."""
-    with _asking_by(settings) as adapter:
-        return _insist(adapter, family.status)
+    with _connected_with(settings) as adapter:
+        return _retry_until_deadline(adapter, family.status)
 
 
 def initialise(url: str) -> str:
     """Make one set of nodes that are all there and all empty; the id of the set they belong to now."""
-    with _asking(url) as adapter:
+    with _connected(url) as adapter:
         adapter.quorum.initialises = True
-        _insist(adapter, family.join)
+        _retry_until_deadline(adapter, family.join)
         return adapter.quorum.set_id
 
 
@@ -60,26 +60,28 @@ def rejoin(url: str, nodes: Set[int], wait: float | None = None, remembers: bool
     ``wait``: for so many seconds, if the operator knows that nothing longer was ever granted.
     ``remembers``: the operator knows that a restarted node has lost nothing.
     """
-    with _asking(url) as adapter:
+    with _connected(url) as adapter:
         adapter.quorum.initialises = False
-        return _insist(adapter, lambda quorum: family.rejoin(quorum, frozenset(nodes), wait, remembers))
+        return _retry_until_deadline(
+            adapter, lambda quorum: family.rejoin(quorum, frozenset(nodes), wait, remembers)
+        )
 
 
-def _settings(url: str) -> RedlockSettings:
+def _config_of(url: str) -> RedlockConfig:
     parsed = parse_url(url)
     if parsed.scheme != "redlock":
         raise InvalidArgument(f"this is about redlock://, not about {parsed.scheme}://")
-    return settings_from_url(parsed, {})
+    return config_from_url(parsed, {})
 
 
-def _asking(url: str) -> AbstractContextManager[RedlockThreads]:
-    return _asking_by(_settings(url))
+def _connected(url: str) -> AbstractContextManager[RedlockThreads]:
+    return _connected_with(_config_of(url))
 
 
 @contextmanager
-def _asking_by(settings: RedlockSettings) -> Iterator[RedlockThreads]:
+def _connected_with(settings: RedlockConfig) -> Iterator[RedlockThreads]:
     hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, IO_SECONDS)
-    adapter = RedlockThreads(settings, Space("holdfast"), hooks)
+    adapter = RedlockThreads(settings, Keyspace("holdfast"), hooks)
     adapter.quorum.node_seconds = max(settings.node_seconds, NODE_SECONDS)
     try:
         yield adapter
@@ -91,7 +93,7 @@ def _nobody(*nonce: Any) -> None:
     """Nobody waits here."""
 
 
-def _insist(adapter: RedlockThreads, script: Callable[[Quorum], QuorumCoroutine[T]]) -> T:
+def _retry_until_deadline(adapter: RedlockThreads, script: Callable[[Quorum], QuorumCoroutine[T]]) -> T:
     """Nodes may be initialised by somebody else at this moment, or be about to answer."""
     ends_at = boottime() + IO_SECONDS
     while True:

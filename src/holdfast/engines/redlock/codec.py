@@ -20,28 +20,28 @@ from ...protocols.quorum.effects import Batch
 from ...rules import node
 from ..redis.config import Address
 from ..resp import codec
-from ..resp.errors import failure_of
-from ..resp.handshake import evicting
-from ..resp.interfaces import packed_command
-from .errors import permission_needed
-from .keys import MARK_KEY, RECORDS, Space, escaped
+from ..resp.errors import error_for
+from ..resp.handshake import eviction_policy
+from ..resp.interfaces import pack_command
+from .errors import permission_hint
+from .keys import MARK_KEY, RECORDS, Keyspace, escape_pattern
 from .scripts import load
 
 __all__ = [
-    "PACKERS",
-    "Packed",
-    "answers",
+    "ENCODERS",
+    "PackedRequest",
+    "decode",
+    "decode_number",
+    "encode",
     "loading_commands",
-    "lone_answer",
     "missing_scripts",
-    "pack",
-    "run_of_info",
+    "run_id_of",
 ]
 
-PACKED_AT_MOST: Final = 10_000
+PARTS_MAX: Final = 10_000
 """So many beginnings and ends of commands are kept for one space."""
 
-PAGE: Final = b"500"
+SCAN_COUNT: Final = b"500"
 """How many keys of the server are looked at for one page."""
 
 DURABLE: Final = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
@@ -49,41 +49,45 @@ NO_FORMER_MASTER: Final = b"0" * 40
 
 _new: Final = tuple.__new__
 _RETENTION_MS: Final = node.RETENTION_US // 1000
-_KEPT: Final = node.Kept()
+_KEPT: Final = node.Applied()
 _KEPT_ALONE: Final = (_KEPT,)
-_INFO: Final = packed_command(b"INFO", b"server", b"replication", b"memory")
-_CONFIG: Final = packed_command(b"CONFIG", b"GET", *DURABLE)
-_MARK: Final = packed_command(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest")
-_HELLO: Final = 3
+_INFO: Final = pack_command(b"INFO", b"server", b"replication", b"memory")
+_CONFIG: Final = pack_command(b"CONFIG", b"GET", *DURABLE)
+_MARK: Final = pack_command(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest")
+_DESCRIBE_REPLIES: Final = 3
 """So many commands ask a node what it says of itself."""
 
 
-class Packed(NamedTuple):
+class PackedRequest(NamedTuple):
     """One question: its commands but for what the mark must say, which comes between the two parts."""
 
-    before: bytes
-    after: bytes | None
+    before_mark: bytes
+    after_mark: bytes | None
     """None: nothing comes in between."""
-    replies: int
-    number: int = 0
+    reply_count: int
+    usual_number: int = 0
     """What nearly every node replies to it, where that is known before."""
-    usual: bytes | None = None
+    usual_reply: bytes | None = None
     """This reply as it comes; None: it is not known."""
-    told: tuple[Any, ...] = ()
+    usual_answer: tuple[Any, ...] = ()
     """What it means, if nothing else was asked."""
 
-    def bytes_for(self, expected: bytes) -> bytes:
-        return self.before if self.after is None else b"".join((self.before, expected, self.after))
+    def with_mark(self, expected: bytes) -> bytes:
+        return (
+            self.before_mark
+            if self.after_mark is None
+            else b"".join((self.before_mark, expected, self.after_mark))
+        )
 
 
-def pack(space: Space, batch: Batch) -> list[Packed]:
-    return [PACKERS[question.__class__](space, name, question) for name, question in batch]
+def encode(space: Keyspace, batch: Batch) -> list[PackedRequest]:
+    return [ENCODERS[question.__class__](space, name, question) for name, question in batch]
 
 
 def loading_commands() -> tuple[bytes, int]:
     """The commands that have a server know all scripts, and how many replies that makes."""
     scripts = load().values()
-    return b"".join([packed_command(b"SCRIPT", b"LOAD", each.source) for each in scripts]), len(scripts)
+    return b"".join([pack_command(b"SCRIPT", b"LOAD", each.source) for each in scripts]), len(scripts)
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -101,24 +105,24 @@ def _number(number: int) -> bytes:
     return b"%d" % number
 
 
-def _script(name: str, key: bytes, *args: bytes) -> Packed:
+def _script(name: str, key: bytes, *args: bytes) -> PackedRequest:
     """A script that looks at the mark before it does anything."""
     sha1 = load()[name].sha1
     before = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n2\r\n" % (len(args) + 6, sha1)
-    return Packed(before + _bulk(key) + _bulk(MARK_KEY), b"".join(map(_bulk, args)), 1)
+    return PackedRequest(before + _bulk(key) + _bulk(MARK_KEY), b"".join(map(_bulk, args)), 1)
 
 
-def _markless(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> Packed:
+def _script_without_mark(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> PackedRequest:
     """A script that does its work on any node."""
     sha1 = load()[name].sha1
-    return Packed(packed_command(b"EVALSHA", sha1, b"%d" % len(keys), *keys, *args), None, 1)
+    return PackedRequest(pack_command(b"EVALSHA", sha1, b"%d" % len(keys), *keys, *args), None, 1)
 
 
-def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
+def _acquire(space: Keyspace, name: str, ask: node.Acquire) -> PackedRequest:
     owner, hint = ask.owner.encode("utf-8", "surrogatepass"), b"%d" % ask.hint
     fresh = b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(owner), owner, len(hint), hint)
     shape = name, ask[2:]
-    kept = space.packed.get(shape)
+    kept = space.command_parts.get(shape)
     if kept is None:
         whole = _script(
             "acquire",
@@ -128,13 +132,13 @@ def _acquire(space: Space, name: str, ask: node.Acquire) -> Packed:
             _number(ask.ttl),
             _number(ceil(ask.ttl / 1000) + _RETENTION_MS),
             _end_of_claim(ask),
-            *_rare(ask),
+            *_optional_arguments(ask),
         )
-        kept = whole.before, cast(bytes, whole.after)[len(fresh) :]
+        kept = whole.before_mark, cast(bytes, whole.after_mark)[len(fresh) :]
         if not ask.metadata and not ask.instead_of and not ask.token:
-            _keep(space, shape, kept)
+            _remember_parts(space, shape, kept)
     told = (_new(node.Issued, (ask.hint,)),)
-    return _new(Packed, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
+    return _new(PackedRequest, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
 
 
 def _end_of_claim(ask: node.Acquire) -> bytes:
@@ -151,50 +155,50 @@ def _end_of_claim(ask: node.Acquire) -> bytes:
     )
 
 
-def _rare(ask: node.Acquire) -> tuple[bytes, ...]:
+def _optional_arguments(ask: node.Acquire) -> tuple[bytes, ...]:
     """Nothing where a free lock can be given away without a closer look."""
     if not ask.max_hold and not ask.instead_of:
         return ()
     return _number(ask.max_hold), _text(ask.note), *map(_text, ask.instead_of)
 
 
-def _release(space: Space, name: str, ask: node.Release) -> Packed:
+def _release(space: Keyspace, name: str, ask: node.Release) -> PackedRequest:
     owner = ask.owner.encode("utf-8", "surrogatepass")
     shape = name, ask.linger
-    kept = space.packed.get(shape)
+    kept = space.command_parts.get(shape)
     if kept is None:
         linger = _number(ask.linger)
-        anybody = _markless("release", (space.key_of(name),), (b"", linger)).before
+        anybody = _script_without_mark("release", (space.key_of(name),), (b"", linger)).before_mark
         kept = anybody[: -len(_bulk(b"") + _bulk(linger))], _bulk(linger)
-        _keep(space, shape, kept)
+        _remember_parts(space, shape, kept)
     whole = b"%b$%d\r\n%b\r\n%b" % (kept[0], len(owner), owner, kept[1])
-    return _new(Packed, (whole, None, 1, 1, b":1\r\n", _KEPT_ALONE))
+    return _new(PackedRequest, (whole, None, 1, 1, b":1\r\n", _KEPT_ALONE))
 
 
-def _keep(space: Space, shape: object, ends: tuple[bytes, bytes]) -> None:
-    if len(space.packed) >= PACKED_AT_MOST:
-        space.packed.clear()
-    space.packed[shape] = ends
+def _remember_parts(space: Keyspace, shape: object, ends: tuple[bytes, bytes]) -> None:
+    if len(space.command_parts) >= PARTS_MAX:
+        space.command_parts.clear()
+    space.command_parts[shape] = ends
 
 
-def _change(what: bytes) -> Callable[[Space, str, Any], Packed]:
-    def packed(space: Space, name: str, ask: Any) -> Packed:
+def _change_mark(what: bytes) -> Callable[[Keyspace, str, Any], PackedRequest]:
+    def packed(space: Keyspace, name: str, ask: Any) -> PackedRequest:
         was, longest = getattr(ask, "was", ""), getattr(ask, "longest", 0)
-        return _script("change", MARK_KEY, what, _text(ask.mark), _text(was), _number(longest))
+        return _script("change_mark", MARK_KEY, what, _text(ask.mark), _text(was), _number(longest))
 
     return packed
 
 
-def _page(pattern: bytes, cursor: str) -> Packed:
-    return _script("page", MARK_KEY, pattern, _text(cursor or "0"), PAGE)
+def _page(pattern: bytes, cursor: str) -> PackedRequest:
+    return _script("list_page", MARK_KEY, pattern, _text(cursor or "0"), SCAN_COUNT)
 
 
-def _raise(space: Space, name: str, ask: node.Raise) -> Packed:
+def _raise(space: Keyspace, name: str, ask: node.RaiseFences) -> PackedRequest:
     keys = [RECORDS + _text(record) for record, _ in ask.fences]
-    return _markless("raise", keys, [_number(fence) for _, fence in ask.fences])
+    return _script_without_mark("raise_fences", keys, [_number(fence) for _, fence in ask.fences])
 
 
-PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
+ENCODERS: Final[dict[type, Callable[[Keyspace, str, Any], PackedRequest]]] = {
     node.Acquire: _acquire,
     node.Stamp: lambda space, name, ask: _script(
         "stamp", space.key_of(name), _text(ask.owner), _number(ask.number)
@@ -209,40 +213,42 @@ PACKERS: Final[dict[type, Callable[[Space, str, Any], Packed]]] = {
     node.Adopt: lambda space, name, ask: _script(
         "adopt", space.key_of(name), _text(ask.owner), _text(ask.client), _text(ask.label), _text(ask.seal)
     ),
-    node.Look: lambda space, name, ask: _script("look", space.key_of(name)),
+    node.Inspect: lambda space, name, ask: _script("inspect", space.key_of(name)),
     node.List: lambda space, name, ask: _page(space.pattern_of(ask.prefix), ask.cursor),
-    node.Fences: lambda space, name, ask: _page(escaped(RECORDS) + b"*", ask.cursor),
-    node.Raise: _raise,
-    node.Prime: _change(b"prime"),
-    node.Start: _change(b"start"),
-    node.Trust: _change(b"trust"),
-    node.Rejoin: _change(b"rejoin"),
-    node.Admit: _change(b"admit"),
-    node.Hello: lambda space, name, ask: Packed(_INFO + _CONFIG + _MARK, None, _HELLO),
+    node.ListFences: lambda space, name, ask: _page(escape_pattern(RECORDS) + b"*", ask.cursor),
+    node.RaiseFences: _raise,
+    node.Prime: _change_mark(b"prime"),
+    node.Start: _change_mark(b"start"),
+    node.Trust: _change_mark(b"trust"),
+    node.Rejoin: _change_mark(b"rejoin"),
+    node.Admit: _change_mark(b"admit"),
+    node.DescribeNode: lambda space, name, ask: PackedRequest(
+        _INFO + _CONFIG + _MARK, None, _DESCRIBE_REPLIES
+    ),
 }
 
 
 # --- answers ------------------------------------------------------------------------------------
 
 
-def answers(
-    space: Space, batch: Batch, raw: Sequence[Any], address: Address
+def decode(
+    space: Keyspace, batch: Batch, raw: Sequence[Any], address: Address
 ) -> tuple[Any, ...] | TransientError:
     """What the replies to a whole batch say; trouble, if one of them is an error."""
     told = []
     place = 0
     for _, question in batch:
-        if question.__class__ is node.Hello:
-            some = raw[place : place + _HELLO]
-            place += _HELLO
+        if question.__class__ is node.DescribeNode:
+            some = raw[place : place + _DESCRIBE_REPLIES]
+            place += _DESCRIBE_REPLIES
             error = next((each for each in (some[0], some[2]) if isinstance(each, ReplyError)), None)
             if error is not None:
-                return _trouble([error], address)
-            told.append(_greeting(*some))
+                return _error_of([error], address)
+            told.append(_description(*some))
         else:
             if isinstance(raw[place], ReplyError):
-                return _trouble(raw, address)
-            told.append(_answer(space, question, raw[place]))
+                return _error_of(raw, address)
+            told.append(_decode_reply(space, question, raw[place]))
             place += 1
     return tuple(told)
 
@@ -254,10 +260,10 @@ def missing_scripts(raw: Sequence[Any]) -> list[int]:
     ]
 
 
-def _trouble(raw: Sequence[Any], address: Address) -> TransientError:
+def _error_of(raw: Sequence[Any], address: Address) -> TransientError:
     """Nothing happened where every reply is an error; a node that is no use to us may be one of many."""
     error = next(each for each in raw if isinstance(each, ReplyError))
-    told = str(failure_of(str(error), address, permission_needed()))
+    told = str(error_for(str(error), address, permission_hint()))
     return NotApplied(told) if all(isinstance(each, ReplyError) for each in raw) else OutcomeUnknown(told)
 
 
@@ -284,34 +290,34 @@ def _claim(raw: list[Any] | bytes) -> node.Claim | None:
 
 
 def _record(fence: int, claim: list[Any] | bytes, over: list[list[Any]]) -> node.NodeRecord:
-    ended = [node.Over(_string(o), r.decode(), _string(n), forget_at) for o, r, n, forget_at in over]
+    ended = [node.Tombstone(_string(o), r.decode(), _string(n), forget_at) for o, r, n, forget_at in over]
     return node.NodeRecord(fence, _claim(claim), tuple(ended))
 
 
-def lone_answer(question: Any, number: int) -> tuple[Any]:
+def decode_number(question: Any, number: int) -> tuple[Any]:
     """``answers`` to a batch of one question that was answered by a number: most are."""
     if question.__class__ is node.Release:
         return _KEPT_ALONE
-    return (_numbered(question, number),)
+    return (_decode_integer(question, number),)
 
 
-def _numbered(question: Any, number: int) -> Any:
+def _decode_integer(question: Any, number: int) -> Any:
     if question.__class__ is node.Acquire or question.__class__ is node.Stamp:
         return node.Issued(number)
-    return node.Marked(node.FRESH) if question.__class__ is node.Raise else _KEPT
+    return node.Marked(node.FRESH) if question.__class__ is node.RaiseFences else _KEPT
 
 
-def _answer(space: Space, question: Any, raw: Any) -> Any:
+def _decode_reply(space: Keyspace, question: Any, raw: Any) -> Any:
     if raw.__class__ is int:
-        return _numbered(question, raw)
+        return _decode_integer(question, raw)
     if raw[0] == b"page":
-        return _read_page(space, question, *raw[1:])
+        return _decode_page(space, question, *raw[1:])
     return _DECODERS[raw[0]](*raw[1:])
 
 
-def _read_page(space: Space, question: Any, now: int, cursor: bytes, found: list[list[Any]]) -> Any:
+def _decode_page(space: Keyspace, question: Any, now: int, cursor: bytes, found: list[list[Any]]) -> Any:
     after = "" if cursor == b"0" else cursor.decode()
-    if question.__class__ is node.Fences:
+    if question.__class__ is node.ListFences:
         fences = [(_string(key[len(RECORDS) :]), fence) for key, fence, _, _ in found]
         return node.FencePage(tuple(fences), after)
     named = [(space.name_of(key), _record(*rest)) for key, *rest in found]
@@ -319,11 +325,11 @@ def _read_page(space: Space, question: Any, now: int, cursor: bytes, found: list
 
 
 _DECODERS: Final[dict[bytes, Callable[..., Any]]] = {
-    b"taken": lambda now, claim: node.Taken(_claim(claim), now),  # type: ignore[arg-type]  # there is one
+    b"taken": lambda now, claim: node.HeldByOther(_claim(claim), now),  # type: ignore[arg-type]  # there is one
     b"lost": lambda reason, note: node.Lost(reason.decode(), _string(note)),
     b"unready": lambda mark: node.Unready(_string(mark)),
-    b"skewed": node.Skewed,
-    b"spent": node.Spent,
+    b"skewed": node.ClockSkewed,
+    b"spent": node.TokensExhausted,
     b"view": lambda now, *record: node.View(_record(*record), now),
     b"marked": lambda ready, primed, rejoins, longest: node.Marked(_mark(ready, primed, rejoins, longest)),
 }
@@ -340,24 +346,24 @@ def _mark(
 # --- what a node says of itself -----------------------------------------------------------------
 
 
-def _greeting(info: bytes, config: Any, mark: list[Any]) -> node.Greeting:
-    policy = evicting(info)
+def _description(info: bytes, config: Any, mark: list[Any]) -> node.NodeDescription:
+    policy = eviction_policy(info)
     complaint = f"it throws keys away when its memory is full (maxmemory-policy {policy})" if policy else ""
-    return node.Greeting(run_of_info(info), _mark(*mark), _is_durable(info, config), complaint)
+    return node.NodeDescription(run_id_of(info), _mark(*mark), _is_durable(info, config), complaint)
 
 
-def run_of_info(info: bytes) -> str:
-    return _facts(info).get(b"run_id", b"").decode("ascii", "replace")
+def run_id_of(info: bytes) -> str:
+    return _info_fields(info).get(b"run_id", b"").decode("ascii", "replace")
 
 
 def _is_durable(info: bytes, config: Any) -> bool:
     """By its own settings; who may not ask for them does not know. What was a replica once has never been
     asked to remember anything before it answered."""
-    if isinstance(config, ReplyError) or _facts(info).get(b"master_replid2") != NO_FORMER_MASTER:
+    if isinstance(config, ReplyError) or _info_fields(info).get(b"master_replid2") != NO_FORMER_MASTER:
         return False
     told = dict(zip(config[::2], config[1::2], strict=False))
     return all(told.get(setting) == wanted for setting, wanted in DURABLE.items())
 
 
-def _facts(info: bytes) -> dict[bytes, bytes]:
+def _info_fields(info: bytes) -> dict[bytes, bytes]:
     return dict(chain.from_iterable([row.split(b":", 1)] for row in info.splitlines() if b":" in row))

@@ -39,21 +39,21 @@ from ...core.durations import seconds_in
 from ...core.urls import URL
 from ...errors import InvalidArgument
 from ..redis.config import (
-    TLS,
+    TLS_OPTIONS,
     Address,
     Login,
-    Settings,
-    address_of,
-    credentials_in,
-    database_in,
-    merged,
-    tls_in,
+    RedisConfig,
+    merge_options,
+    parse_address,
+    parse_credentials,
+    parse_database,
+    parse_tls,
 )
 
-__all__ = ["RedlockSettings", "settings_from_url"]
+__all__ = ["RedlockConfig", "config_from_url"]
 
-LEAST_NODES: Final = 3
-MOST_NODES: Final = 31
+NODES_MIN: Final = 3
+NODES_MAX: Final = 31
 
 OPTIONS: Final = (
     "connections",
@@ -65,15 +65,15 @@ OPTIONS: Final = (
     "retry_jitter",
     "ssl",
     "username",
-    *TLS,
+    *TLS_OPTIONS,
 )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RedlockSettings:
+class RedlockConfig:
     """Everything that is needed to ask the nodes. Its repr shows no secret."""
 
-    nodes: tuple[Settings, ...]
+    nodes: tuple[RedisConfig, ...]
     """How to reach each of them."""
     node_seconds: float
     drift: float
@@ -94,19 +94,19 @@ class RedlockSettings:
         return tuple(map(str, self.addresses))
 
 
-def settings_from_url(url: URL, options: Mapping[str, Any]) -> RedlockSettings:
-    given = merged(url, options, OPTIONS)
-    username, password = credentials_in(url, given)
+def config_from_url(url: URL, options: Mapping[str, Any]) -> RedlockConfig:
+    given = merge_options(url, options, OPTIONS)
+    username, password = parse_credentials(url, given)
     login = Login(username, password)
-    database = database_in(url, "single")
-    tls = tls_in(given, "redlock://…?ssl=true as well")
-    return RedlockSettings(
-        nodes=tuple([Settings("single", (each,), database, login, tls) for each in _addresses(url)]),
-        node_seconds=_seconds(given, "node_timeout", 0.05, least=0.001),
-        drift=_drift(given),
-        retry_seconds=_seconds(given, "retry_delay", 0.2, least=0.001),
-        jitter_seconds=_seconds(given, "retry_jitter", 0.2, least=0.0),
-        initialises=_initialises(given),
+    database = parse_database(url, "single")
+    tls = parse_tls(given, "redlock://…?ssl=true as well")
+    return RedlockConfig(
+        nodes=tuple([RedisConfig("single", (each,), database, login, tls) for each in _addresses(url)]),
+        node_seconds=_duration(given, "node_timeout", 0.05, least=0.001),
+        drift=_drift_option(given),
+        retry_seconds=_duration(given, "retry_delay", 0.2, least=0.001),
+        jitter_seconds=_duration(given, "retry_jitter", 0.2, least=0.0),
+        initialises=_init_option(given),
         connections=_connections(given),
     )
 
@@ -114,14 +114,14 @@ def settings_from_url(url: URL, options: Mapping[str, Any]) -> RedlockSettings:
 def _addresses(url: URL) -> tuple[Address, ...]:
     if not url.hosts:
         raise InvalidArgument("redlock:// needs its nodes: write redlock://h1:6379,h2:6379,h3:6379")
-    addresses = tuple([address_of(part, 6379, url.scheme) for part in url.hosts.split(",")])
+    addresses = tuple([parse_address(part, 6379, url.scheme) for part in url.hosts.split(",")])
     count = len(addresses)
     for place, address in enumerate(addresses):
         if address in addresses[:place]:
             raise InvalidArgument(f"{address} stands twice in the URL: one server is one vote, name it once")
-    if count < LEAST_NODES:
+    if count < NODES_MIN:
         raise InvalidArgument(
-            f"redlock:// needs at least {LEAST_NODES} independent servers, {count} would bear no failure: "
+            f"redlock:// needs at least {NODES_MIN} independent servers, {count} would bear no failure: "
             "one server is redis://"
         )
     if count % 2 == 0:
@@ -129,12 +129,12 @@ def _addresses(url: URL) -> tuple[Address, ...]:
             f"redlock:// needs an odd number of nodes: {count} bear no more failures than {count - 1}, and "
             "more must answer"
         )
-    if count > MOST_NODES:
-        raise InvalidArgument(f"redlock:// takes up to {MOST_NODES} nodes: five are enough for most")
+    if count > NODES_MAX:
+        raise InvalidArgument(f"redlock:// takes up to {NODES_MAX} nodes: five are enough for most")
     return addresses
 
 
-def _seconds(given: Mapping[str, Any], option: str, default: float, least: float) -> float:
+def _duration(given: Mapping[str, Any], option: str, default: float, least: float) -> float:
     value = given.get(option, default)
     seconds = seconds_in(value)
     if not least <= seconds <= 60:
@@ -142,7 +142,7 @@ def _seconds(given: Mapping[str, Any], option: str, default: float, least: float
     return seconds
 
 
-def _drift(given: Mapping[str, Any]) -> float:
+def _drift_option(given: Mapping[str, Any]) -> float:
     value = given.get("drift", 0.01)
     try:
         drift = float(value)
@@ -153,7 +153,7 @@ def _drift(given: Mapping[str, Any]) -> float:
     return drift
 
 
-def _initialises(given: Mapping[str, Any]) -> bool:
+def _init_option(given: Mapping[str, Any]) -> bool:
     value = given.get("init", "auto")
     if value not in ("auto", "manual"):
         raise InvalidArgument("init is 'auto' or 'manual'")

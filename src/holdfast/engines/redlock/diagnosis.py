@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from ...errors import EngineUnavailable
 from ..findings import Finding, fail, ok
-from ..redis.diagnosis import NO_SUCH_SCRIPT, ServerExam
-from ..resp.interfaces import packed_command
+from ..redis.diagnosis import NO_SUCH_SCRIPT, ServerDiagnosis
+from ..resp.interfaces import pack_command
 from .admin import status_of
-from .config import RedlockSettings
-from .keys import MARK_KEY, Space
+from .config import RedlockConfig
+from .keys import MARK_KEY, Keyspace
 
 __all__ = ["diagnose"]
 
 
-def diagnose(settings: RedlockSettings, space: Space, io_timeout: float) -> list[Finding]:
+def diagnose(settings: RedlockConfig, space: Keyspace, io_timeout: float) -> list[Finding]:
     findings: list[Finding] = []
     failures: list[str] = []
     for node, label in zip(settings.nodes, settings.labels, strict=True):
         try:
-            with ServerExam(node, node.addresses[0], io_timeout, label) as exam:
+            with ServerDiagnosis(node, node.addresses[0], io_timeout, label) as exam:
                 findings += [
                     exam.connection(),
                     exam.clock(),
                     exam.version(),
-                    *exam.rights(_needed(space)),
+                    *exam.rights(_needed_rights(space)),
                     exam.eviction(),
                     exam.persistence(),
                 ]
@@ -36,7 +36,7 @@ def diagnose(settings: RedlockSettings, space: Space, io_timeout: float) -> list
     return [_majority(settings, reached), *_memberships(settings), *findings]
 
 
-def _majority(settings: RedlockSettings, reached: int) -> Finding:
+def _majority(settings: RedlockConfig, reached: int) -> Finding:
     count = len(settings.nodes)
     if reached > count // 2:
         return ok("nodes", f"{reached} of {count} can be reached; {count // 2 + 1} are needed")
@@ -45,7 +45,7 @@ def _majority(settings: RedlockSettings, reached: int) -> Finding:
     )
 
 
-def _memberships(settings: RedlockSettings) -> list[Finding]:
+def _memberships(settings: RedlockConfig) -> list[Finding]:
     """Which of them have forgotten nothing."""
     found = []
     for node, state, trouble in status_of(settings):
@@ -54,17 +54,17 @@ def _memberships(settings: RedlockSettings) -> list[Finding]:
     return found
 
 
-def _needed(space: Space) -> dict[str, bytes]:
+def _needed_rights(space: Keyspace) -> dict[str, bytes]:
     """A harmless request for each right that is needed."""
     key = space.prefix + b"doctor"
     return {
-        "+evalsha": packed_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
-        "+script|load": packed_command(b"SCRIPT", b"LOAD", b"return 1"),
-        "+get": packed_command(b"GET", key),
-        "+set": packed_command(b"SET", key, b"", b"XX"),
-        "+hmget": packed_command(b"HMGET", MARK_KEY, b"doctor"),
-        "+time": packed_command(b"TIME"),
-        "+scan": packed_command(b"SCAN", b"0", b"COUNT", b"1"),
-        "+info|server": packed_command(b"INFO", b"server"),
-        "+config|get": packed_command(b"CONFIG", b"GET", b"appendfsync"),
+        "+evalsha": pack_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
+        "+script|load": pack_command(b"SCRIPT", b"LOAD", b"return 1"),
+        "+get": pack_command(b"GET", key),
+        "+set": pack_command(b"SET", key, b"", b"XX"),
+        "+hmget": pack_command(b"HMGET", MARK_KEY, b"doctor"),
+        "+time": pack_command(b"TIME"),
+        "+scan": pack_command(b"SCAN", b"0", b"COUNT", b"1"),
+        "+info|server": pack_command(b"INFO", b"server"),
+        "+config|get": pack_command(b"CONFIG", b"GET", b"appendfsync"),
     }

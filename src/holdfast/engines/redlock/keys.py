@@ -11,21 +11,21 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["MARK_KEY", "RECORDS", "Space"]
+__all__ = ["MARK_KEY", "RECORDS", "Keyspace"]
 
 MARK_KEY: Final = b"holdfast::redlock"
 RECORDS: Final = MARK_KEY + b":"
 """What the keys of all records of all namespaces begin with."""
 
 
-class Space:
+class Keyspace:
     """One namespace on all nodes."""
 
-    __slots__ = ("namespace", "packed", "prefix")
+    __slots__ = ("command_parts", "namespace", "prefix")
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self.packed: dict[object, tuple[bytes, bytes]] = {}
+        self.command_parts: dict[object, tuple[bytes, bytes]] = {}
         """What stands before and behind the parts of a command that are new each time."""
         self.prefix = RECORDS + quote(namespace, safe="").encode() + b":"
 
@@ -43,8 +43,8 @@ class Space:
 
     def pattern_of(self, prefix: str) -> bytes:
         """For SCAN: exactly the keys of all names with this prefix."""
-        return escaped(self.prefix + prefix.encode()) + b"*"
+        return escape_pattern(self.prefix + prefix.encode()) + b"*"
 
 
-def escaped(text: bytes) -> bytes:
+def escape_pattern(text: bytes) -> bytes:
     return b"".join([b"\\%c" % byte if byte in b"*?[]\\" else b"%c" % byte for byte in text])

@@ -14,17 +14,17 @@ from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Broadcast, Quorum, Random
 from ...protocols.quorum.effects import Batch
 from ...runtime.clock import boottime, wall_us
-from .config import RedlockSettings
-from .requests import Question
+from .config import RedlockConfig
+from .requests import NodeRequest
 
 __all__ = [
-    "LAST_SECONDS",
+    "CLOSE_SECONDS",
     "LINGER_SECONDS",
-    "TELL_AGAIN_SECONDS",
-    "TELL_AGAIN_SECONDS_MAX",
-    "Debts",
-    "Refusal",
-    "at_once",
+    "RETRY_SECONDS",
+    "RETRY_SECONDS_MAX",
+    "HintedHandoff",
+    "SameServerRefusal",
+    "immediate_effects",
     "quorum_of",
     "source_of",
 ]
@@ -32,39 +32,39 @@ __all__ = [
 LINGER_SECONDS: Final = 60.0
 """A request can sit in the buffers of a stopped server and be carried out when nobody waits for it."""
 
-TELL_AGAIN_SECONDS: Final = 0.01
-TELL_AGAIN_SECONDS_MAX: Final = 0.3
+RETRY_SECONDS: Final = 0.01
+RETRY_SECONDS_MAX: Final = 0.3
 """How soon nodes are told again what they have not heard: ever later while none of them hears it."""
 
-LAST_SECONDS: Final = 0.2
+CLOSE_SECONDS: Final = 0.2
 """How long a client that is closed still tries to tell nodes what they have not heard."""
 
-REFUSED_SECONDS: Final = 10.0
+RECHECK_SECONDS: Final = 10.0
 """Whether two addresses are still one server is looked at again after so long."""
 
 
-class Refusal:
+class SameServerRefusal:
     """Why these can be no nodes of a quorum. It may be put right while clients live: it is not for ever."""
 
-    __slots__ = ("_until", "why")
+    __slots__ = ("_until", "reason")
 
     def __init__(self) -> None:
-        self.why = ""
+        self.reason = ""
         self._until = 0.0
 
-    def found(self, why: str) -> None:
-        self._until = boottime() + REFUSED_SECONDS
-        self.why = why
+    def note(self, why: str) -> None:
+        self._until = boottime() + RECHECK_SECONDS
+        self.reason = why
 
-    def refuse(self) -> None:
+    def check(self) -> None:
         """Raise it, if it was found lately."""
-        if self.why:
+        if self.reason:
             if boottime() < self._until:
-                raise EngineUnavailable(self.why)
-            self.why = ""
+                raise EngineUnavailable(self.reason)
+            self.reason = ""
 
 
-class Debt(NamedTuple):
+class _Hint(NamedTuple):
     """What a node is still to be told, until a moment of the local clock."""
 
     number: int
@@ -74,32 +74,32 @@ class Debt(NamedTuple):
     until: float
 
 
-class Debts:
+class HintedHandoff:
     """All that nodes are still to be told. Threads share it."""
 
-    __slots__ = ("_numbers", "_owed")
+    __slots__ = ("_hints", "_numbers")
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._owed: dict[int, Debt] = {}
+        self._hints: dict[int, _Hint] = {}
 
-    def add(self, question: Question, node: int) -> bool:
+    def add(self, question: NodeRequest, node: int) -> bool:
         """A node has not heard this. Whether it is to be told again."""
-        if question.behind_until is None:
+        if question.handoff_until is None:
             return False
         number = next(self._numbers)
-        self._owed[number] = Debt(number, node, question.batch, question.member, question.behind_until)
+        self._hints[number] = _Hint(number, node, question.batch, question.member, question.handoff_until)
         return True
 
-    def due(self, seconds: float) -> tuple[Broadcast, dict[int, list[int]]] | None:
+    def next_broadcast(self, seconds: float) -> tuple[Broadcast, dict[int, list[int]]] | None:
         """A question that tells all nodes what they have not heard, and what it settles; None: nothing."""
         now = boottime()
         asks: dict[int, list[tuple[str, Any]]] = {}
         settles: dict[int, list[int]] = {}
         member = ""
-        for debt in list(self._owed.values()):
+        for debt in list(self._hints.values()):
             if debt.until <= now:
-                self._owed.pop(debt.number, None)
+                self._hints.pop(debt.number, None)
                 continue
             asks.setdefault(debt.node, []).extend(debt.batch)
             settles.setdefault(debt.node, []).append(debt.number)
@@ -114,11 +114,11 @@ class Debts:
         heard = [node for node, answer in answers.items() if isinstance(answer, tuple)]
         for node in heard:
             for number in settles[node]:
-                self._owed.pop(number, None)
-        return TELL_AGAIN_SECONDS if heard else min(pause * 2, TELL_AGAIN_SECONDS_MAX)
+                self._hints.pop(number, None)
+        return RETRY_SECONDS if heard else min(pause * 2, RETRY_SECONDS_MAX)
 
 
-def quorum_of(settings: RedlockSettings, hooks: AdapterContext) -> Quorum:
+def quorum_of(settings: RedlockConfig, hooks: AdapterContext) -> Quorum:
     return Quorum(
         client=hooks.client,
         labels=settings.labels,
@@ -138,7 +138,7 @@ def source_of(quorum: Quorum, namespace: str) -> str:
     return f"redlock:{quorum.set_id}/{namespace}"
 
 
-def at_once(hooks: AdapterContext) -> dict[type, Callable[[Any], Any]]:
+def immediate_effects(hooks: AdapterContext) -> dict[type, Callable[[Any], Any]]:
     """The operations that neither block nor suspend."""
     return {
         Random: lambda op: random.random(),

@@ -12,32 +12,32 @@ from typing import Any
 
 from ..redis.config import Address
 
-__all__ = ["Lookup", "Place"]
+__all__ = ["Endpoint", "Resolver"]
 
-Place = tuple[int, Any]
+Endpoint = tuple[int, Any]
 """The family of an address and the address, as sockets want them."""
 
 
-class Lookup:
+class Resolver:
     """The addresses of one node, or why there are none."""
 
-    __slots__ = ("_address", "_theirs", "is_over", "places", "trouble")
+    __slots__ = ("_address", "_writer", "endpoints", "error", "is_done")
 
     def __init__(self, address: Address) -> None:
-        self.places: list[Place] = []
-        self.trouble: Exception | None = None
-        self.is_over = False
+        self.endpoints: list[Endpoint] = []
+        self.error: Exception | None = None
+        self.is_done = False
         self._address = address
-        self._theirs: socket.socket | None = None
+        self._writer: socket.socket | None = None
         try:
-            self.places = self._found(socket.AI_NUMERICHOST)
-            self.is_over = True
+            self.endpoints = self._resolve(socket.AI_NUMERICHOST)
+            self.is_done = True
         except (OSError, UnicodeError):
             return  # it is a name
 
-    def begin(self) -> socket.socket:
+    def start(self) -> socket.socket:
         """What is to be polled: it can be read once there is something to know."""
-        ours, self._theirs = socket.socketpair()
+        ours, self._writer = socket.socketpair()
         thread = threading.Thread(target=self._work, name="holdfast-lookup", daemon=True)
         try:
             thread.start()
@@ -47,16 +47,16 @@ class Lookup:
 
     def _work(self) -> None:
         try:
-            self.places = self._found(0)
+            self.endpoints = self._resolve(0)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits for it is to know
-            self.trouble = error
-        self.is_over = True
-        assert self._theirs is not None  # noqa: S101 - it was begun
+            self.error = error
+        self.is_done = True
+        assert self._writer is not None  # noqa: S101 - it was begun
         with contextlib.suppress(OSError):  # nobody waits for it any more
-            self._theirs.send(b".")  # its end alone would not be heard while a forked child has a copy
-        self._theirs.close()
+            self._writer.send(b".")  # its end alone would not be heard while a forked child has a copy
+        self._writer.close()
 
-    def _found(self, flags: int) -> list[Place]:
+    def _resolve(self, flags: int) -> list[Endpoint]:
         host, port = self._address
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         return [(family, place) for family, _, _, _, place in found]

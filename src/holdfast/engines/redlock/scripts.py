@@ -6,9 +6,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from ..redis.scripts import Script, script, with_constants, with_includes
+from ..redis.scripts import Script, inline_constants, make_script, resolve_includes
 
-__all__ = ["NAMES", "assembled", "load"]
+__all__ = ["NAMES", "assemble", "load"]
 
 NAMES: Final = (
     "acquire",
@@ -17,10 +17,10 @@ NAMES: Final = (
     "renew",
     "export",
     "adopt",
-    "look",
-    "page",
-    "raise",
-    "change",
+    "inspect",
+    "list_page",
+    "raise_fences",
+    "change_mark",
 )
 
 
@@ -29,11 +29,11 @@ def _file(name: str) -> str:
     return (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def assembled(name: str) -> str:
+def assemble(name: str) -> str:
     """The whole text of a script, for people to read."""
-    return with_includes(_file(name), _file)
+    return resolve_includes(_file(name), _file)
 
 
 @cache
 def load() -> dict[str, Script]:
-    return {name: script(name, with_constants(assembled(name))) for name in NAMES}
+    return {name: make_script(name, inline_constants(assemble(name))) for name in NAMES}

@@ -6,13 +6,13 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["ADVICE", "no_tls", "receiving", "sending"]
+__all__ = ["TLS_HINT", "nonblocking_receive", "nonblocking_send", "tls_timeout_message"]
 
-ADVICE: Final = "; is it a server with TLS? Then add ssl=true"
+TLS_HINT: Final = "; is it a server with TLS? Then add ssl=true"
 """For a connection without TLS that broke before it could be used."""
 
 
-def sending(secure: ssl.SSLSocket) -> Callable[..., Any]:
+def nonblocking_send(secure: ssl.SSLSocket) -> Callable[..., Any]:
     """Sends all of it or, for now, nothing: then it has to be called again with the same bytes, or more."""
 
     def send(payload: bytes) -> int:
@@ -24,7 +24,7 @@ def sending(secure: ssl.SSLSocket) -> Callable[..., Any]:
     return send
 
 
-def receiving(secure: ssl.SSLSocket) -> Callable[..., Any]:
+def nonblocking_receive(secure: ssl.SSLSocket) -> Callable[..., Any]:
     """Returns all that was decrypted: of that the poll knows nothing."""
 
     def receive(size: int) -> bytes:
@@ -39,5 +39,5 @@ def receiving(secure: ssl.SSLSocket) -> Callable[..., Any]:
     return receive
 
 
-def no_tls(address: object, seconds: float) -> str:
+def tls_timeout_message(address: object, seconds: float) -> str:
     return f"no TLS with {address} in {seconds:g} s: is it a server without TLS?"

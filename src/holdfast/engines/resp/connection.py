@@ -26,49 +26,49 @@ from ...runtime.exclusive_reader import HAS_EPOLL, register_exclusive
 from ...runtime.sockets import describe_error, tune
 from ..redis.config import Address
 
-__all__ = ["HearingSocket", "SocketLine", "connection_refused", "open_socket"]
+__all__ = ["RespSocket", "SubscriberSocket", "connect_error", "open_socket"]
 
 READ_BYTES: Final = 16_384
 
 
-class SocketLine(sockets.SocketConnection):
+class RespSocket(sockets.SocketConnection):
     """One connection, used by one thread at a time."""
 
     __slots__ = (
         "_feed",
         "_gets",
-        "_look",
         "_poll",
         "_recv",
         "_seconds",
         "_send",
+        "_spin_receive",
         "address",
-        "age",
+        "generation",
     )
 
     def __init__(self, connected: socket.socket, address: Address, seconds: float) -> None:
         super().__init__(connected)
         self.address = address
-        self.age = 0
+        self.generation = 0
         """Kept by the pool."""
         self._seconds = seconds
-        _limit(connected, seconds)
+        _set_kernel_timeout(connected, seconds)
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
         looks = AdaptiveSpin()
-        self._look: Callable[[], Any] = partial(looks.spin_receive, connected.recv, READ_BYTES)
+        self._spin_receive: Callable[[], Any] = partial(looks.spin_receive, connected.recv, READ_BYTES)
         """What came within a moment, if anything did."""
         if isinstance(connected, ssl.SSLSocket):  # which cannot be asked without waiting
             poll = self._poll
-            self._look = lambda: looks.spin_poll(poll) and b""
+            self._spin_receive = lambda: looks.spin_poll(poll) and b""
 
-    def allow(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """From now on a request may take so long."""
         self._seconds = seconds
-        _limit(self._socket, seconds)
+        _set_kernel_timeout(self._socket, seconds)
 
     def call(self, payload: bytes, started: float, is_urgent: bool = True, before: int = 0) -> Any:
         """One request, one reply. Whatever is raised, the connection is of no use afterwards.
@@ -80,22 +80,22 @@ class SocketLine(sockets.SocketConnection):
         try:
             sent = self._send(payload)
         except OSError as error:
-            raise self._not_sent(error) from None
+            raise self._send_error(error) from None
         try:
             if sent != len(payload):
                 self._send_rest(payload, sent, started)
-            data = (is_urgent and self._look()) or self._recv(READ_BYTES)
+            data = (is_urgent and self._spin_receive()) or self._recv(READ_BYTES)
             self._feed(data)
             reply = self._gets()
             while reply is False or before:
                 if reply is False:
-                    data = self._more(data, started)
+                    data = self._receive_more(data, started)
                     self._feed(data)
                 else:
                     before -= 1
                 reply = self._gets()
         except (OSError, hiredis.ProtocolError) as error:
-            raise self._unknown(error) from None
+            raise self._receive_error(error) from None
         return reply
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
@@ -105,42 +105,45 @@ class SocketLine(sockets.SocketConnection):
             while len(replies) < count:
                 reply = self._gets()
                 while reply is False:
-                    self._feed(self._more(b"-", started))
+                    self._feed(self._receive_more(b"-", started))
                     reply = self._gets()
                 replies.append(reply)
         except (OSError, hiredis.ProtocolError) as error:
-            raise self._unknown(error) from None
+            raise self._receive_error(error) from None
         return replies
 
     def _send_rest(self, payload: bytes, sent: int, started: float) -> None:
         left = memoryview(payload)[sent:]
         while left:
-            self._check_time(started)
+            self._seconds_left(started)
             left = left[self._send(left) :]
 
-    def _more(self, last: bytes, started: float) -> bytes:
+    def _receive_more(self, last: bytes, started: float) -> bytes:
         if not last:
             raise ConnectionResetError("the server closed the connection")
-        if not self._poll.poll(max(self._check_time(started), 0.001) * 1000) and not self._pending():
+        if (
+            not self._poll.poll(max(self._seconds_left(started), 0.001) * 1000)
+            and not self._has_pending_data()
+        ):
             raise TimeoutError
         return self._recv(READ_BYTES)
 
-    def _pending(self) -> bool:
+    def _has_pending_data(self) -> bool:
         """Whether TLS has already read what the socket does not show any more."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
-    def _check_time(self, started: float) -> float:
+    def _seconds_left(self, started: float) -> float:
         left = started + self._seconds - monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
-    def _not_sent(self, error: Exception) -> NotApplied | OutcomeUnknown:
+    def _send_error(self, error: Exception) -> NotApplied | OutcomeUnknown:
         """The kernel takes a part or refuses the whole; TLS may have sent a part and not say so."""
         why = f"nothing could be sent to {self.address}: {describe_error(error)}"
         return OutcomeUnknown(why) if isinstance(self._socket, ssl.SSLSocket) else NotApplied(why)
 
-    def _unknown(self, error: Exception) -> OutcomeUnknown:
+    def _receive_error(self, error: Exception) -> OutcomeUnknown:
         if isinstance(error, BlockingIOError | TimeoutError):
             return OutcomeUnknown(f"no answer from {self.address} in {self._seconds:.3g} s")
         return OutcomeUnknown(f"the connection to {self.address} broke: {describe_error(error)}")
@@ -155,16 +158,16 @@ class SocketLine(sockets.SocketConnection):
         return self._socket.fileno() >= 0
 
 
-class HearingSocket(SocketLine):
+class SubscriberSocket(RespSocket):
     """A connection that was turned over to wake-ups. The thread that listens reads it, or one that waits."""
 
-    __slots__ = ("_epoll", "_reading", "_sending", "heard_at")
+    __slots__ = ("_epoll", "_read_mutex", "_send_mutex", "received_at")
 
     def __init__(self, connected: socket.socket, address: Address, seconds: float) -> None:
         super().__init__(connected, address, seconds)
-        self.heard_at = monotonic()
-        self._sending = threading.Lock()
-        self._reading = threading.Lock()
+        self.received_at = monotonic()
+        self._send_mutex = threading.Lock()
+        self._read_mutex = threading.Lock()
         self._epoll = None
         if HAS_EPOLL and not isinstance(connected, ssl.SSLSocket):
             self._epoll = select.epoll()
@@ -174,19 +177,19 @@ class HearingSocket(SocketLine):
         try:
             if self._epoll is not None:
                 return self.read() if self._epoll.poll(seconds) else []
-            return self.read() if self._pending() or self._poll.poll(seconds * 1000) else []
+            return self.read() if self._has_pending_data() or self._poll.poll(seconds * 1000) else []
         except (OSError, ValueError) as error:
             raise NotApplied(f"the connection to {self.address} broke: {describe_error(error)}") from None
 
     def read(self) -> list[Any]:
         """What is there now. Two may come for it: then one finds nothing."""
         heard: list[Any] = []
-        with self._reading:
+        with self._read_mutex:
             try:
                 data = self._recv(READ_BYTES) if self._epoll is None else self._recv(READ_BYTES, DO_NOT_WAIT)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
-                self.heard_at = monotonic()
+                self.received_at = monotonic()
                 self._feed(data)
                 while (message := self._gets()) is not False:
                     heard.append(message)
@@ -201,7 +204,7 @@ class HearingSocket(SocketLine):
         """Whether another than the thread that listens may read it, too."""
         return self._epoll is not None
 
-    def come_last(self) -> None:
+    def requeue_poller(self) -> None:
         """Who waits for it elsewhere is told before the thread that listens. Raises OSError, ValueError."""
         if self._epoll is not None:
             fd = self._socket.fileno()
@@ -213,7 +216,7 @@ class HearingSocket(SocketLine):
 
     def send(self, payload: bytes) -> None:
         try:
-            with self._sending:
+            with self._send_mutex:
                 self._socket.sendall(payload)
         except OSError as error:
             raise NotApplied(f"nothing could be sent to {self.address}: {describe_error(error)}") from None
@@ -240,19 +243,19 @@ def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) ->
             connected.settimeout(seconds)
             connected.connect(address.host)
     except (OSError, UnicodeError) as error:
-        raise connection_refused(address, error) from None
+        raise connect_error(address, error) from None
     try:
         tune(connected)
         return connected if tls is None else tls.wrap_socket(connected, server_hostname=address.host)
     except OSError as error:
         connected.close()
-        raise connection_refused(address, error) from None
+        raise connect_error(address, error) from None
     except BaseException:
         connected.close()
         raise
 
 
-def connection_refused(address: Address, error: Exception) -> NotApplied | EngineUnavailable:
+def connect_error(address: Address, error: Exception) -> NotApplied | EngineUnavailable:
     if isinstance(error, ssl.SSLCertVerificationError):
         return EngineUnavailable(f"the certificate of {address} is not trusted: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
@@ -260,7 +263,7 @@ def connection_refused(address: Address, error: Exception) -> NotApplied | Engin
     return NotApplied(f"no connection to {address}: {describe_error(error)}")
 
 
-def _limit(connected: socket.socket, seconds: float) -> None:
+def _set_kernel_timeout(connected: socket.socket, seconds: float) -> None:
     """Have the kernel end a call that takes too long. TLS makes several calls, and has to count itself."""
     if isinstance(connected, ssl.SSLSocket):
         connected.settimeout(seconds)

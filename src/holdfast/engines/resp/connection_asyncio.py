@@ -27,16 +27,16 @@ from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from ...runtime.sockets import HARD_CLOSE
 from ...runtime.sockets_asyncio import give_to_loop, open_socket, socket_connected
 from ..redis.config import Address
-from .connection import connection_refused
+from .connection import connect_error
 
-__all__ = ["HearingStream", "StreamLine", "open_stream"]
+__all__ = ["RespStream", "SubscriberStream", "open_stream"]
 
-SENT_AT_ONCE: Final = 16
+FLUSH_REQUESTS: Final = 16
 LATE_SECONDS: Final = 0.1
-LOOK_AGAIN_SECONDS: Final = 0.001
+RECHECK_SECONDS: Final = 0.001
 
 
-class _Stream(asyncio.Protocol):
+class _StreamBase(asyncio.Protocol):
     """What both kinds share: a transport, a parser, an end."""
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
@@ -50,7 +50,7 @@ class _Stream(asyncio.Protocol):
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
 
-    def allow(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """From now on a request may take so long."""
         self._seconds = seconds
 
@@ -79,51 +79,51 @@ class _Stream(asyncio.Protocol):
         _INHERITED.append(self)
 
 
-_INHERITED: Final[list[_Stream]] = []
+_INHERITED: Final[list[_StreamBase]] = []
 """In the child of a fork: kept from the garbage collector, which would complain of transports left open."""
 
 
-class StreamLine(_Stream):
+class RespStream(_StreamBase):
     """Requests of any number of tasks, answered in order."""
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
         super().__init__(address, connected, seconds)
-        self._waiting: deque[asyncio.Future[Any] | _Several] = deque()
+        self._waiting: deque[asyncio.Future[Any] | _ReplyGroup] = deque()
         self._unsent: list[bytes] = []
-        self._is_to_flush = False
-        self._asked = 0
+        self._is_flush_scheduled = False
+        self._requested = 0
         self._sent = 0
         self._answered = 0
-        self._marks: deque[tuple[int, float]] = deque()
+        self._send_times: deque[tuple[int, float]] = deque()
         """So many had been sent at this time."""
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_again = False
-        self._looks = AdaptiveSpin()
+        self._has_rechecked = False
+        self._spin = AdaptiveSpin()
 
     # --- asking ---------------------------------------------------------------------------------
 
     def call(self, payload: bytes) -> asyncio.Future[Any]:
         """The reply to come. Awaiting it may raise Refused or Unknown."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._ask(payload, future, 1)
+        self._enqueue(payload, future, 1)
         return future
 
-    def several(self, payload: bytes, count: int) -> asyncio.Future[list[Any]]:
+    def call_many(self, payload: bytes, count: int) -> asyncio.Future[list[Any]]:
         """The same for several requests in one payload."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._ask(payload, _Several(future, count), count)
+        self._enqueue(payload, _ReplyGroup(future, count), count)
         return future
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
-        return await self.several(payload, count)
+        return await self.call_many(payload, count)
 
-    def _ask(self, payload: bytes, waiter: asyncio.Future[Any] | _Several, count: int) -> None:
+    def _enqueue(self, payload: bytes, waiter: asyncio.Future[Any] | _ReplyGroup, count: int) -> None:
         if not self.is_open:
             raise NotApplied(f"the connection to {self.address} is closed")
         waiting, unsent = self._waiting, self._unsent
         is_alone = not waiting
-        goes_at_once = is_alone or len(unsent) >= SENT_AT_ONCE
-        self._asked += count
+        goes_at_once = is_alone or len(unsent) >= FLUSH_REQUESTS
+        self._requested += count
         if count == 1:
             waiting.append(waiter)
         else:
@@ -131,14 +131,14 @@ class StreamLine(_Stream):
         unsent.append(payload)
         if goes_at_once:
             self._flush()
-            if is_alone and (until := self._looks.next_deadline()):
-                self._loop.call_soon(self._look, self._answered, until)
-        elif not self._is_to_flush:
-            self._is_to_flush = True
+            if is_alone and (until := self._spin.next_deadline()):
+                self._loop.call_soon(self._spin_once, self._answered, until)
+        elif not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._is_to_flush = False
+        self._is_flush_scheduled = False
         if self._unsent:
             self._flush()
 
@@ -149,21 +149,21 @@ class StreamLine(_Stream):
         now = monotonic()
         self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
-        self._sent = self._asked
-        marks = self._marks
+        self._sent = self._requested
+        marks = self._send_times
         while marks and marks[0][0] <= self._answered:
             marks.popleft()
         marks.append((self._sent, now))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._watch)
+            self._timer = self._loop.call_later(self._seconds, self._check_timeout)
 
-    def _look(self, answered: int, until: float) -> None:
+    def _spin_once(self, answered: int, until: float) -> None:
         """Have the loop go round and look, instead of sleeping: until the answer is there, or time is up."""
         if self._answered != answered:
-            self._looks.found()
+            self._spin.found()
         elif self.is_open and len(self._waiting) == 1 and monotonic() < until:
             yield_processor()
-            self._loop.call_soon(self._look, answered, until)
+            self._loop.call_soon(self._spin_once, answered, until)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -180,19 +180,19 @@ class StreamLine(_Stream):
 
     # --- when there is no answer ----------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _check_timeout(self) -> None:
         """The oldest that was not answered decides."""
         self._timer = None
-        while self._marks and self._marks[0][0] <= self._answered:
-            self._marks.popleft()
-        if not self._marks or not self.is_open:
+        while self._send_times and self._send_times[0][0] <= self._answered:
+            self._send_times.popleft()
+        if not self._send_times or not self.is_open:
             return
-        left = self._marks[0][1] + self._seconds - monotonic()
-        if left <= -LATE_SECONDS and not self._looks_again:
+        left = self._send_times[0][1] + self._seconds - monotonic()
+        if left <= -LATE_SECONDS and not self._has_rechecked:
             # The loop was held up: the answer may be there and only wants to be read.
-            self._looks_again, left = True, LOOK_AGAIN_SECONDS
+            self._has_rechecked, left = True, RECHECK_SECONDS
         if left > 0:
-            self._timer = self._loop.call_later(left, self._watch)
+            self._timer = self._loop.call_later(left, self._check_timeout)
             return
         self._end(f"no answer from {self.address} in {self._seconds:.3g} s")
         self.close()
@@ -205,7 +205,7 @@ class StreamLine(_Stream):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        unsent = self._asked - self._sent
+        unsent = self._requested - self._sent
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -213,7 +213,7 @@ class StreamLine(_Stream):
                 waiter.set_exception(trouble(why))
 
 
-class _Several:
+class _ReplyGroup:
     """A future for several replies, filled one by one."""
 
     __slots__ = ("_count", "_future", "_replies")
@@ -235,15 +235,15 @@ class _Several:
         self._future.set_exception(trouble)
 
 
-class HearingStream(_Stream):
+class SubscriberStream(_StreamBase):
     """A connection that was turned over to wake-ups; until then it answers one question at a time."""
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
         super().__init__(address, connected, seconds)
-        self.heard_at = monotonic()
-        self._heard: list[Any] = []
-        self._why = ""
-        self._awaited: asyncio.Future[None] | None = None
+        self.received_at = monotonic()
+        self._messages: list[Any] = []
+        self._closed_reason = ""
+        self._receiver: asyncio.Future[None] | None = None
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
         self.send(payload)
@@ -256,50 +256,50 @@ class HearingStream(_Stream):
         return replies
 
     async def receive(self, seconds: float) -> list[Any]:
-        if not self._heard and self.is_open:
-            self._awaited = self._loop.create_future()
-            timer = self._loop.call_later(seconds, self._tell)
+        if not self._messages and self.is_open:
+            self._receiver = self._loop.create_future()
+            timer = self._loop.call_later(seconds, self._wake_receiver)
             try:
-                await self._awaited
+                await self._receiver
             finally:
                 timer.cancel()
-                self._awaited = None
-        heard, self._heard = self._heard, []
+                self._receiver = None
+        heard, self._messages = self._messages, []
         if not heard and not self.is_open:
-            raise NotApplied(self._why)
+            raise NotApplied(self._closed_reason)
         return heard
 
     def send(self, payload: bytes) -> None:
         if not self.is_open:
-            raise NotApplied(self._why)
+            raise NotApplied(self._closed_reason)
         self._transport.write(payload)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = monotonic()
+        self.received_at = monotonic()
         try:
             self._feed(data)
             while (message := self._gets()) is not False:
-                self._heard.append(message)
+                self._messages.append(message)
         except hiredis.ProtocolError:
             self.close()
-        if self._heard:
-            self._tell()
+        if self._messages:
+            self._wake_receiver()
 
-    def _tell(self) -> None:
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
+    def _wake_receiver(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
 
     def _end(self, why: str) -> None:
         if self.is_open:
             super()._end(why)
-            self._why = why
-            self._tell()
+            self._closed_reason = why
+            self._wake_receiver()
 
     def hang_up(self) -> None:
         self.close()
 
 
-S = TypeVar("S", StreamLine, HearingStream)
+S = TypeVar("S", RespStream, SubscriberStream)
 
 
 async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | None, seconds: float) -> S:
@@ -313,5 +313,5 @@ async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | Non
             stream = kind(address, connected, seconds)
             await give_to_loop(connected, stream, tls, address.host)
     except (OSError, UnicodeError) as error:
-        raise connection_refused(address, error) from None
+        raise connect_error(address, error) from None
     return stream

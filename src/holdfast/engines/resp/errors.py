@@ -18,26 +18,26 @@ from typing import Final
 from ...core.effects import NotApplied
 from ...core.printable import printable
 from ...errors import EngineUnavailable, HoldfastError
-from ..redis.codec import trouble as trouble_of_a_script
+from ..redis.codec import script_error as trouble_of_a_script
 from ..redis.config import Address
 
 __all__ = [
-    "DEMOTED",
-    "RIGHTS",
-    "RIGHTS_IN_CLUSTER",
+    "ACL_RULES",
+    "ACL_RULES_CLUSTER",
+    "NOT_MASTER",
     "Failure",
-    "failure_of",
-    "marked_unsent",
-    "permission_needed",
-    "redirection",
+    "error_for",
+    "mark_nothing_sent",
+    "parse_redirection",
+    "permission_hint",
 ]
 
 Failure = NotApplied | HoldfastError
 
-DEMOTED: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED", "ERR WAIT cannot be used with replica")
+NOT_MASTER: Final = ("READONLY", "MASTERDOWN", "UNBLOCKED", "ERR WAIT cannot be used with replica")
 """Errors of a server that is not, or no longer, the master."""
 
-_MAY_PASS: Final = {
+_TRANSIENT: Final = {
     "LOADING": "the server is reading its data from disk",
     "MASTERDOWN": "the server is a replica that has lost its master",
     "READONLY": "the server is a read-only replica: connect to its master (redis+sentinel:// finds it)",
@@ -53,7 +53,7 @@ _MAY_PASS: Final = {
     "ASK": "the slots of the cluster are being moved",
     "NOSCRIPT": "the server forgets scripts as they are loaded: does somebody flush them?",
 }
-_WILL_NOT_PASS: Final = {
+_PERMANENT: Final = {
     "NOAUTH": "the server wants a password: write redis://:password@host or redis://user:password@host",
     "WRONGPASS": "the server does not know this user with this password",
     "NOPERM": "the user may not do this",
@@ -62,7 +62,7 @@ _WILL_NOT_PASS: Final = {
 
 
 @contextlib.contextmanager
-def marked_unsent() -> Iterator[None]:
+def mark_nothing_sent() -> Iterator[None]:
     """Within this block nothing is sent but what comes before any request: of what fails, nothing is left."""
     try:
         yield
@@ -71,25 +71,25 @@ def marked_unsent() -> Iterator[None]:
         raise
 
 
-def failure_of(message: str, address: Address, needed: str = "") -> Failure:
+def error_for(message: str, address: Address, needed: str = "") -> Failure:
     """What to raise for an error reply. ``needed``: the rights that a user must have, if they are others."""
     message = printable(message)
     code, _, rest = message.partition(" ")
     ours = trouble_of_a_script(message)
     if ours is not None:
         return ours
-    if code in _MAY_PASS:
-        return NotApplied(f"{_MAY_PASS[code]} ({address}: {message})")
-    if code == "NOPERM" or _forbidden_in_script(message):
-        return EngineUnavailable(f"{needed or permission_needed()} ({address}: {message})")
-    if code in _WILL_NOT_PASS:
-        return EngineUnavailable(f"{_WILL_NOT_PASS[code]} ({address}: {code})")
+    if code in _TRANSIENT:
+        return NotApplied(f"{_TRANSIENT[code]} ({address}: {message})")
+    if code == "NOPERM" or _is_denied_in_script(message):
+        return EngineUnavailable(f"{needed or permission_hint()} ({address}: {message})")
+    if code in _PERMANENT:
+        return EngineUnavailable(f"{_PERMANENT[code]} ({address}: {code})")
     if code == "ERR":
-        return _plain(message, rest, address)
+        return _generic_error(message, rest, address)
     return EngineUnavailable(f"the server at {address} answered: {message}")
 
 
-def _plain(message: str, rest: str, address: Address) -> Failure:
+def _generic_error(message: str, rest: str, address: Address) -> Failure:
     if rest.startswith("max number of clients"):
         return NotApplied(f"the server has as many clients as it may (maxclients, {address})")
     if rest.startswith("WAIT cannot be used with replica"):
@@ -106,28 +106,28 @@ def _plain(message: str, rest: str, address: Address) -> Failure:
     return EngineUnavailable(f"the server at {address} answered: {message}")
 
 
-def _forbidden_in_script(message: str) -> bool:
+def _is_denied_in_script(message: str) -> bool:
     return "The user executing the script can't" in message or "No permissions to access a key" in message
 
 
-RIGHTS: Final = (
+ACL_RULES: Final = (
     "~holdfast:* &holdfast:* -@all +evalsha +script|load +get +set +time +scan +publish +subscribe +ping"
     " +info|memory"
 )
 """The ACL rules of a user with the rights that Holdfast needs, and no others."""
 
-RIGHTS_IN_CLUSTER: Final = "+spublish +ssubscribe +sunsubscribe +cluster|slots +asking"
+ACL_RULES_CLUSTER: Final = "+spublish +ssubscribe +sunsubscribe +cluster|slots +asking"
 """What a user of a Cluster needs besides."""
 
 
-def permission_needed() -> str:
+def permission_hint() -> str:
     return (
-        f"the user lacks a permission: Holdfast needs {RIGHTS} (in a cluster {RIGHTS_IN_CLUSTER} as well, "
+        f"the user lacks a permission: Holdfast needs {ACL_RULES} (in a cluster {ACL_RULES_CLUSTER} as well, "
         "with a database other than 0 +select, with wait_replicas +wait)"
     )
 
 
-def redirection(message: str) -> tuple[bool, int, Address] | None:
+def parse_redirection(message: str) -> tuple[bool, int, Address] | None:
     """Of ``MOVED 3999 host:port`` or ``ASK …``: for good?, the slot, where to (no host: the same one)."""
     code, _, rest = message.partition(" ")
     if code not in ("MOVED", "ASK"):

@@ -14,21 +14,28 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...core.printable import printable
 from ...errors import EngineUnavailable
-from ..redis.config import Address, Credentials, Settings
-from .errors import failure_of
-from .interfaces import Line, packed_command
+from ..redis.config import Address, Credentials, RedisConfig
+from .errors import error_for
+from .interfaces import Connection, pack_command
 
-__all__ = ["MINIMUM_VERSION", "Demoted", "Server", "ask_once", "evicting", "greet"]
+__all__ = [
+    "MINIMUM_VERSION",
+    "NotMasterError",
+    "ServerInfo",
+    "eviction_policy",
+    "perform_handshake",
+    "query_once",
+]
 
 MINIMUM_VERSION: Final = (7, 0, 1)
 """Sharded channels, and scripts that may run where memory is full, are new in 7.0 and right since 7.0.1."""
 
 
-class Demoted(NotApplied):
+class NotMasterError(NotApplied):
     """The server is a replica: it never was the master, or is not any more."""
 
 
-class Server(NamedTuple):
+class ServerInfo(NamedTuple):
     """What a server says of itself."""
 
     version: str
@@ -36,18 +43,20 @@ class Server(NamedTuple):
     role: str
 
 
-async def greet(line: Line, settings: Settings, credentials: Credentials, client: str) -> None:
+async def perform_handshake(
+    line: Connection, settings: RedisConfig, credentials: Credentials, client: str
+) -> None:
     """Log in, choose the database, refuse a server that cannot serve. Whatever fails, nothing was asked."""
     try:
         server = await _log_in(line, credentials, client)
         if settings.database:
-            await _answered(line, packed_command(b"SELECT", b"%d" % settings.database))
-        _must_serve(server, settings, line.address)
+            await _reply_to(line, pack_command(b"SELECT", b"%d" % settings.database))
+        _check_server(server, settings, line.address)
     except OutcomeUnknown as error:
-        raise _no_greeting(str(error), line.address, settings.tls is not None) from None
+        raise _handshake_error(str(error), line.address, settings.tls is not None) from None
 
 
-def _no_greeting(why: str, address: Address, is_protected: bool) -> Exception:
+def _handshake_error(why: str, address: Address, is_protected: bool) -> Exception:
     """Nothing that can be read came back. Nothing was asked."""
     hint = "" if is_protected else ": does it want TLS (rediss://)?"
     if "Protocol error" in why:
@@ -57,7 +66,7 @@ def _no_greeting(why: str, address: Address, is_protected: bool) -> Exception:
     return NotApplied(why + hint if "closed" in why or "reset" in why.lower() else why)
 
 
-async def ask_once(line: Line, credentials: Credentials, client: str, payload: bytes) -> Any:
+async def query_once(line: Connection, credentials: Credentials, client: str, payload: bytes) -> Any:
     """Log in, ask one question."""
     try:
         await _log_in(line, credentials, client)
@@ -66,24 +75,24 @@ async def ask_once(line: Line, credentials: Credentials, client: str, payload: b
         raise NotApplied(str(error)) from None
 
 
-async def _log_in(line: Line, credentials: Credentials, client: str) -> Server:
+async def _log_in(line: Connection, credentials: Credentials, client: str) -> ServerInfo:
     parts = [b"HELLO", b"2"]
     username, password = credentials
     if password is not None:
         parts += [b"AUTH", (username or "default").encode(), password.encode()]
     parts += [b"SETNAME", b"holdfast-" + client.encode()]
-    told = _mapping(await _answered(line, packed_command(*parts)))
-    return Server(
+    told = _mapping(await _reply_to(line, pack_command(*parts)))
+    return ServerInfo(
         told.get(b"version", b"").decode("ascii", "replace"),
         told.get(b"mode", b"standalone").decode("ascii", "replace"),
         told.get(b"role", b"master").decode("ascii", "replace"),
     )
 
 
-async def _answered(line: Line, payload: bytes) -> Any:
+async def _reply_to(line: Connection, payload: bytes) -> Any:
     reply = (await line.exchange(payload, 1))[0]
     if isinstance(reply, ReplyError):
-        raise failure_of(str(reply), line.address)
+        raise error_for(str(reply), line.address)
     return reply
 
 
@@ -92,8 +101,8 @@ def _mapping(reply: Any) -> Mapping[bytes, Any]:
     return {key: value for key, value in zip(pairs[::2], pairs[1::2], strict=False) if isinstance(key, bytes)}
 
 
-def _must_serve(server: Server, settings: Settings, address: Address) -> None:
-    clustered = settings.shape == "cluster"
+def _check_server(server: ServerInfo, settings: RedisConfig, address: Address) -> None:
+    clustered = settings.deployment == "cluster"
     if server.mode == "sentinel":
         raise EngineUnavailable(f"{address} is a Sentinel: write redis+sentinel://…?service=NAME")
     if server.mode == "cluster" and not clustered:
@@ -107,7 +116,7 @@ def _must_serve(server: Server, settings: Settings, address: Address) -> None:
             f"Holdfast needs {wanted} or later"
         )
     if server.role not in ("master", "primary") and not clustered:
-        raise Demoted(
+        raise NotMasterError(
             f"the server at {address} is a read-only replica: connect to its master "
             "(redis+sentinel:// finds it)"
         )
@@ -117,7 +126,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
 
 
-def evicting(told: Any) -> str | None:
+def eviction_policy(told: Any) -> str | None:
     """Of the reply to ``INFO memory``: by which policy the server throws keys away.
 
     Empty: it does not. None: it does not say.

@@ -12,12 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 from ..redis.config import Address
 
-__all__ = ["Gate", "HearingLine", "Line", "Nodes", "at_once", "packed_command"]
+__all__ = ["Connection", "Event", "ServerConnections", "SubscriberConnection", "pack_command", "run_sync"]
 
 T = TypeVar("T")
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """A connection on which requests are answered in order."""
 
     address: Address
@@ -32,10 +32,10 @@ class Line(Protocol):
     def close(self) -> None: ...
 
 
-class HearingLine(Line, Protocol):
+class SubscriberConnection(Connection, Protocol):
     """A connection that was turned over to wake-ups."""
 
-    heard_at: float
+    received_at: float
     """When something last came, by ``time.monotonic``."""
 
     async def receive(self, seconds: float) -> list[Any]:
@@ -51,14 +51,14 @@ class HearingLine(Line, Protocol):
         ...
 
 
-class Nodes(Protocol):
+class ServerConnections(Protocol):
     """Connections to servers, opened as they are needed."""
 
     async def exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
         """As ``Line.exchange``, on one of the connections to this server."""
         ...
 
-    async def exchange_apart(self, address: Address, payload: bytes, count: int) -> list[Any]:
+    async def exchange_blocking(self, address: Address, payload: bytes, count: int) -> list[Any]:
         """The same for what may keep its connection busy for long: it keeps nobody else from an answer."""
         ...
 
@@ -71,15 +71,15 @@ class Nodes(Protocol):
         ...
 
 
-class Gate(Protocol):
+class Event(Protocol):
     """Something to wait for that happens once."""
 
     async def wait(self, seconds: float) -> bool: ...
 
-    def open(self) -> None: ...
+    def set(self) -> None: ...
 
 
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends: everything that it awaits blocks instead."""
     try:
         coroutine.send(None)
@@ -89,6 +89,6 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine of the threads adapter suspended")
 
 
-def packed_command(*parts: bytes) -> bytes:
+def pack_command(*parts: bytes) -> bytes:
     """One command in the server's protocol."""
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])

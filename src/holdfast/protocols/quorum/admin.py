@@ -9,12 +9,12 @@ from ...core.effects import Nonce, Notify, OutcomeUnknown
 from ...rules import node
 from ...rules.node import NamePage, View
 from ...rules.requests import Break, Broken, Reply, Snapshot
-from .acquisition import Taking, let_go, take
+from .acquisition import Acquisition, release_failed, run_round
 from .effects import Answers, Batch
-from .membership import join, too_few
+from .membership import join, too_few_nodes
 from .state import Attempt, Quorum, column
 from .tally import Counted, majority
-from .views import Seen, holders_of, record_of, seen_claims
+from .views import SeenClaim, holders_of, record_of, seen_claims
 
 __all__ = ["break_lock", "inspect", "list_names"]
 
@@ -32,11 +32,11 @@ async def _look(
 ) -> list[View]:
     """What the nodes show: a majority at least, and all that answer in time unless fewer are enough."""
     await join(quorum)
-    batch: Batch = ((name, node.Look()),)
+    batch: Batch = ((name, node.Inspect()),)
     answers = await quorum.ask(batch, lambda told: enough(_views(told), quorum.size))
     views = _views(answers)
     if len(views) < quorum.majority:
-        raise await too_few(quorum, column(answers, 0), len(views))
+        raise await too_few_nodes(quorum, column(answers, 0), len(views))
     return views
 
 
@@ -64,7 +64,7 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
         for name, view in shown.items():
             found.setdefault(name, []).append(view)
     if complete < quorum.majority:
-        raise await too_few(quorum, replies, complete)
+        raise await too_few_nodes(quorum, replies, complete)
     told = []
     for name in sorted(found, key=str.encode):
         stands = record_of(found[name], quorum.size, quorum.size - complete, quorum.stretch)
@@ -110,14 +110,14 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     attempt = Attempt(name, await Nonce())
     owner = attempt.begin(quorum.next_try())
     owners = tuple(victim.owner for victim in victims)
-    kept_us = quorum.kept_us(BREAKER_SECONDS)
+    kept_us = quorum.node_ttl_us(BREAKER_SECONDS)
     attempt.terms = (kept_us, 0, quorum.client, "break_lock", "", owners, ask.reason, 0)
-    taking = Taking(attempt, owner, BREAKER_SECONDS)
+    taking = Acquisition(attempt, owner, BREAKER_SECONDS)
     try:
-        await take(quorum, [taking])
+        await run_round(quorum, [taking])
     finally:  # whatever came of it, also if we are interrupted: nobody is to wait for the breaker
         if attempt.owner:
-            await let_go(quorum, (taking,))
+            await release_failed(quorum, (taking,))
     if not isinstance(taking.verdict, Counted):
         raise OutcomeUnknown("it was broken on too few nodes, or somebody else took it meanwhile")
     for victim in victims:
@@ -127,10 +127,10 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     return Broken(taking.verdict.token, holders_of(held, quorum.stretch))
 
 
-def _all_seen(views: list[View], quorum: Quorum) -> list[Seen]:
+def _all_seen(views: list[View], quorum: Quorum) -> list[SeenClaim]:
     """Also those who have it on a few nodes only, and block others there."""
     return seen_claims(views, quorum.size, quorum.size)
 
 
-def _is_meant(seen: Seen, token: int | None, quorum: Quorum, unseen: int) -> bool:
-    return token is None or (seen.token == token and seen.at_it + unseen >= quorum.majority)
+def _is_meant(seen: SeenClaim, token: int | None, quorum: Quorum, unseen: int) -> bool:
+    return token is None or (seen.token == token and seen.issued_by + unseen >= quorum.majority)

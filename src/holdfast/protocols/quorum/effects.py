@@ -9,13 +9,13 @@ from ...core.effects import Nonce, Notify, Pause, TransientError
 from ...rules.node import NodeReply, NodeRequest
 from ...rules.node.membership import (
     Admit,
+    DescribeNode,
     FencePage,
-    Fences,
-    Greeting,
-    Hello,
+    ListFences,
     Marked,
+    NodeDescription,
     Prime,
-    Raise,
+    RaiseFences,
     Rejoin,
     Start,
     Trust,
@@ -26,10 +26,12 @@ __all__ = ["Answers", "Batch", "Broadcast", "QuorumCoroutine", "QuorumOp", "Rand
 
 T = TypeVar("T")
 
-Question = NodeRequest | List | Hello | Prime | Start | Trust | Rejoin | Admit | Fences | Raise
-Answer = NodeReply | NamePage | Greeting | Marked | FencePage
+NodeQuestion = (
+    NodeRequest | List | DescribeNode | Prime | Start | Trust | Rejoin | Admit | ListFences | RaiseFences
+)
+NodeAnswer = NodeReply | NamePage | NodeDescription | Marked | FencePage
 
-Batch = tuple[tuple[str, Question], ...]
+Batch = tuple[tuple[str, NodeQuestion], ...]
 """Questions about names for one node, answered in their order. The name is empty where none is meant."""
 
 Answers = dict[int, tuple[Any, ...] | TransientError]
@@ -46,7 +48,7 @@ class Broadcast(NamedTuple):
     seconds: float
     member: str
     """``set/size``: with the run of the server at the other end, what a node's mark must say."""
-    behind_until: float | None = None
+    handoff_until: float | None = None
     """Go on telling those who have not heard it, behind the caller's back, until this moment."""
 
     def __await__(self) -> Generator[Broadcast, Answers, Answers]:

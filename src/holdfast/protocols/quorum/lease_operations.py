@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...core.effects import Notify, OutcomeUnknown, TransientError
 from ...rules import node
-from ...rules.node import Kept, Lost, Unready, View
+from ...rules.node import Applied, Lost, Unready, View
 from ...rules.requests import (
     Absent,
     Adopt,
@@ -25,15 +25,15 @@ from ...rules.requests import (
     Withdrawn,
 )
 from .effects import Answers, Batch
-from .membership import join, look_after_in_time, too_few
-from .repair import ask_all, spread, who_may_lack
+from .membership import join, restore_unready_if_due, too_few_nodes
+from .repair import ask_all_nodes, nodes_lacking, repair_nodes
 from .state import Attempt, Quorum, column
-from .tally import is_kept, is_over, kept_by_all, majority, why_lost
+from .tally import applied_by_all, is_release_decided, majority, still_held, why_lost
 from .views import holders_of, seen_claims
 
 __all__ = ["adopt", "export", "release", "renew", "renew_batch", "withdraw"]
 
-TEND_AT_ONCE: Final = 200
+RENEWALS_MAX: Final = 200
 """So many names are renewed in one round: each round has the same short time."""
 
 DONE: Final = Done()
@@ -46,14 +46,14 @@ ABSENT: Final = Lost("expired")
 
 
 async def renew(quorum: Quorum, name: str, ask: Renew) -> Reply:
-    (reply,) = await renew_batch(quorum, ((name, ask),), hears_all=False)
+    (reply,) = await renew_batch(quorum, ((name, ask),), awaits_all=False)
     if isinstance(reply, Absent):
         raise OutcomeUnknown("too few nodes answered to tell whether it was renewed")
     return reply
 
 
 async def renew_batch(
-    quorum: Quorum, steps: Sequence[tuple[str, Request]], hears_all: bool = True
+    quorum: Quorum, steps: Sequence[tuple[str, Request]], awaits_all: bool = True
 ) -> list[Reply]:
     """Renew on all nodes at once, in rounds. Absent: nobody could tell, ask again.
 
@@ -74,9 +74,9 @@ async def renew_batch(
             else:
                 renewals.append((index, attempt, ask))
     heard = not renewals
-    for start in range(0, len(renewals), TEND_AT_ONCE):
-        some = renewals[start : start + TEND_AT_ONCE]
-        heard = await _renew_some(quorum, some, replies, hears_all) or heard
+    for start in range(0, len(renewals), RENEWALS_MAX):
+        some = renewals[start : start + RENEWALS_MAX]
+        heard = await _renew_some(quorum, some, replies, awaits_all) or heard
     if not heard:
         raise OutcomeUnknown("too few nodes answered to renew anything")
     return replies
@@ -89,38 +89,41 @@ def refresh(quorum: Quorum, ask: Refresh) -> Reply:
 
 
 async def _renew_some(
-    quorum: Quorum, renewals: list[tuple[int, Attempt, Renew]], replies: list[Reply], hears_all: bool
+    quorum: Quorum, renewals: list[tuple[int, Attempt, Renew]], replies: list[Reply], awaits_all: bool
 ) -> bool:
     """Whether a majority answered at all."""
     await join(quorum)
-    await look_after_in_time(quorum)
+    await restore_unready_if_due(quorum)
     batch: Batch = tuple(
-        [(attempt.name, node.Renew(attempt.owner, quorum.kept_us(ask.ttl))) for _, attempt, ask in renewals]
+        [
+            (attempt.name, node.Renew(attempt.owner, quorum.node_ttl_us(ask.ttl)))
+            for _, attempt, ask in renewals
+        ]
     )
 
     def is_clear(answers: Answers) -> bool:
         return len(answers) >= quorum.majority and all(
-            is_kept(column(answers, i), quorum.size) is not None for i in range(len(renewals))
+            still_held(column(answers, i), quorum.size) is not None for i in range(len(renewals))
         )
 
-    if hears_all:
-        answers = await ask_all(quorum, batch, is_clear, min([ask.ttl for _, _, ask in renewals]))
+    if awaits_all:
+        answers = await ask_all_nodes(quorum, batch, is_clear, min([ask.ttl for _, _, ask in renewals]))
     else:
         answers = await quorum.ask(batch, is_clear)
     quorum.unready.update(each for each, answer in answers.items() if _is_unready(answer))
     lacking: dict[int, list[Attempt]] = {}
     for i, (index, attempt, ask) in enumerate(renewals):
         told = column(answers, i)
-        kept = is_kept(told, quorum.size)
+        kept = still_held(told, quorum.size)
         if kept:
             attempt.ttl = ask.ttl
             replies[index] = Done()
-            for each in who_may_lack(told, quorum.nodes) if hears_all else ():
+            for each in nodes_lacking(told, quorum.nodes) if awaits_all else ():
                 lacking.setdefault(each, []).append(attempt)
         elif kept is False:
             replies[index] = Gone(*why_lost(told.values()))
     if lacking:
-        await spread(quorum, lacking)
+        await repair_nodes(quorum, lacking)
     return sum(1 for answer in answers.values() if not isinstance(answer, TransientError)) >= quorum.majority
 
 
@@ -155,17 +158,17 @@ async def withdraw(quorum: Quorum, name: str, ask: Withdraw) -> Reply:
     if attempt is None:
         return Withdrawn((), 0.0)
     if attempt.owner:
-        await _release_everywhere(quorum, attempt, hears_all=True)
+        await _release_everywhere(quorum, attempt, awaits_all=True)
     quorum.forget(attempt)
     await _wake_next(quorum, name)
     return Withdrawn(attempt.holders, 0.0)
 
 
 async def _release_everywhere(
-    quorum: Quorum, attempt: Attempt, hears_all: bool = False
+    quorum: Quorum, attempt: Attempt, awaits_all: bool = False
 ) -> dict[int, Any] | None:
     """What the nodes said; None: a majority had it, and nobody said anything else."""
-    attempt.is_over = True  # before it is looked at who has nothing of it
+    attempt.is_released = True  # before it is looked at who has nothing of it
     if not quorum.set_id:
         await join(quorum)
     batch: Batch = (quorum.release_of(attempt),)
@@ -174,9 +177,9 @@ async def _release_everywhere(
     absent: dict[int, Any] = {}
     if attempt.absent:
         absent = dict.fromkeys(attempt.absent, ABSENT)
-        least = size - len(absent) if hears_all else needed - len(absent)
+        least = size - len(absent) if awaits_all else needed - len(absent)
     else:
-        least = size if hears_all else needed
+        least = size if awaits_all else needed
 
     kept = 0
 
@@ -184,32 +187,32 @@ async def _release_everywhere(
         nonlocal kept
         if len(answers) < least:
             return False
-        if not absent and kept_by_all(answers):  # nearly always, and then they are a majority
+        if not absent and applied_by_all(answers):  # nearly always, and then they are a majority
             kept = len(answers)
             return True
-        return _is_given_back(_with(absent, answers), size)
+        return _is_released(_merged_replies(absent, answers), size)
 
     if absent:
-        asks = dict.fromkeys(quorum.may_have(attempt), batch)
-        answers = await quorum.ask_each(asks, enough, behind_until=behind_until)
+        asks = dict.fromkeys(quorum.nodes_to_release(attempt), batch)
+        answers = await quorum.ask_each(asks, enough, handoff_until=behind_until)
     else:
         answers = await quorum.ask(batch, enough, behind_until)
         if kept == len(answers) > 0:  # no more came than was judged on the way
             return None
-    told = _with(absent, answers)
-    if not is_over(told, size):
+    told = _merged_replies(absent, answers)
+    if not is_release_decided(told, size):
         # Also where all refused: they are told behind our back, and may have it given back by the next time.
         raise OutcomeUnknown("too few nodes answered to tell whether it was given back")
     return told
 
 
-def _with(absent: dict[int, Any], answers: Answers) -> dict[int, Any]:
+def _merged_replies(absent: dict[int, Any], answers: Answers) -> dict[int, Any]:
     return column(answers, 0) | absent if absent else column(answers, 0)
 
 
-def _is_given_back(told: dict[int, Any], size: int) -> bool:
+def _is_released(told: dict[int, Any], size: int) -> bool:
     classes = [reply.__class__ for reply in told.values()]
-    return classes.count(Kept) >= majority(size) or classes.count(Lost) > size - majority(size)
+    return classes.count(Applied) >= majority(size) or classes.count(Lost) > size - majority(size)
 
 
 async def _wake_next(quorum: Quorum, name: str) -> None:
@@ -227,7 +230,7 @@ async def export(quorum: Quorum, name: str, ask: Export) -> Reply:
     if attempt is None or not attempt.token:
         return GONE
     told = await _ask_holder(quorum, name, node.Export(attempt.owner, attempt.token, ask.seal))
-    kept = is_kept(told, quorum.size)
+    kept = still_held(told, quorum.size)
     if kept is None:
         raise OutcomeUnknown("too few nodes answered to tell whether it was exported")
     if kept:
@@ -240,10 +243,10 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     """Find the claim that was exported under this nonce, take it over on a majority, and renew it there:
     nodes that missed a change of its ttl would keep it for another time than we rely on."""
     looked_at = quorum.now()
-    views = await _ask_holder(quorum, name, node.Look())
+    views = await _ask_holder(quorum, name, node.Inspect())
     heard = [reply for reply in views.values() if isinstance(reply, View)]
     if len(heard) < quorum.majority:
-        raise await too_few(quorum, views, len(heard))
+        raise await too_few_nodes(quorum, views, len(heard))
     seen = seen_claims(heard, quorum.size, quorum.size - len(heard))
     ours = [each for each in seen if each.owner.rpartition(".")[0] == ask.nonce]
     if not ours:
@@ -252,10 +255,10 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     (holder,) = holders_of((found,), quorum.stretch)
     for request in (
         node.Adopt(found.owner, ask.client, ask.owner, ask.seal),
-        node.Renew(found.owner, quorum.kept_us(holder.ttl)),
+        node.Renew(found.owner, quorum.node_ttl_us(holder.ttl)),
     ):
         told = await _ask_holder(quorum, name, request)
-        kept = is_kept(told, quorum.size)
+        kept = still_held(told, quorum.size)
         if kept is None:
             raise OutcomeUnknown("too few nodes answered to tell whether it was adopted")
         if not kept:

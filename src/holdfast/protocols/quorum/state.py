@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Final
 
 from ...core.deadlines import DRIFT, MARGIN_SECONDS
-from ...rules.node import Greeting, Release
+from ...rules.node import NodeDescription, Release
 from ...rules.record import Holder
 from .effects import Answers, Batch, Broadcast
 from .tally import majority
@@ -59,7 +59,7 @@ class Attempt:
     """What was asked for."""
     held_until: float = inf
     """By the local clock: no renewal extends it beyond this."""
-    is_over: bool = False
+    is_released: bool = False
     """It is being given back: it must not be given to any more nodes."""
 
     def begin(self, number: int) -> str:
@@ -93,23 +93,23 @@ class Quorum:
     """A set of which all nodes are empty is initialised by who comes first."""
     set_id: str = ""
     """Which set this is, once a majority has said so."""
-    seen: int = 0
+    largest_seen: int = 0
     """The largest number that any node told us."""
     offset: int = 0
     """What our wall clock lacks of the nodes' clocks, once they told us, in microseconds."""
     unready: set[int] = field(default_factory=set)
     """Nodes that last said they are not ready."""
-    looks_after_at: float = 0.0
+    restores_at: float = 0.0
     """When they are next looked after."""
-    looked_in_vain: int = 0
-    heard: dict[int, Greeting | str] = field(default_factory=dict)
+    failed_restores: int = 0
+    node_reports: dict[int, NodeDescription | str] = field(default_factory=dict)
     """Node → what it last said of itself, or why it said nothing."""
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """By the nonce of the protocol above."""
     waiting: dict[str, dict[str, None]] = field(default_factory=dict)
     """Name → those of this client who wait for it, in their order."""
     watching: set[str] = field(default_factory=set)
-    silent: dict[int, float] = field(default_factory=dict)
+    unresponsive: dict[int, float] = field(default_factory=dict)
     """Node → until when no renewal waits for it: it kept one waiting, in vain."""
     tries: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     stretch: float = field(init=False)
@@ -130,28 +130,28 @@ class Quorum:
         self.majority = majority(self.size)
         self.relied = 1.0 - max(self.drift, DRIFT)
         self.linger_us = round(self.linger * 1e6)
-        self.belongs_to(self.set_id)
+        self.set_membership(self.set_id)
 
-    def belongs_to(self, set_id: str) -> None:
+    def set_membership(self, set_id: str) -> None:
         self.member = f"{set_id}/{self.size}"
         self.set_id = set_id  # last: whoever sees that it is known takes the rest to be known, too
 
     def ask(
-        self, batch: Batch, enough: Callable[[Answers], bool], behind_until: float | None = None
+        self, batch: Batch, enough: Callable[[Answers], bool], handoff_until: float | None = None
     ) -> Broadcast:
         """The same questions for all nodes."""
         asks = tuple(zip(self.nodes, itertools.repeat(batch), strict=False))
-        return _new(Broadcast, (asks, enough, self.node_seconds, self.member, behind_until))
+        return _new(Broadcast, (asks, enough, self.node_seconds, self.member, handoff_until))
 
     def ask_each(
         self,
         asks: dict[int, Batch],
         enough: Callable[[Answers], bool],
-        at_least: float = 0.0,
-        behind_until: float | None = None,
+        seconds_min: float = 0.0,
+        handoff_until: float | None = None,
     ) -> Broadcast:
-        seconds = max(self.node_seconds, at_least)
-        return Broadcast(tuple(asks.items()), enough, seconds, self.member, behind_until)
+        seconds = max(self.node_seconds, seconds_min)
+        return Broadcast(tuple(asks.items()), enough, seconds, self.member, handoff_until)
 
     def attempt(self, name: str, nonce: str) -> Attempt:
         known = self.attempts.get(nonce)
@@ -162,11 +162,11 @@ class Quorum:
     def forget(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.nonce, None)
         if self.waiting:
-            self.no_longer_waits(attempt)
+            self.remove_waiter(attempt)
 
-    def is_to_look_after(self) -> bool:
+    def is_restore_due(self) -> bool:
         """Whether it is time to look after nodes that are not ready."""
-        return bool(self.unready) and self.now() >= self.looks_after_at
+        return bool(self.unready) and self.now() >= self.restores_at
 
     def next_try(self) -> int:
         """A number for a try that this client has never used."""
@@ -175,10 +175,10 @@ class Quorum:
     def is_waiting(self, attempt: Attempt) -> bool:
         return attempt.nonce in self.waiting.get(attempt.name, ())
 
-    def waits(self, attempt: Attempt) -> None:
+    def add_waiter(self, attempt: Attempt) -> None:
         self.waiting.setdefault(attempt.name, {})[attempt.nonce] = None
 
-    def no_longer_waits(self, attempt: Attempt) -> None:
+    def remove_waiter(self, attempt: Attempt) -> None:
         others = self.waiting.get(attempt.name)
         if others is not None:
             others.pop(attempt.nonce, None)
@@ -193,13 +193,13 @@ class Quorum:
     def hint(self, wall_us: int) -> int:
         """A number that is new to all nodes, as far as we can know."""
         wall_us += self.offset
-        return self.seen + 1 if wall_us <= self.seen < wall_us + HINT_AHEAD_US else wall_us
+        return self.largest_seen + 1 if wall_us <= self.largest_seen < wall_us + HINT_AHEAD_US else wall_us
 
-    def saw(self, number: int) -> None:
-        if number > self.seen:
-            self.seen = number
+    def note_number(self, number: int) -> None:
+        if number > self.largest_seen:
+            self.largest_seen = number
 
-    def kept_us(self, ttl: float) -> int:
+    def node_ttl_us(self, ttl: float) -> int:
         """How long nodes keep what is relied on for ``ttl``. Whoever reads it there undoes it: ``views``."""
         return round(ttl * self.stretch * 1_000_000)
 
@@ -207,7 +207,7 @@ class Quorum:
         """For all nodes that may have it. One that has not answered may yet be asked, and is to refuse."""
         return attempt.name, _new(Release, (attempt.owner, self.linger_us))
 
-    def may_have(self, attempt: Attempt) -> Sequence[int]:
+    def nodes_to_release(self, attempt: Attempt) -> Sequence[int]:
         """The nodes that are to be told of its end."""
         absent = attempt.absent
         return [node for node in self.nodes if node not in absent] if absent else self.nodes

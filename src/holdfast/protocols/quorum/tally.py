@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...rules.node import Issued, Kept, Lost, Spent, Taken
+from ...rules.node import Applied, HeldByOther, Issued, Lost, TokensExhausted
 
 __all__ = [
     "FAILED",
@@ -20,12 +20,12 @@ __all__ = [
     "Verdict",
     "after_acquire",
     "after_stamp",
+    "applied_by_all",
     "is_answered",
-    "is_kept",
-    "is_over",
+    "is_release_decided",
     "issued_by_all",
-    "kept_by_all",
     "majority",
+    "still_held",
     "why_lost",
 ]
 
@@ -71,12 +71,12 @@ def issued_by_all(answers: Mapping[int, Any]) -> int | None:
     return None if known is None else known[0].number
 
 
-def kept_by_all(answers: Mapping[int, Any]) -> bool:
+def applied_by_all(answers: Mapping[int, Any]) -> bool:
     """Whether everyone who answered a lone question had our claim: nearly always all did."""
     known: Any = None
     for answer in answers.values():
         if answer is not known:
-            if answer.__class__ is not tuple or answer[0].__class__ is not Kept:
+            if answer.__class__ is not tuple or answer[0].__class__ is not Applied:
                 return False
             known = answer
     return known is not None
@@ -101,7 +101,9 @@ def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) ->
 
 def is_answered(answers: Mapping[int, Any], size: int) -> bool | None:
     """Whether a majority takes part, whoever has the name there; None: nobody can tell yet."""
-    takes_part = sum(1 for reply in answers.values() if reply.__class__ in (Issued, Taken, Spent))
+    takes_part = sum(
+        1 for reply in answers.values() if reply.__class__ in (Issued, HeldByOther, TokensExhausted)
+    )
     if takes_part >= majority(size):
         return True
     return False if len(answers) - takes_part > size - majority(size) else None
@@ -134,19 +136,19 @@ def _agreed(numbers: Iterable[int], needed: int) -> int | None:
     return None
 
 
-def is_kept(answers: Mapping[int, Any], size: int) -> bool | None:
+def still_held(answers: Mapping[int, Any], size: int) -> bool | None:
     """Whether a majority still has our claim; None: nobody can tell yet."""
-    kept = sum(1 for reply in answers.values() if reply.__class__ is Kept)
+    kept = sum(1 for reply in answers.values() if reply.__class__ is Applied)
     lost = sum(1 for reply in answers.values() if reply.__class__ is Lost)
     if kept >= majority(size):
         return True
     return False if lost > size - majority(size) else None
 
 
-def is_over(answers: Mapping[int, Any], size: int) -> bool:
+def is_release_decided(answers: Mapping[int, Any], size: int) -> bool:
     """Whether so many have answered, this way or that, that no majority can have our claim any more."""
     classes = [reply.__class__ for reply in answers.values()]
-    return classes.count(Kept) + classes.count(Lost) >= majority(size)
+    return classes.count(Applied) + classes.count(Lost) >= majority(size)
 
 
 def why_lost(replies: Iterable[Any]) -> tuple[str, str]:

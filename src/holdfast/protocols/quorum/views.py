@@ -11,20 +11,20 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from ...rules.node import Claim, Taken, View
+from ...rules.node import Claim, HeldByOther, View
 from ...rules.record import Holder, Record
 from .tally import majority
 
-__all__ = ["Seen", "holders_of", "record_of", "seen_claims", "soonest_end"]
+__all__ = ["SeenClaim", "holders_of", "record_of", "seen_claims", "soonest_end"]
 
 
-class Seen(NamedTuple):
+class SeenClaim(NamedTuple):
     """One attempt as several nodes show it."""
 
     owner: str
     token: int
     """The number that most of them issued to it."""
-    at_it: int
+    issued_by: int
     """How many nodes issued that number."""
     nodes: int
     """How many nodes have its claim."""
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     """Seconds until no majority has it any more."""
 
 
-def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[Seen]:
+def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[SeenClaim]:
     """Those who have the name on so many nodes that they may have a majority; ``unseen`` nodes are silent."""
     by_owner: dict[str, list[tuple[Claim, int]]] = {}
     for reply in replies:
@@ -47,14 +47,14 @@ def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[Seen]:
 
 
 def _claim_of(reply: Any) -> tuple[Claim, int] | None:
-    if reply.__class__ is Taken:
+    if reply.__class__ is HeldByOther:
         return reply.claim, reply.now
     if reply.__class__ is View and reply.record.claim is not None:
         return reply.record.claim, reply.now
     return None
 
 
-def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> Seen:
+def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> SeenClaim:
     count: dict[int, int] = {}
     for claim, _ in claims:
         count[claim.number] = count.get(claim.number, 0) + 1
@@ -65,20 +65,20 @@ def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> Seen:
     ends = sorted(((claim.expires_at - now) / 1e6 for claim, now in claims), reverse=True)
     remaining = ends[min(max(needed - unseen, 1), len(ends)) - 1]
     age = max((now - claim.since) / 1e6 for claim, now in claims)
-    return Seen(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
+    return SeenClaim(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
 
 
-def holders_of(seen: Iterable[Seen], stretch: float) -> tuple[Holder, ...]:
+def holders_of(seen: Iterable[SeenClaim], stretch: float) -> tuple[Holder, ...]:
     """``stretch``: how many times longer than it is relied on a node keeps a claim (``Quorum.kept_us``)."""
     return tuple([_holder(each, stretch) for each in seen])
 
 
-def soonest_end(seen: Iterable[Seen]) -> float:
+def soonest_end(seen: Iterable[SeenClaim]) -> float:
     """Seconds until the first of them loses its majority; inf: nobody has one."""
     return min((max(each.remaining, 0.0) for each in seen), default=inf)
 
 
-def _holder(seen: Seen, stretch: float) -> Holder:
+def _holder(seen: SeenClaim, stretch: float) -> Holder:
     claim = seen.claim
     until = (claim.until - claim.since) / stretch / 1e6 - seen.age if claim.until else None
     return Holder(

@@ -12,29 +12,29 @@ from .values import Mark
 
 __all__ = [
     "Admit",
+    "DescribeNode",
     "FencePage",
-    "Fences",
-    "Greeting",
-    "Hello",
+    "ListFences",
     "Marked",
     "MembershipRequest",
+    "NodeDescription",
     "Prime",
-    "Raise",
+    "RaiseFences",
     "Rejoin",
     "Start",
     "Trust",
-    "change",
+    "change_mark",
 ]
 
 
-class Hello(NamedTuple):
+class DescribeNode(NamedTuple):
     """Who are you, and what do you remember?"""
 
 
-class Greeting(NamedTuple):
+class NodeDescription(NamedTuple):
     """What a node says of itself."""
 
-    run: str
+    run_id: str
     """The server's life: another one since every start."""
     mark: Mark
     durable: bool
@@ -76,7 +76,7 @@ class Admit(NamedTuple):
     longest: int
 
 
-class Fences(NamedTuple):
+class ListFences(NamedTuple):
     """A page of all names of all namespaces with their fences; the first cursor is empty."""
 
     cursor: str = ""
@@ -89,7 +89,7 @@ class FencePage(NamedTuple):
     cursor: str
 
 
-class Raise(NamedTuple):
+class RaiseFences(NamedTuple):
     """Never issue these numbers, nor any below, for these names."""
 
     fences: tuple[tuple[str, int], ...]
@@ -105,10 +105,10 @@ MembershipRequest = Prime | Start | Trust | Rejoin | Admit
 """Each names the mark that the node is to have; it must be that of the server's present life."""
 
 
-def change(mark: Mark, request: MembershipRequest, run: str) -> Mark:
+def change_mark(mark: Mark, request: MembershipRequest, run_id: str) -> Mark:
     """The mark after the request; the same where the request no longer fits what is there, or was meant for
     another life of the server than ``run``."""
-    if request.mark.rpartition("/")[2] != run:
+    if request.mark.rpartition("/")[2] != run_id:
         return mark
     if isinstance(request, Prime):
         fits = not mark.ready and mark.primed == request.was

@@ -15,25 +15,25 @@ __all__ = [
     "UNUSED",
     "Acquire",
     "Adopt",
+    "Applied",
     "Claim",
+    "ClockSkewed",
     "Export",
+    "HeldByOther",
+    "Inspect",
     "Issued",
-    "Kept",
     "List",
-    "Look",
     "Lost",
     "Mark",
     "NamePage",
     "NodeRecord",
     "NodeReply",
     "NodeRequest",
-    "Over",
     "Release",
     "Renew",
-    "Skewed",
-    "Spent",
     "Stamp",
-    "Taken",
+    "TokensExhausted",
+    "Tombstone",
     "Unready",
     "View",
     "mark_text",
@@ -72,7 +72,7 @@ class Claim(NamedTuple):
     had it already; 0: neither."""
 
 
-class Over(NamedTuple):
+class Tombstone(NamedTuple):
     """An attempt that was withdrawn or broken: a copy of it that arrives late is refused."""
 
     owner: str
@@ -87,7 +87,7 @@ class NodeRecord(NamedTuple):
     fence: int = 0
     """The largest number ever issued here: it never goes down, and none is issued twice."""
     claim: Claim | None = None
-    over: tuple[Over, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
 
 
 class Mark(NamedTuple):
@@ -175,7 +175,7 @@ class Adopt(NamedTuple):
     """As it was exported with last."""
 
 
-class Look(NamedTuple):
+class Inspect(NamedTuple):
     """What stands there now?"""
 
 
@@ -186,7 +186,7 @@ class List(NamedTuple):
     cursor: str = ""
 
 
-NodeRequest = Acquire | Stamp | Release | Renew | Export | Adopt | Look
+NodeRequest = Acquire | Stamp | Release | Renew | Export | Adopt | Inspect
 """What is asked about a name. All but Release need a node that is ready."""
 
 
@@ -199,14 +199,14 @@ class Issued(NamedTuple):
     number: int
 
 
-class Taken(NamedTuple):
+class HeldByOther(NamedTuple):
     """Another attempt has it."""
 
     claim: Claim
     now: int
 
 
-class Kept(NamedTuple):
+class Applied(NamedTuple):
     """It was the attempt's own, and it happened."""
 
 
@@ -225,13 +225,13 @@ class Unready(NamedTuple):
     """What its mark says; empty: it has none."""
 
 
-class Skewed(NamedTuple):
+class ClockSkewed(NamedTuple):
     """The hint is too far from the node's own clock, which shows ``now``."""
 
     now: int
 
 
-class Spent(NamedTuple):
+class TokensExhausted(NamedTuple):
     """No larger number can be issued any more."""
 
 
@@ -250,4 +250,4 @@ class NamePage(NamedTuple):
     cursor: str
 
 
-NodeReply = Issued | Taken | Kept | Lost | Unready | Skewed | Spent | View
+NodeReply = Issued | HeldByOther | Applied | Lost | Unready | ClockSkewed | TokensExhausted | View

@@ -31,8 +31,8 @@ end
 
 local owner, max_hold = ARGV[2], tonumber(ARGV[7] or 0)
 local fence, claim, over = read(KEYS[1], raw)
-claim = settled(claim, now)
-local ended = ended_of(over, owner, now)
+claim = live_claim(claim, now)
+local ended = tombstone_of(over, owner, now)
 if ended then
   if ended[REASON] == 'withdrawn' then
     local others = {}
@@ -63,9 +63,9 @@ if number >= MAX_TOKEN then
 end
 local ttl, _, client, label, metadata, token = cmsgpack.unpack(ARGV[6])
 if ARGV[9] then
-  over = remembered(over, now)
+  over = live_tombstones(over, now)
   for place = 9, #ARGV do
-    if not ended_of(over, ARGV[place], now) then
+    if not tombstone_of(over, ARGV[place], now) then
       local lasts = claim and claim[OWNER] == ARGV[place] and claim[TTL] or ttl
       over[#over + 1] = { ARGV[place], 'broken', ARGV[8], now + lasts + BROKEN_KEPT }
     end

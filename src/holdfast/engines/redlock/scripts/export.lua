@@ -8,7 +8,7 @@
 
 local owner = ARGV[2]
 local fence, claim, over = read(KEYS[1], redis.call('GET', KEYS[1]))
-claim = settled(claim, now)
+claim = live_claim(claim, now)
 if not claim or claim[OWNER] ~= owner then
   return lost(over, claim, owner, now)
 end

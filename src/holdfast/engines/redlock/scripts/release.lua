@@ -19,17 +19,17 @@ end
 
 local owner = ARGV[1]
 local fence, claim, over = read(KEYS[1], raw)
-claim = settled(claim, now)
+claim = live_claim(claim, now)
 if claim and claim[OWNER] == owner then
   store(KEYS[1], now, fence, false, over)
   return 1
 end
 local reply, linger = lost(over, claim, owner, now), tonumber(ARGV[2])
 if linger > 0 then
-  local ended = ended_of(over, owner, now) or { owner, 'withdrawn', '', 0 }
+  local ended = tombstone_of(over, owner, now) or { owner, 'withdrawn', '', 0 }
   if ended[FORGET_AT] < now + linger then
     ended[FORGET_AT] = now + linger
-    over = remembered(over, now, owner)
+    over = live_tombstones(over, now, owner)
     over[#over + 1] = ended
     store(KEYS[1], now, fence, claim, over)
   end

@@ -7,7 +7,7 @@
 
 local owner, number = ARGV[2], tonumber(ARGV[3])
 local fence, claim, over = read(KEYS[1], redis.call('GET', KEYS[1]))
-claim = settled(claim, now)
+claim = live_claim(claim, now)
 if not claim or claim[OWNER] ~= owner then
   return lost(over, claim, owner, now)
 end

@@ -129,7 +129,7 @@ local function may_pass(record, mode, fair)
 end
 
 -- Seconds until the waiter at `place` should look again even if nobody wakes it; `at` is the next event.
-local function look_in(record, place, at, now)
+local function poll_after(record, place, at, now)
   if record.turns[place] then
     return 0
   end
@@ -138,7 +138,7 @@ end
 
 -- Where the waiter at `place` stands, and the clients whose end would move it: the holders and the one before it.
 local function queued(record, place, at, now)
-  local answer, seen = { 'queued', place - 1, exact(look_in(record, place, at, now)) }, { [''] = true }
+  local answer, seen = { 'queued', place - 1, exact(poll_after(record, place, at, now)) }, { [''] = true }
   for _, holder in ipairs(record.holders) do
     if not seen[holder[CLIENT]] then
       seen[holder[CLIENT]] = true

@@ -32,7 +32,7 @@ local function record_of(is_read, _, shape, kind, limit, declared, token, ...)
   }
 end
 
-local function understand(key, raw)
+local function decode_record(key, raw)
   if not raw then
     return record_of(true, SCHEMA, IDLE, false, 0, 0, 0)
   end
@@ -127,7 +127,7 @@ local function exact(number)
 end
 
 -- An answer with holders added to it.
-local function telling(answer, holders)
+local function with_holders(answer, holders)
   for _, holder in ipairs(holders) do
     answer[#answer + 1] = {
       holder[NONCE], holder[CLIENT], holder[OWNER], holder[MODE], exact(holder[SINCE]), exact(holder[EXPIRES_AT]),

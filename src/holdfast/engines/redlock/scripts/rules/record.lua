@@ -34,7 +34,7 @@ local function store(key, now, fence, claim, over)
 end
 
 -- Nobody writes down that a claim ran out.
-local function settled(claim, now)
+local function live_claim(claim, now)
   return claim and claim[EXPIRES_AT] > now and claim
 end
 
@@ -47,7 +47,7 @@ local function extended(claim, expires_at)
   return math.max(claim[EXPIRES_AT], capped(expires_at, claim[UNTIL]))
 end
 
-local function ended_of(over, owner, now)
+local function tombstone_of(over, owner, now)
   for _, ended in ipairs(over) do
     if ended[OWNER] == owner and ended[FORGET_AT] > now then
       return ended
@@ -56,7 +56,7 @@ local function ended_of(over, owner, now)
 end
 
 local function lost(over, claim, owner, now)
-  local ended = ended_of(over, owner, now)
+  local ended = tombstone_of(over, owner, now)
   if ended then
     return { 'lost', ended[REASON], ended[NOTE] }
   end
@@ -64,7 +64,7 @@ local function lost(over, claim, owner, now)
 end
 
 -- Room is left for one more.
-local function remembered(over, now, except)
+local function live_tombstones(over, now, except)
   local kept = {}
   for _, ended in ipairs(over) do
     if ended[FORGET_AT] > now and ended[OWNER] ~= except then

@@ -31,7 +31,7 @@ local function refresh_all(record, asks, now, is_changed)
   return is_changed
 end
 
-local function tend(record, asks, now)
+local function renew_all(record, asks, now)
   local refreshes, is_changed = {}, false
   for _, ask in ipairs(asks) do
     if ask.ttl then
@@ -48,7 +48,7 @@ local function tend(record, asks, now)
 end
 
 -- A record that cannot be read must not keep the others from being renewed. What was held there is lost.
-local function tell_unreadable(asks, problem)
+local function answer_unreadable(asks, problem)
   local note = string.gsub(problem, '^HOLDFAST', 'Redis')
   for _, ask in ipairs(asks) do
     answers[ask.step] = ask.ttl and { 'gone', 'stolen', note } or { 'absent' }
@@ -67,11 +67,11 @@ for _, key in ipairs(keys) do
   local raw = redis.pcall('GET', key)
   local is_readable, problem = type(raw) ~= 'table', raw
   if is_readable then
-    is_readable, problem = pcall(understand, key, raw)
+    is_readable, problem = pcall(decode_record, key, raw)
   end
   if is_readable then
-    apply(tend, asks_of[key], key, raw)
+    apply(renew_all, asks_of[key], key, raw)
   else
-    tell_unreadable(asks_of[key], problem.err or tostring(problem))
+    answer_unreadable(asks_of[key], problem.err or tostring(problem))
   end
 end

@@ -44,7 +44,7 @@ local function resize(record, ask, now)
   return DONE, true
 end
 
-local function told_value(value_key, wall_us)
+local function stored_value(value_key, wall_us)
   local raw = redis.call('GET', value_key)
   if not raw then
     return {}
@@ -68,7 +68,7 @@ local function inspect(record, _, now, wall_us, value_key)
   end
   return {
     'snapshot', exact(now), record.kind or '', record.token, record.limit, record.declared,
-    told_value(value_key, wall_us), telling({}, record.holders), queue, ended, watchers,
+    stored_value(value_key, wall_us), with_holders({}, record.holders), queue, ended, watchers,
   }
 end
 

@@ -1,7 +1,7 @@
 -- One transition of one record: `apply` of rules/transitions.py, with the loading and storing around it.
 
 -- What watchers want to hear of. Renewals and refreshes are no news: they come every second.
-local function is_news(before, after)
+local function is_visible_change(before, after)
   if after.value_is_new or before.limit ~= after.limit then
     return true
   elseif #before.holders ~= #after.holders or #before.queue ~= #after.queue then
@@ -23,7 +23,7 @@ local function is_news(before, after)
 end
 
 -- Wakes those whose turn has just come, those who watch, and those whose grant was taken away.
-local function wake_all(key, before, after, victims)
+local function notify_all(key, before, after, victims)
   local had_turn = {}
   for place = 1, #before.turns do
     local nonce = cmsgpack.unpack(before.queue[place])
@@ -32,23 +32,23 @@ local function wake_all(key, before, after, victims)
   for place = 1, #after.turns do
     local nonce, _, client = cmsgpack.unpack(after.queue[place])
     if not had_turn[nonce] then
-      wake(key, client, nonce)
+      notify(key, client, nonce)
     end
   end
-  if #after.watchers > 0 and is_news(before, after) then
+  if #after.watchers > 0 and is_visible_change(before, after) then
     for _, watcher in ipairs(after.watchers) do
-      wake(key, watcher[WATCHING], watcher[NONCE])
+      notify(key, watcher[WATCHING], watcher[NONCE])
     end
   end
   for _, victim in ipairs(victims or {}) do
     if victim[CLIENT] ~= '' then
-      wake(key, victim[CLIENT], victim[NONCE])
+      notify(key, victim[CLIENT], victim[NONCE])
     end
   end
 end
 
 -- Forgets what is over, and of the ended all but the newest.
-local function tidy(record, now)
+local function remove_expired(record, now)
   if #record.ended == 0 and #record.watchers == 0 then
     return
   end
@@ -73,16 +73,16 @@ end
 -- grant was taken away. Where there is nothing to store, time alone changed the record, if anything did, and
 -- whoever looks next computes the same.
 local function apply(handler, ask, key, raw, value_key)
-  local record = understand(key, raw)
+  local record = decode_record(key, raw)
   local before = {
     holders = record.holders, queue = record.queue, turns = record.turns, limit = record.limit,
   }
   settle(record, now)
   local answer, is_changed, victims = handler(record, ask, now, wall_us, value_key, key)
   if is_changed then
-    tidy(record, now)
+    remove_expired(record, now)
     store(key, record, now)
-    wake_all(key, before, record, victims)
+    notify_all(key, before, record, victims)
   end
   return answer
 end

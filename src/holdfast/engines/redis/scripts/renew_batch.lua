@@ -40,9 +40,9 @@ end
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/giving_back
---@include rules/living_on
---@include rules/applying
---@include rules/tending
+--@include rules/release
+--@include rules/renew
+--@include rules/apply
+--@include rules/renew_batch
 
 return answers

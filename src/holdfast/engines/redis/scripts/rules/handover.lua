@@ -87,5 +87,5 @@ local function break_(record, ask, now, wall_us)
   end
   record.token, record.holders, record.ended = token, holders, ended
   deal_turns(record, now)
-  return telling({ 'broken', token }, victims), true, victims
+  return with_holders({ 'broken', token }, victims), true, victims
 end

@@ -9,7 +9,7 @@ local function gone(record, nonce)
 end
 
 -- Refuses this attempt should a copy of it still arrive; tells whether that is new.
-local function remember(record, nonce, linger, now)
+local function add_tombstone(record, nonce, linger, now)
   if linger <= 0 then
     return false
   end
@@ -36,14 +36,14 @@ local function remove(record, nonce, linger, now)
     keep_waiters(record, function(other) return other ~= place end)
   end
   deal_turns(record, now)
-  remember(record, nonce, linger, now)
+  add_tombstone(record, nonce, linger, now)
 end
 
 local function release(record, ask, now)
   local linger, nonce = tonumber(ask[1]), ask[2]
   if not place_of(record.holders, nonce) then
     local answer = gone(record, nonce)
-    return answer, remember(record, nonce, linger, now)
+    return answer, add_tombstone(record, nonce, linger, now)
   end
   remove(record, nonce, linger, now)
   return DONE, true
@@ -54,7 +54,7 @@ local function withdraw(record, ask, now)
   if place_of(record.holders, nonce) or waits_at(record, nonce) then
     remove(record, nonce, linger, now)
   else
-    is_changed = remember(record, nonce, linger, now)
+    is_changed = add_tombstone(record, nonce, linger, now)
   end
-  return telling({ 'withdrawn', exact(now) }, record.holders), is_changed
+  return with_holders({ 'withdrawn', exact(now) }, record.holders), is_changed
 end

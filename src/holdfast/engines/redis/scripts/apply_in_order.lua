@@ -7,13 +7,13 @@
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
---@include rules/giving_back
---@include rules/living_on
---@include rules/handing_over
---@include rules/looking
---@include rules/applying
---@include rules/passing_on
+--@include rules/acquire
+--@include rules/release
+--@include rules/renew
+--@include rules/handover
+--@include rules/inspection
+--@include rules/apply
+--@include rules/handoff
 
 local HANDLERS = {
   acquire = acquire, release = release_to_next, withdraw = withdraw, renew = renew, refresh = refresh, stop = stop,
@@ -28,7 +28,7 @@ while ARGV[argument] do
   steps[#steps + 1] = { what = what, key = KEYS[key], value_key = keys > 1 and KEYS[key + 1], ask = ask }
   key, argument = key + keys, argument + 3 + arguments
   -- A record that cannot be read ends it all here, before anything was changed.
-  understand(steps[#steps].key, redis.call('GET', steps[#steps].key))
+  decode_record(steps[#steps].key, redis.call('GET', steps[#steps].key))
 end
 
 local answers = {}

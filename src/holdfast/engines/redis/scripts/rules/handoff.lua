@@ -5,11 +5,11 @@ local function release_to_next(record, ask, now, wall_us, _, key)
   if answer ~= DONE or record.kind ~= 'lock' or #record.holders > 0 or #record.turns == 0 then
     return answer, is_changed
   end
-  tidy(record, now)
+  remove_expired(record, now)
   local nonce, _, client, _, since, wants = cmsgpack.unpack(record.queue[1])
   if wants and now - since <= CAME_SECONDS and not place_of(record.ended, nonce) then
     local token = next_token(record, wall_us)
-    if token and wake(key, client, nonce, token, now - since) then
+    if token and notify(key, client, nonce, token, now - since) then
       grant(record, nonce, { cmsgpack.unpack(wants) }, nil, 1, now, wall_us)
     end
   end

@@ -10,6 +10,6 @@ local scanned = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[2], 'COUNT', ARGV[4])
 local found = {}
 for _, key in ipairs(scanned[2]) do
   local fence, claim, over = read(key, redis.call('GET', key))
-  found[#found + 1] = { key, fence, settled(claim, now) or '', over }
+  found[#found + 1] = { key, fence, live_claim(claim, now) or '', over }
 end
 return { 'page', now, scanned[1], found }

@@ -105,5 +105,5 @@ local function acquire(record, ask, now, wall_us)
     local wants = kind == 'lock' and fair and #options == 2 and ask[2]
     return enqueue(record, nonce, claim, wants, place, now)
   end
-  return telling({ 'busy', exact(now) }, record.holders), is_changed
+  return with_holders({ 'busy', exact(now) }, record.holders), is_changed
 end

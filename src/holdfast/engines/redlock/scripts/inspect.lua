@@ -6,4 +6,4 @@
 --@include rules/record
 
 local fence, claim, over = read(KEYS[1], redis.call('GET', KEYS[1]))
-return { 'view', now, fence, settled(claim, now) or '', over }
+return { 'view', now, fence, live_claim(claim, now) or '', over }
