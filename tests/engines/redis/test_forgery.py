@@ -342,7 +342,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
         return real(self, *args)
 
     with Redis() as server, Asker(driver, server.url) as asker:
-        if step in ("lost", "_next_pause", "hear"):
+        if step in ("connection_lost", "_next_pause", "handle_message"):
             asker.listen("x")
         monkeypatch.setattr(owner, step, fails)
         _until_it_failed(server, asker, left)
