@@ -110,7 +110,8 @@ def host_and_port(place: Place, number: int = 0) -> tuple[str, int]:
 
 def own_scripts(place: Place, name: str) -> tuple[bytes, bytes]:
     """What Holdfast sends for an acquire and for a release, in full and ready to send."""
-    from holdfast.engines.redis.codec import Keyspace, encode, pack
+    from holdfast.engines.redis.codec import encode, pack
+    from holdfast.engines.redis.keys import Keyspace
     from holdfast.rules.requests import Acquire, Release
 
     client = secrets.token_hex(8)
@@ -122,7 +123,7 @@ def own_scripts(place: Place, name: str) -> tuple[bytes, bytes]:
 
 
 def script_loads(place: Place) -> list[bytes]:
-    from holdfast.engines.redis.codec import Keyspace
+    from holdfast.engines.redis.keys import Keyspace
 
     scripts = Keyspace(place.space).scripts
     return [packed(b"SCRIPT", b"LOAD", scripts[name].source) for name in ("acquire", "release")]

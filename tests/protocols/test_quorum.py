@@ -179,7 +179,7 @@ def test_what_the_first_round_granted_is_not_asked_for_again() -> None:
     assert isinstance(refused, Busy)
     assert [holder.client for holder in refused.holders] == ["other"]
     assert world.owners("a") == [quorum.attempts["me-a"].owner] * 2 + [""]
-    assert world.rounds == [["Acquire", "Acquire"], ["Hello"], ["Trust"], ["Acquire"]]
+    assert world.rounds == [["Acquire", "Acquire"], ["DescribeNode"], ["Trust"], ["Acquire"]]
     world.run(apply(quorum, "a", Release("me-a")))
     assert world.owners("a") == ["", "", ""]
 
@@ -223,10 +223,10 @@ def test_nodes_that_nobody_needs_are_not_looked_after_at_every_try() -> None:
     quorum = world.quorum()
     for _ in range(20):
         assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
-    assert world.rounds.count(["Hello"]) == 1
+    assert world.rounds.count(["DescribeNode"]) == 1
     world.now += 3600
     assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
-    assert world.rounds.count(["Hello"]) == 2
+    assert world.rounds.count(["DescribeNode"]) == 2
 
 
 def test_nodes_that_are_needed_are_looked_after_at_once() -> None:

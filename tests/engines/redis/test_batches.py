@@ -14,10 +14,9 @@ import holdfast.aio
 from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied
 from holdfast.engines.redis.codec import BATCH_KEYS_MAX
-from holdfast.engines.redis.config import Address
 from holdfast.engines.redis.pool import Pool
-from holdfast.engines.resp.connection import RespSocket, open_socket
-from holdfast.engines.resp.interfaces import run_sync
+from holdfast.engines.resp.config import Address
+from holdfast.engines.resp.connection import RespSocket, open_socket, run_sync
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Done, Gone, Granted, Renew
 from support import wait_until

@@ -15,7 +15,7 @@ import holdfast
 import holdfast.aio
 from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, TransientError
-from holdfast.engines.redis.codec import key_of, slot_of
+from holdfast.engines.redis.keys import key_of, slot_of
 from holdfast.lab.servers import RedisCluster
 from holdfast.lab.servers.redis_cluster import ClusterNode
 from holdfast.protocols import records

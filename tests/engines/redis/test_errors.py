@@ -12,8 +12,8 @@ import holdfast
 from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied, TransientError
-from holdfast.engines.redis.config import Address
-from holdfast.engines.resp.errors import error_for, parse_redirection
+from holdfast.engines.redis.errors import error_for, parse_redirection
+from holdfast.engines.resp.config import Address
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Done, Granted, Inspect, Renew
 from support import wait_until

@@ -15,7 +15,8 @@ from engines.redis.adapters import Asker, Driver
 from engines.redis.test_batches import calls
 from engines.redis.wire import Wire
 from holdfast.engines.redis.pool import Pool
-from holdfast.engines.redis.scripts import NAMES, assemble, inline_constants, make_script
+from holdfast.engines.redis.scripts import NAMES, assemble
+from holdfast.engines.resp.scripts import inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Inspect, Queued, Watch, Withdraw
 from holdfast.runtime.identity import attempt_names

@@ -18,8 +18,9 @@ import holdfast
 from engines.redis.adapters import Asker, Driver
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied
-from holdfast.engines.redis.config import Address, RedisConfig
-from holdfast.engines.resp.errors import ACL_RULES, ACL_RULES_CLUSTER
+from holdfast.engines.redis.config import RedisConfig
+from holdfast.engines.redis.errors import ACL_RULES, ACL_RULES_CLUSTER
+from holdfast.engines.resp.config import Address
 from holdfast.engines.resp.handshake import MINIMUM_VERSION, ServerInfo, _check_server, eviction_policy
 from holdfast.lab.servers import Redis, RedisCluster, RedisSentinel
 from holdfast.rules.requests import Granted

@@ -17,9 +17,9 @@ import holdfast
 import holdfast.aio
 from engines.redis.adapters import Driver
 from holdfast import EngineUnavailable
-from holdfast.engines.redis.config import Address
+from holdfast.engines.redis.errors import ACL_RULES, ACL_RULES_CLUSTER, PERMISSION_HINT, error_for
 from holdfast.engines.redlock import errors as redlock_rights
-from holdfast.engines.resp.errors import ACL_RULES, ACL_RULES_CLUSTER, error_for, permission_hint
+from holdfast.engines.resp.config import Address
 from holdfast.lab.servers import Redis, RedisCluster
 from holdfast.lab.servers.group import Group
 from holdfast.lab.servers.resp import ReplyError, ask
@@ -250,13 +250,13 @@ def test_the_hints_and_the_documents_name_the_same_rights() -> None:
     assert f"ACL SETUSER app on >password {ACL_RULES}\n" in page
     assert f"In a Cluster add `{ACL_RULES_CLUSTER}`" in page
     for each in (ACL_RULES, ACL_RULES_CLUSTER, "+select", "+wait"):
-        assert each in permission_hint()
+        assert each in PERMISSION_HINT
     assert re.findall(r"`\+(?:select|wait)`", page.replace("\n", " ")) == ["`+select`", "`+wait`"]
     page = (DOCS / "redlock.md").read_text()
     assert f"ACL SETUSER app on >password {redlock_rights.ACL_RULES}\n" in page
-    assert redlock_rights.ACL_RULES in redlock_rights.permission_hint()
+    assert redlock_rights.ACL_RULES in redlock_rights.PERMISSION_HINT
     assert "`+select`" in page
-    assert "+select" in redlock_rights.permission_hint()
+    assert "+select" in redlock_rights.PERMISSION_HINT
 
 
 def test_who_lacks_a_right_is_told_the_set_of_this_engine(driver: Driver) -> None:

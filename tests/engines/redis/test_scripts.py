@@ -13,6 +13,7 @@ import pytest
 
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
+from holdfast.core.effects import NotApplied
 from holdfast.engines.redis.codec import (
     decode,
     decode_all,
@@ -21,9 +22,11 @@ from holdfast.engines.redis.codec import (
     encode_packed,
     encode_renew_batch,
     pack,
-    script_error,
 )
+from holdfast.engines.redis.errors import error_for
 from holdfast.engines.redis.keys import Keyspace, channel_of, key_of, name_of, scan_pattern, value_key_of
+from holdfast.engines.resp.config import Address
+from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import (
     Absent,
@@ -317,16 +320,16 @@ def test_a_record_that_cannot_be_read_is_left_alone(what: str, wire: Wire, space
     for request in REQUESTS:
         with pytest.raises(hiredis.ReplyError) as refused:
             wire.apply(space, "a", request)
-        error = script_error(str(refused.value))
-        assert error is not None
+        error = error_for(str(refused.value), Address("host", 1))
+        assert isinstance(error, EngineUnavailable)
         assert str(error).startswith(f"Redis {complaint}")
         assert "user_script" not in str(error)
     assert wire.ask(b"GET", key_of(space, "a")) == raw
 
 
 def test_errors_of_the_server_are_not_taken_for_ours() -> None:
-    assert script_error("OOM command not allowed") is None
-    assert script_error("NOSCRIPT No matching script. Please use EVAL.") is None
+    for message in ("OOM command not allowed", "NOSCRIPT No matching script. Please use EVAL."):
+        assert isinstance(error_for(message, Address("host", 1)), NotApplied)
 
 
 @pytest.mark.parametrize("what", UNREADABLE)

@@ -12,7 +12,7 @@ from engines.redis.adapters import Asker, Driver
 from engines.redis.test_batches import ours
 from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis import topology
-from holdfast.engines.redis.config import Address
+from holdfast.engines.resp.config import Address
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.redis_sentinel import SentinelProcess
@@ -118,7 +118,7 @@ def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: py
             thread.start()
             wait_until(lambda: "errorstat_READONLY" in old.info("errorstats"))
             named[0] = Address(new.host, new.port)
-            asker.adapter._router.suspect(None)
+            asker.adapter._router.invalidate(None)
             asker.ask(asker.adapter.list_names, "")
             assert isinstance(asker.acquire("x", "n2"), Granted)
             connected = {row.split()[0] for row in ours(new)}

@@ -18,7 +18,7 @@ import pytest
 import holdfast.aio
 from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, OutcomeUnknown
-from holdfast.engines.redis.config import Address
+from holdfast.engines.resp.config import Address
 from holdfast.engines.resp.connection import RespSocket
 from holdfast.engines.resp.connection_asyncio import FLUSH_REQUESTS
 from holdfast.lab.proxy import Proxy

@@ -26,7 +26,8 @@ from holdfast.engines.redis.codec import (
     pack,
 )
 from holdfast.engines.redis.keys import Keyspace, key_of, value_key_of
-from holdfast.engines.redis.scripts import NAMES, Script, assemble, inline_constants, make_script
+from holdfast.engines.redis.scripts import NAMES, assemble
+from holdfast.engines.resp.scripts import Script, inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules import handoff
 from holdfast.rules.queueing import blockers, poll_after

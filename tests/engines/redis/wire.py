@@ -8,8 +8,9 @@ from typing import Any
 
 import hiredis
 
-from holdfast.engines.redis.codec import Command, Keyspace, decode, encode, pack
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.codec import Command, decode, encode, pack
+from holdfast.engines.redis.keys import Keyspace
+from holdfast.engines.resp.scripts import Script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Reply, Request
 

@@ -7,8 +7,8 @@ import pytest
 import holdfast
 from holdfast import InvalidArgument
 from holdfast.core.urls import parse_url
-from holdfast.engines.redis.config import Address
 from holdfast.engines.redlock.config import RedlockConfig, config_from_url
+from holdfast.engines.resp.config import Address
 
 pytestmark = pytest.mark.timeless
 

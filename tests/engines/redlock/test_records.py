@@ -12,10 +12,10 @@ import pytest
 
 from engines.redis.wire import Wire
 from engines.redlock.twins import BEGINNING, DATABASE, bulk, scripts_with
-from holdfast.engines.redis.scripts import Script
 from holdfast.engines.redlock import codec
 from holdfast.engines.redlock.codec import encode
 from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.resp.scripts import Script
 from holdfast.rules import node
 from rules.node_moves import EXPECTED
 from support.servers import shared_redis

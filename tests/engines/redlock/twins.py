@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.config import Address
-from holdfast.engines.redis.scripts import Script, inline_constants, make_script
 from holdfast.engines.redlock import codec
 from holdfast.engines.redlock.codec import decode, encode
 from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
 from holdfast.engines.redlock.scripts import NAMES, assemble
+from holdfast.engines.resp.config import Address
+from holdfast.engines.resp.scripts import Script, inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, made

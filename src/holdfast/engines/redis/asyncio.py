@@ -14,11 +14,14 @@ from ...core.effects import NotApplied, TransientError
 from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
 from ...runtime.connect_timeout import connect_seconds
+from ..resp.config import Address, Credentials, Login, provided_credentials, provider_error
 from ..resp.connection_asyncio import RespStream, SubscriberStream, open_stream
 from ..resp.errors import mark_nothing_sent
 from ..resp.handshake import perform_handshake, query_once
-from .codec import Keyspace, decode, encode_packed
-from .config import Address, Credentials, Login, RedisConfig, provided_credentials, provider_error
+from .codec import decode, encode_packed
+from .config import RedisConfig
+from .errors import PERMISSION_HINT
+from .keys import Keyspace
 from .pubsub import PubSub
 from .routing import Router
 
@@ -277,7 +280,7 @@ class _Connections:
         line = await open_stream(RespStream, address, self._settings.sentinel_tls, seconds)
         try:
             credentials = await _credentials(self._settings.sentinel_login)
-            return await query_once(line, credentials, self._client, payload)
+            return await query_once(line, credentials, self._client, payload, PERMISSION_HINT)
         finally:
             line.close()
 
@@ -306,7 +309,7 @@ class _Connections:
                 raise NotApplied("this client is closed")
             stream.set_timeout(max(ends_at - monotonic(), 0.001))
             with mark_nothing_sent():
-                await perform_handshake(stream, self._settings, credentials, self._client)
+                await perform_handshake(stream, self._settings, credentials, self._client, PERMISSION_HINT)
             stream.set_timeout(self._seconds)
         except BaseException:
             stream.close()

@@ -11,13 +11,11 @@ and only where there is more to say (shared holders, ``max_hold``, a repeated re
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from ...errors import EngineUnavailable
 from ...rules.record import (
     RETENTION_SECONDS,
     Holder,
@@ -58,29 +56,21 @@ from ...rules.requests import (
     Withdraw,
     Withdrawn,
 )
-from ..resp import codec
-from .keys import Keyspace, channel_of, key_of, name_of, scan_pattern, slot_of, value_key_of
-from .scripts import Script
+from ..resp.codec import bulk, encode_text, msgpack_boolean, msgpack_double, msgpack_integer, msgpack_text
+from ..resp.scripts import Script
+from .keys import Keyspace, key_of, slot_of, value_key_of
 
 __all__ = [
     "BATCH_KEYS_MAX",
     "Batch",
     "Command",
-    "Keyspace",
-    "Script",
-    "channel_of",
     "decode",
     "decode_all",
     "encode",
     "encode_in_order",
     "encode_packed",
     "encode_renew_batch",
-    "key_of",
-    "name_of",
     "pack",
-    "scan_pattern",
-    "script_error",
-    "slot_of",
 ]
 
 BATCH_KEYS_MAX: Final = 500
@@ -95,8 +85,6 @@ _new = tuple.__new__
 _DONE: Final = Done()
 _SIZES: Final = [b"$%d\r\n" % size for size in range(100)]
 _DOUBLE: Final = struct.Struct(">d")
-_SCRIPT_ERROR: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_script:\d+\.)?$", re.DOTALL)
-"""The server adds where in which script an error was raised."""
 _RETENTION_MS: Final = int(RETENTION_SECONDS * 1000)
 
 
@@ -161,9 +149,9 @@ def _encode_batch(space: Keyspace, steps: Steps) -> Command:
     args: list[bytes] = []
     for _, request in steps:
         if isinstance(request, Renew):
-            args += (_number(request.ttl), _text(request.nonce))
+            args += (_number(request.ttl), encode_text(request.nonce))
         elif isinstance(request, Refresh):
-            args += (b"", _text(request.nonce))
+            args += (b"", encode_text(request.nonce))
         else:
             raise TypeError(f"{type(request).__name__} is no way to tend a lock")
     return Command(
@@ -175,7 +163,7 @@ def pack(command: Command) -> bytes:
     """The bytes to send: ``EVALSHA`` with everything, in the server's protocol."""
     script, keys, args = command
     parts = (b"EVALSHA", script.sha1, b"%d" % len(keys), *keys, *args)
-    return b"*%d\r\n" % len(parts) + b"".join([_bulk(part) for part in parts])
+    return b"*%d\r\n" % len(parts) + b"".join([bulk(part) for part in parts])
 
 
 def encode_packed(space: Keyspace, name: str, request: Request) -> bytes:
@@ -197,19 +185,11 @@ def encode_packed(space: Keyspace, name: str, request: Request) -> bytes:
 
 def _remember_prefix(space: Keyspace, shape: object, command: Command) -> bytes:
     whole = pack(command)
-    beginning = whole[: len(whole) - len(_bulk(command.args[-1]))]
+    beginning = whole[: len(whole) - len(bulk(command.args[-1]))]
     if len(space.command_prefixes) >= PREFIXES_MAX:
         space.command_prefixes.clear()
     space.command_prefixes[shape] = beginning
     return beginning
-
-
-def _bulk(part: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(part), part)
-
-
-def _text(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _number(number: float | None) -> bytes:
@@ -229,14 +209,14 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
 
     They are what stands before the token, and what the holder's fields end with.
     """
-    limit = codec.integer(ask.limit)
+    limit = msgpack_integer(ask.limit)
     return (
-        codec.text(ask.kind.encode()) + limit + limit,
+        msgpack_text(ask.kind.encode()) + limit + limit,
         _claim(ask),
         _number(ask.ttl),
         b"%d" % (ceil(ask.ttl * 1000) + _RETENTION_MS),
         _options(ask),
-        _text(ask.nonce),
+        encode_text(ask.nonce),
     )
 
 
@@ -252,47 +232,47 @@ def _options(ask: Acquire) -> bytes:
 def _claim(ask: Acquire) -> bytes:
     return b"".join(
         (
-            codec.text(_text(ask.client)),
-            codec.text(_text(ask.owner)),
-            codec.text(ask.mode.encode()),
-            codec.double(ask.ttl),
-            codec.boolean(ask.renews),
-            codec.boolean(False),  # until: the script knows the time
-            codec.text(_metadata(ask.metadata)),
+            msgpack_text(encode_text(ask.client)),
+            msgpack_text(encode_text(ask.owner)),
+            msgpack_text(ask.mode.encode()),
+            msgpack_double(ask.ttl),
+            msgpack_boolean(ask.renews),
+            msgpack_boolean(False),  # until: the script knows the time
+            msgpack_text(_metadata(ask.metadata)),
         )
     )
 
 
 def _metadata(metadata: Mapping[str, str]) -> bytes:
-    return _text(json.dumps(dict(metadata), ensure_ascii=False)) if metadata else b""
+    return encode_text(json.dumps(dict(metadata), ensure_ascii=False)) if metadata else b""
 
 
 _Arguments = Callable[[Any], tuple[bytes, ...]]
 
 _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
     Acquire: ("acquire", _acquire),
-    Release: ("release", lambda ask: (_linger(ask.linger), _text(ask.nonce))),
-    Withdraw: ("withdraw", lambda ask: (_linger(ask.linger), _text(ask.nonce))),
-    Renew: ("renew", lambda ask: (_number(ask.ttl), _text(ask.nonce))),
-    Refresh: ("refresh", lambda ask: (_text(ask.nonce),)),
-    Stop: ("stop", lambda ask: (_text(ask.nonce),)),
-    Export: ("export", lambda ask: (_text(ask.seal), _text(ask.nonce))),
+    Release: ("release", lambda ask: (_linger(ask.linger), encode_text(ask.nonce))),
+    Withdraw: ("withdraw", lambda ask: (_linger(ask.linger), encode_text(ask.nonce))),
+    Renew: ("renew", lambda ask: (_number(ask.ttl), encode_text(ask.nonce))),
+    Refresh: ("refresh", lambda ask: (encode_text(ask.nonce),)),
+    Stop: ("stop", lambda ask: (encode_text(ask.nonce),)),
+    Export: ("export", lambda ask: (encode_text(ask.seal), encode_text(ask.nonce))),
     Adopt: (
         "adopt",
         lambda ask: (
-            _text(ask.client),
-            _text(ask.owner),
-            _text(ask.seal),
+            encode_text(ask.client),
+            encode_text(ask.owner),
+            encode_text(ask.seal),
             _flag(ask.renews),
-            _text(ask.nonce),
+            encode_text(ask.nonce),
         ),
     ),
-    Downgrade: ("downgrade", lambda ask: (_text(ask.reader_nonce), _text(ask.nonce))),
-    Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, _text(ask.reason))),
-    SetValue: ("set_value", lambda ask: (ask.data, _number(ask.retention), _text(ask.nonce))),
+    Downgrade: ("downgrade", lambda ask: (encode_text(ask.reader_nonce), encode_text(ask.nonce))),
+    Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, encode_text(ask.reason))),
+    SetValue: ("set_value", lambda ask: (ask.data, _number(ask.retention), encode_text(ask.nonce))),
     Resize: ("resize", lambda ask: (b"%d" % ask.declared, b"%d" % ask.limit)),
-    Watch: ("watch", lambda ask: (_text(ask.client), _text(ask.nonce))),
-    Unwatch: ("unwatch", lambda ask: (_text(ask.nonce),)),
+    Watch: ("watch", lambda ask: (encode_text(ask.client), encode_text(ask.nonce))),
+    Unwatch: ("unwatch", lambda ask: (encode_text(ask.nonce),)),
     Inspect: ("inspect", lambda ask: ()),
 }
 
@@ -312,12 +292,6 @@ def decode(request: Request, raw: Any) -> Reply:
 def decode_all(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Reply]:
     """The replies to the first steps: all of them, unless one was refused that ended it."""
     return [decode(request, told) for (_, request), told in zip(steps, raw, strict=False)]
-
-
-def script_error(message: str) -> EngineUnavailable | None:
-    """What one of our scripts complains of in an error reply; None: the error is not ours."""
-    complaint = _SCRIPT_ERROR.match(message)
-    return None if complaint is None else EngineUnavailable(f"Redis {complaint[1]}")
 
 
 def _string(raw: bytes) -> str:

@@ -18,7 +18,8 @@ from binascii import crc_hqx
 from typing import Final
 from urllib.parse import quote
 
-from .scripts import Script, load
+from ..resp.scripts import Script
+from .scripts import load
 
 __all__ = ["Keyspace", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
 

@@ -11,15 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...errors import InvalidArgument
-from .config import (
-    DEFAULT_PORT,
-    ENGINE_OPTIONS,
-    Address,
-    Login,
-    RedisConfig,
-    parse_engine_options,
-    tls_context,
-)
+from ..resp.config import DEFAULT_PORT, Address, Login, tls_context
+from .config import ENGINE_OPTIONS, RedisConfig, parse_engine_options
 
 __all__ = ["config_from_client"]
 

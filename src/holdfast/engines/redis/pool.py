@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from ...core.effects import NotApplied
 from ...runtime.sockets import SocketPool
+from ..resp.config import Address
 from ..resp.connection import RespSocket
-from .config import Address
 
 __all__ = ["Pool"]
 

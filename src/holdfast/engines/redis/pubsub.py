@@ -27,10 +27,11 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, TransientError
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ..resp.errors import error_for, parse_redirection
-from ..resp.interfaces import Event, SubscriberConnection, pack_command
-from .codec import Keyspace, channel_of
-from .config import Address
+from ..resp.codec import pack_command
+from ..resp.config import Address
+from ..resp.connection import SubscriberConnection
+from .errors import error_for, parse_redirection
+from .keys import Keyspace, channel_of
 from .notifications import NotificationParser
 from .routing import Router
 from .topology import masters_of
@@ -49,6 +50,14 @@ IDLE_CHANNELS_MAX: Final = 1000
 PING: Final = pack_command(b"PING")
 
 log = logging.getLogger("holdfast")
+
+
+class Event(Protocol):
+    """Something to wait for that happens once."""
+
+    async def wait(self, seconds: float) -> bool: ...
+
+    def set(self) -> None: ...
 
 
 class SharedSubscriber(Protocol):

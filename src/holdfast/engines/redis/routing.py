@@ -31,28 +31,26 @@ from ...rules.requests import (
     Request,
     Snapshot,
 )
-from ..resp.errors import NOT_MASTER, error_for, parse_redirection
+from ..resp.codec import pack_command
+from ..resp.config import Address
 from ..resp.handshake import NotMasterError, eviction_policy
-from ..resp.interfaces import ServerConnections, pack_command
+from ..resp.scripts import Script
 from .codec import (
     BATCH_KEYS_MAX,
     Batch,
     Command,
-    Keyspace,
-    Script,
     decode,
     decode_all,
     encode,
     encode_in_order,
     encode_packed,
     encode_renew_batch,
-    name_of,
     pack,
-    scan_pattern,
-    slot_of,
 )
-from .config import Address, RedisConfig
-from .topology import SLOTS, find_master, masters_of, read_slots
+from .config import RedisConfig
+from .errors import NOT_MASTER, error_for, parse_redirection
+from .keys import Keyspace, name_of, scan_pattern, slot_of
+from .topology import SLOTS, ServerConnections, find_master, masters_of, read_slots
 
 __all__ = ["Router"]
 

@@ -18,12 +18,14 @@ from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
 from ...runtime.connect_timeout import connect_seconds
 from ...runtime.thread_join import join_thread
-from ..resp.connection import RespSocket, SubscriberSocket, open_socket
+from ..resp.config import Address, Credentials, Login, provided_credentials, provider_error
+from ..resp.connection import RespSocket, SubscriberSocket, open_socket, run_sync
 from ..resp.errors import mark_nothing_sent
 from ..resp.handshake import perform_handshake, query_once
-from ..resp.interfaces import run_sync
-from .codec import Keyspace, decode, encode_packed
-from .config import Address, Credentials, Login, RedisConfig, provided_credentials, provider_error
+from .codec import decode, encode_packed
+from .config import RedisConfig
+from .errors import PERMISSION_HINT
+from .keys import Keyspace
 from .pool import Pool
 from .pubsub import PING, PubSub
 from .pubsub_reader import PubSubReader
@@ -314,7 +316,7 @@ class _Connections:
         line = RespSocket(open_socket(address, self._settings.sentinel_tls, seconds), address, seconds)
         try:
             credentials = _credentials(self._settings.sentinel_login)
-            return await query_once(line, credentials, self._client, payload)
+            return await query_once(line, credentials, self._client, payload, PERMISSION_HINT)
         finally:
             line.close()
 
@@ -345,7 +347,13 @@ class _Connections:
         try:
             with mark_nothing_sent():
                 run_sync(
-                    perform_handshake(line, self._settings, _credentials(self._settings.login), self._client)
+                    perform_handshake(
+                        line,
+                        self._settings,
+                        _credentials(self._settings.login),
+                        self._client,
+                        PERMISSION_HINT,
+                    )
                 )
             line.set_timeout(self._seconds)
         except BaseException:

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hiredis import ReplyError
 
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...errors import EngineUnavailable
-from ..resp.errors import error_for
-from ..resp.interfaces import ServerConnections, pack_command
-from .config import Address
+from ..resp.codec import pack_command
+from ..resp.config import Address
+from .errors import error_for
 
-__all__ = ["SLOTS", "find_master", "masters_of", "read_slots"]
+__all__ = ["SLOTS", "ServerConnections", "find_master", "masters_of", "read_slots"]
 
 SLOTS: Final = 16_384
 
 CLUSTER_SLOTS: Final = pack_command(b"CLUSTER", b"SLOTS")
+
+
+class ServerConnections(Protocol):
+    """Connections to servers, opened as they are needed."""
+
+    async def exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
+        """As ``Line.exchange``, on one of the connections to this server."""
+        ...
+
+    async def exchange_blocking(self, address: Address, payload: bytes, count: int) -> list[Any]:
+        """The same for what may keep its connection busy for long: it keeps nobody else from an answer."""
+        ...
+
+    async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
+        """One question to a Sentinel, on a connection of its own."""
+        ...
+
+    def drop(self, address: Address) -> None:
+        """Close the connections to this server, also those that listen: it is not what it was."""
+        ...
 
 
 async def find_master(

@@ -16,22 +16,14 @@ from ...protocols import quorum as family
 from ...protocols.quorum import Answers, Broadcast, QuorumCoroutine
 from ...rules.requests import Reply, Request, Snapshot
 from ...runtime import trampoline
-from ..redis.config import RedisConfig
+from ..resp.config import ServerConfig
 from ..resp.connection_asyncio import RespStream, open_stream
 from .config import RedlockConfig
-from .handshake import handshake_with_node, same_server_error
+from .errors import TLS_HINT, SameServerRefusal, same_server_error, tls_timeout_message
+from .handshake import handshake_with_node
 from .keys import Keyspace
-from .quorum import (
-    CLOSE_SECONDS,
-    RETRY_SECONDS,
-    HintedHandoff,
-    SameServerRefusal,
-    immediate_effects,
-    quorum_of,
-    source_of,
-)
+from .quorum import CLOSE_SECONDS, RETRY_SECONDS, HintedHandoff, immediate_effects, quorum_of, source_of
 from .requests import NodeRequest, PendingReply, requests_of
-from .tls import TLS_HINT, tls_timeout_message
 
 __all__ = ["RedlockAsyncio"]
 
@@ -221,7 +213,7 @@ class _NodeConnection:
 
     def __init__(
         self,
-        settings: RedisConfig,
+        settings: ServerConfig,
         hooks: AdapterContext,
         unheard: Callable[[NodeRequest, int], None],
         met: Callable[[_NodeConnection], None],

@@ -18,12 +18,11 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...protocols.quorum.effects import Batch
 from ...rules import node
-from ..redis.config import Address
-from ..resp import codec
+from ..resp.codec import bulk, encode_text, msgpack_integer, msgpack_text, pack_command
+from ..resp.config import Address
 from ..resp.errors import error_for
 from ..resp.handshake import eviction_policy
-from ..resp.interfaces import pack_command
-from .errors import permission_hint
+from .errors import PERMISSION_HINT
 from .keys import MARK_KEY, RECORDS, Keyspace, escape_pattern
 from .scripts import load
 
@@ -93,14 +92,6 @@ def loading_commands() -> tuple[bytes, int]:
 # --- questions ----------------------------------------------------------------------------------
 
 
-def _bulk(part: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(part), part)
-
-
-def _text(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _number(number: int) -> bytes:
     return b"%d" % number
 
@@ -109,7 +100,7 @@ def _script(name: str, key: bytes, *args: bytes) -> PackedRequest:
     """A script that looks at the mark before it does anything."""
     sha1 = load()[name].sha1
     before = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n2\r\n" % (len(args) + 6, sha1)
-    return PackedRequest(before + _bulk(key) + _bulk(MARK_KEY), b"".join(map(_bulk, args)), 1)
+    return PackedRequest(before + bulk(key) + bulk(MARK_KEY), b"".join(map(bulk, args)), 1)
 
 
 def _script_without_mark(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> PackedRequest:
@@ -145,12 +136,12 @@ def _end_of_claim(ask: node.Acquire) -> bytes:
     """What stands behind the time it runs out, as the script writes it (``scripts/rules/record.lua``)."""
     return b"".join(
         (
-            codec.integer(ask.ttl),
-            codec.integer(0),  # until: the script knows the time
-            codec.text(_text(ask.client)),
-            codec.text(_text(ask.label)),
-            codec.text(_text(ask.metadata)),
-            codec.integer(ask.token),
+            msgpack_integer(ask.ttl),
+            msgpack_integer(0),  # until: the script knows the time
+            msgpack_text(encode_text(ask.client)),
+            msgpack_text(encode_text(ask.label)),
+            msgpack_text(encode_text(ask.metadata)),
+            msgpack_integer(ask.token),
         )
     )
 
@@ -159,7 +150,7 @@ def _optional_arguments(ask: node.Acquire) -> tuple[bytes, ...]:
     """Nothing where a free lock can be given away without a closer look."""
     if not ask.max_hold and not ask.instead_of:
         return ()
-    return _number(ask.max_hold), _text(ask.note), *map(_text, ask.instead_of)
+    return _number(ask.max_hold), encode_text(ask.note), *map(encode_text, ask.instead_of)
 
 
 def _release(space: Keyspace, name: str, ask: node.Release) -> PackedRequest:
@@ -169,7 +160,7 @@ def _release(space: Keyspace, name: str, ask: node.Release) -> PackedRequest:
     if kept is None:
         linger = _number(ask.linger)
         anybody = _script_without_mark("release", (space.key_of(name),), (b"", linger)).before_mark
-        kept = anybody[: -len(_bulk(b"") + _bulk(linger))], _bulk(linger)
+        kept = anybody[: -len(bulk(b"") + bulk(linger))], bulk(linger)
         _remember_parts(space, shape, kept)
     whole = b"%b$%d\r\n%b\r\n%b" % (kept[0], len(owner), owner, kept[1])
     return _new(PackedRequest, (whole, None, 1, 1, b":1\r\n", _KEPT_ALONE))
@@ -184,34 +175,41 @@ def _remember_parts(space: Keyspace, shape: object, ends: tuple[bytes, bytes]) -
 def _change_mark(what: bytes) -> Callable[[Keyspace, str, Any], PackedRequest]:
     def packed(space: Keyspace, name: str, ask: Any) -> PackedRequest:
         was, longest = getattr(ask, "was", ""), getattr(ask, "longest", 0)
-        return _script("change_mark", MARK_KEY, what, _text(ask.mark), _text(was), _number(longest))
+        return _script(
+            "change_mark", MARK_KEY, what, encode_text(ask.mark), encode_text(was), _number(longest)
+        )
 
     return packed
 
 
 def _page(pattern: bytes, cursor: str) -> PackedRequest:
-    return _script("list_page", MARK_KEY, pattern, _text(cursor or "0"), SCAN_COUNT)
+    return _script("list_page", MARK_KEY, pattern, encode_text(cursor or "0"), SCAN_COUNT)
 
 
 def _raise(space: Keyspace, name: str, ask: node.RaiseFences) -> PackedRequest:
-    keys = [RECORDS + _text(record) for record, _ in ask.fences]
+    keys = [RECORDS + encode_text(record) for record, _ in ask.fences]
     return _script_without_mark("raise_fences", keys, [_number(fence) for _, fence in ask.fences])
 
 
 ENCODERS: Final[dict[type, Callable[[Keyspace, str, Any], PackedRequest]]] = {
     node.Acquire: _acquire,
     node.Stamp: lambda space, name, ask: _script(
-        "stamp", space.key_of(name), _text(ask.owner), _number(ask.number)
+        "stamp", space.key_of(name), encode_text(ask.owner), _number(ask.number)
     ),
     node.Release: _release,
     node.Renew: lambda space, name, ask: _script(
-        "renew", space.key_of(name), _text(ask.owner), _number(ask.ttl)
+        "renew", space.key_of(name), encode_text(ask.owner), _number(ask.ttl)
     ),
     node.Export: lambda space, name, ask: _script(
-        "export", space.key_of(name), _text(ask.owner), _number(ask.token), _text(ask.seal)
+        "export", space.key_of(name), encode_text(ask.owner), _number(ask.token), encode_text(ask.seal)
     ),
     node.Adopt: lambda space, name, ask: _script(
-        "adopt", space.key_of(name), _text(ask.owner), _text(ask.client), _text(ask.label), _text(ask.seal)
+        "adopt",
+        space.key_of(name),
+        encode_text(ask.owner),
+        encode_text(ask.client),
+        encode_text(ask.label),
+        encode_text(ask.seal),
     ),
     node.Inspect: lambda space, name, ask: _script("inspect", space.key_of(name)),
     node.List: lambda space, name, ask: _page(space.pattern_of(ask.prefix), ask.cursor),
@@ -263,7 +261,7 @@ def missing_scripts(raw: Sequence[Any]) -> list[int]:
 def _error_of(raw: Sequence[Any], address: Address) -> TransientError:
     """Nothing happened where every reply is an error; a node that is no use to us may be one of many."""
     error = next(each for each in raw if isinstance(each, ReplyError))
-    told = str(error_for(str(error), address, permission_hint()))
+    told = str(error_for(str(error), address, PERMISSION_HINT))
     return NotApplied(told) if all(isinstance(each, ReplyError) for each in raw) else OutcomeUnknown(told)
 
 

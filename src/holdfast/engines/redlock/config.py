@@ -38,11 +38,11 @@ from typing import Any, Final
 from ...core.durations import seconds_in
 from ...core.urls import URL
 from ...errors import InvalidArgument
-from ..redis.config import (
+from ..resp.config import (
     TLS_OPTIONS,
     Address,
     Login,
-    RedisConfig,
+    ServerConfig,
     merge_options,
     parse_address,
     parse_credentials,
@@ -73,7 +73,7 @@ OPTIONS: Final = (
 class RedlockConfig:
     """Everything that is needed to ask the nodes. Its repr shows no secret."""
 
-    nodes: tuple[RedisConfig, ...]
+    nodes: tuple[ServerConfig, ...]
     """How to reach each of them."""
     node_seconds: float
     drift: float
@@ -101,7 +101,7 @@ def config_from_url(url: URL, options: Mapping[str, Any]) -> RedlockConfig:
     database = parse_database(url, "single")
     tls = parse_tls(given, "redlock://…?ssl=true as well")
     return RedlockConfig(
-        nodes=tuple([RedisConfig("single", (each,), database, login, tls) for each in _addresses(url)]),
+        nodes=tuple([ServerConfig("single", (each,), database, login, tls) for each in _addresses(url)]),
         node_seconds=_duration(given, "node_timeout", 0.05, least=0.001),
         drift=_drift_option(given),
         retry_seconds=_duration(given, "retry_delay", 0.2, least=0.001),

@@ -21,12 +21,13 @@ import hiredis
 
 from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...runtime.sockets import HARD_CLOSE, describe_error, tune
-from ..redis.config import Address, RedisConfig
+from ..resp.config import Address, ServerConfig
 from ..resp.connection import connect_error
+from .errors import TLS_HINT, tls_timeout_message
 from .handshake import handshake_with_node
 from .requests import NodeRequest, PendingReply, expected_mark
 from .resolver import Endpoint, Resolver
-from .tls import TLS_HINT, nonblocking_receive, nonblocking_send, tls_timeout_message
+from .tls import nonblocking_receive, nonblocking_send
 
 __all__ = ["NodeConnection"]
 
@@ -91,7 +92,7 @@ class NodeConnection:
     def __init__(
         self,
         node: int,
-        settings: RedisConfig,
+        settings: ServerConfig,
         client: str,
         seconds: float,
         poll: Any,

@@ -13,7 +13,7 @@ from ...protocols.quorum import Answers, Broadcast
 from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from .config import RedlockConfig
 from .connection import NodeConnection
-from .handshake import same_server_error
+from .errors import same_server_error
 from .keys import Keyspace
 from .requests import NodeRequest
 

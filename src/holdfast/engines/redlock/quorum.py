@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from ...core.effects import Nonce, Notify
 from ...engine_api import AdapterContext
-from ...errors import EngineUnavailable
 from ...protocols.quorum import Answers, Broadcast, Quorum, Random
 from ...protocols.quorum.effects import Batch
 from ...runtime.clock import boottime, wall_us
@@ -23,7 +22,6 @@ __all__ = [
     "RETRY_SECONDS",
     "RETRY_SECONDS_MAX",
     "HintedHandoff",
-    "SameServerRefusal",
     "immediate_effects",
     "quorum_of",
     "source_of",
@@ -38,30 +36,6 @@ RETRY_SECONDS_MAX: Final = 0.3
 
 CLOSE_SECONDS: Final = 0.2
 """How long a client that is closed still tries to tell nodes what they have not heard."""
-
-RECHECK_SECONDS: Final = 10.0
-"""Whether two addresses are still one server is looked at again after so long."""
-
-
-class SameServerRefusal:
-    """Why these can be no nodes of a quorum. It may be put right while clients live: it is not for ever."""
-
-    __slots__ = ("_until", "reason")
-
-    def __init__(self) -> None:
-        self.reason = ""
-        self._until = 0.0
-
-    def note(self, why: str) -> None:
-        self._until = boottime() + RECHECK_SECONDS
-        self.reason = why
-
-    def check(self) -> None:
-        """Raise it, if it was found lately."""
-        if self.reason:
-            if boottime() < self._until:
-                raise EngineUnavailable(self.reason)
-            self.reason = ""
 
 
 class _Hint(NamedTuple):

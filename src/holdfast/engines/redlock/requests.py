@@ -9,7 +9,7 @@ from typing import Any
 from ...core.effects import TransientError
 from ...protocols.quorum import Answers, Broadcast
 from ...protocols.quorum.effects import Batch
-from ..redis.config import Address
+from ..resp.config import Address
 from .codec import ENCODERS, decode, decode_number, encode, loading_commands, missing_scripts
 from .keys import Keyspace
 

@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import Any
 
-from ..redis.config import Address
+from ..resp.config import Address
 
 __all__ = ["Endpoint", "Resolver"]
 

@@ -1,12 +1,11 @@
-"""The Lua scripts of a node as the server gets them; how they are put together is Redis' own ``loading``."""
+"""The Lua scripts of a Redlock node."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
-from ..redis.scripts import Script, inline_constants, make_script, resolve_includes
+from ..resp.scripts import Script, inline_constants, make_script, read_script, resolve_includes
 
 __all__ = ["NAMES", "assemble", "load"]
 
@@ -25,13 +24,13 @@ NAMES: Final = (
 
 
 @cache
-def _file(name: str) -> str:
-    return (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return read_script(__package__, name)
 
 
 def assemble(name: str) -> str:
-    """The whole text of a script, for people to read."""
-    return resolve_includes(_file(name), _file)
+    """The whole text of a script, with constants under their names."""
+    return resolve_includes(_read(name), _read)
 
 
 @cache

@@ -22,17 +22,10 @@ from ...runtime import trampoline
 from ...runtime.clock import boottime
 from ...runtime.thread_join import join_thread
 from .config import RedlockConfig
+from .errors import SameServerRefusal
 from .keys import Keyspace
 from .node_connections import NodeConnections
-from .quorum import (
-    CLOSE_SECONDS,
-    RETRY_SECONDS,
-    HintedHandoff,
-    SameServerRefusal,
-    immediate_effects,
-    quorum_of,
-    source_of,
-)
+from .quorum import CLOSE_SECONDS, RETRY_SECONDS, HintedHandoff, immediate_effects, quorum_of, source_of
 from .requests import NodeRequest
 
 __all__ = ["RedlockThreads"]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["TLS_HINT", "nonblocking_receive", "nonblocking_send", "tls_timeout_message"]
-
-TLS_HINT: Final = "; is it a server with TLS? Then add ssl=true"
-"""For a connection without TLS that broke before it could be used."""
+__all__ = ["nonblocking_receive", "nonblocking_send"]
 
 
 def nonblocking_send(secure: ssl.SSLSocket) -> Callable[..., Any]:
@@ -37,7 +34,3 @@ def nonblocking_receive(secure: ssl.SSLSocket) -> Callable[..., Any]:
         return data
 
     return receive
-
-
-def tls_timeout_message(address: object, seconds: float) -> str:
-    return f"no TLS with {address} in {seconds:g} s: is it a server without TLS?"

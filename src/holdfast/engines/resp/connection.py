@@ -11,24 +11,81 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import hiredis
 
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
-from ...runtime import sockets
+from ...runtime import sockets, trampoline
 from ...runtime.adaptive_spin import DO_NOT_WAIT, AdaptiveSpin
 from ...runtime.exclusive_reader import HAS_EPOLL, register_exclusive
 from ...runtime.sockets import describe_error, tune
-from ..redis.config import Address
+from .config import Address
 
-__all__ = ["RespSocket", "SubscriberSocket", "connect_error", "open_socket"]
+__all__ = [
+    "Connection",
+    "RespSocket",
+    "SubscriberConnection",
+    "SubscriberSocket",
+    "connect_error",
+    "open_socket",
+    "run_sync",
+]
+
+T = TypeVar("T")
 
 READ_BYTES: Final = 16_384
+
+
+class Connection(Protocol):
+    """A connection on which requests are answered in order."""
+
+    address: Address
+
+    async def exchange(self, payload: bytes, count: int) -> list[Any]:
+        """Send, and return ``count`` replies. Error replies are ``hiredis.ReplyError`` values.
+
+        Raises NotApplied (nothing was sent) or OutcomeUnknown. After either the connection is closed.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class SubscriberConnection(Connection, Protocol):
+    """A connection in subscriber mode: it receives messages that nobody requested one by one."""
+
+    received_at: float
+    """When the last bytes came, by ``time.monotonic``."""
+
+    async def receive(self, seconds: float) -> list[Any]:
+        """The messages since the last call, as soon as there are some; empty: none came in time."""
+        ...
+
+    def send(self, payload: bytes) -> None:
+        """Send without waiting for the answer, which comes through ``receive``. From any thread."""
+        ...
+
+    def hang_up(self) -> None:
+        """From any thread: end the connection. The reader gets an error."""
+        ...
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, because everything that it awaits blocks instead.
+
+    Everything beside the path of every request (handshake, discovery, redirections, subscriptions) is written
+    once, as coroutines over the interfaces above. In asyncio they are awaited. For threads the methods block.
+    """
+    return trampoline.run(coroutine, _refuse_to_suspend)
+
+
+def _refuse_to_suspend(effect: Any) -> NoReturn:
+    raise RuntimeError("a coroutine of the threads adapter suspended")
 
 
 class RespSocket(sockets.SocketConnection):

@@ -26,7 +26,7 @@ from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from ...runtime.sockets import HARD_CLOSE
 from ...runtime.sockets_asyncio import give_to_loop, open_socket, socket_connected
-from ..redis.config import Address
+from .config import Address
 from .connection import connect_error
 
 __all__ = ["RespStream", "SubscriberStream", "open_stream"]

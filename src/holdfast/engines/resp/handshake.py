@@ -1,7 +1,7 @@
-"""The first words on every connection: who we are, which database, and whether this server will do.
+"""The handshake of every connection: login, database, and whether the server can serve.
 
-``HELLO`` answers with the server's version, mode and role, also to users who may do little else. What the
-server does when its memory is full it tells only in ``INFO``; who may not ask that does not know.
+``HELLO`` answers with the server's version, mode and role, also to users with few permissions. What the server
+does when its memory is full stands only in ``INFO``. For a user who may not run that command it is unknown.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from hiredis import ReplyError
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...core.printable import printable
 from ...errors import EngineUnavailable
-from ..redis.config import Address, Credentials, RedisConfig
+from .codec import pack_command
+from .config import Address, Credentials, ServerConfig
+from .connection import Connection
 from .errors import error_for
-from .interfaces import Connection, pack_command
 
 __all__ = [
     "MINIMUM_VERSION",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 MINIMUM_VERSION: Final = (7, 0, 1)
-"""Sharded channels, and scripts that may run where memory is full, are new in 7.0 and right since 7.0.1."""
+"""Sharded channels and scripts that may run where memory is full are new in 7.0 and correct since 7.0.1."""
 
 
 class NotMasterError(NotApplied):
@@ -36,7 +37,7 @@ class NotMasterError(NotApplied):
 
 
 class ServerInfo(NamedTuple):
-    """What a server says of itself."""
+    """What a server says about itself."""
 
     version: str
     mode: str
@@ -44,55 +45,64 @@ class ServerInfo(NamedTuple):
 
 
 async def perform_handshake(
-    line: Connection, settings: RedisConfig, credentials: Credentials, client: str
+    connection: Connection,
+    config: ServerConfig,
+    credentials: Credentials,
+    client: str,
+    permission_hint: str,
 ) -> None:
-    """Log in, choose the database, refuse a server that cannot serve. Whatever fails, nothing was asked."""
+    """Log in, select the database, refuse a server that cannot serve. No error leaves a request behind."""
     try:
-        server = await _log_in(line, credentials, client)
-        if settings.database:
-            await _reply_to(line, pack_command(b"SELECT", b"%d" % settings.database))
-        _check_server(server, settings, line.address)
+        server = await _log_in(connection, credentials, client, permission_hint)
+        if config.database:
+            select = pack_command(b"SELECT", b"%d" % config.database)
+            await _reply_to(connection, select, permission_hint)
+        _check_server(server, config, connection.address)
     except OutcomeUnknown as error:
-        raise _handshake_error(str(error), line.address, settings.tls is not None) from None
+        raise _handshake_error(str(error), connection.address, config.tls is not None) from None
 
 
-def _handshake_error(why: str, address: Address, is_protected: bool) -> Exception:
-    """Nothing that can be read came back. Nothing was asked."""
-    hint = "" if is_protected else ": does it want TLS (rediss://)?"
-    if "Protocol error" in why:
+def _handshake_error(reason: str, address: Address, has_tls: bool) -> Exception:
+    """The error where no readable reply came. No request was sent."""
+    hint = "" if has_tls else ": does it want TLS (rediss://)?"
+    if "Protocol error" in reason:
         return EngineUnavailable(
             f"{address} does not speak Redis' protocol, is it the right port{hint or '?'}"
         )
-    return NotApplied(why + hint if "closed" in why or "reset" in why.lower() else why)
+    return NotApplied(reason + hint if "closed" in reason or "reset" in reason.lower() else reason)
 
 
-async def query_once(line: Connection, credentials: Credentials, client: str, payload: bytes) -> Any:
-    """Log in, ask one question."""
+async def query_once(
+    connection: Connection, credentials: Credentials, client: str, payload: bytes, permission_hint: str
+) -> Any:
+    """Log in and send one query."""
     try:
-        await _log_in(line, credentials, client)
-        return (await line.exchange(payload, 1))[0]
+        await _log_in(connection, credentials, client, permission_hint)
+        return (await connection.exchange(payload, 1))[0]
     except OutcomeUnknown as error:
         raise NotApplied(str(error)) from None
 
 
-async def _log_in(line: Connection, credentials: Credentials, client: str) -> ServerInfo:
+async def _log_in(
+    connection: Connection, credentials: Credentials, client: str, permission_hint: str
+) -> ServerInfo:
     parts = [b"HELLO", b"2"]
     username, password = credentials
     if password is not None:
         parts += [b"AUTH", (username or "default").encode(), password.encode()]
     parts += [b"SETNAME", b"holdfast-" + client.encode()]
-    told = _mapping(await _reply_to(line, pack_command(*parts)))
+    fields = _mapping(await _reply_to(connection, pack_command(*parts), permission_hint))
     return ServerInfo(
-        told.get(b"version", b"").decode("ascii", "replace"),
-        told.get(b"mode", b"standalone").decode("ascii", "replace"),
-        told.get(b"role", b"master").decode("ascii", "replace"),
+        fields.get(b"version", b"").decode("ascii", "replace"),
+        fields.get(b"mode", b"standalone").decode("ascii", "replace"),
+        fields.get(b"role", b"master").decode("ascii", "replace"),
     )
 
 
-async def _reply_to(line: Connection, payload: bytes) -> Any:
-    reply = (await line.exchange(payload, 1))[0]
+async def _reply_to(connection: Connection, payload: bytes, permission_hint: str) -> Any:
+    reply = (await connection.exchange(payload, 1))[0]
     if isinstance(reply, ReplyError):
-        raise error_for(str(reply), line.address)
+        raise error_for(str(reply), connection.address, permission_hint)
     return reply
 
 
@@ -101,21 +111,21 @@ def _mapping(reply: Any) -> Mapping[bytes, Any]:
     return {key: value for key, value in zip(pairs[::2], pairs[1::2], strict=False) if isinstance(key, bytes)}
 
 
-def _check_server(server: ServerInfo, settings: RedisConfig, address: Address) -> None:
-    clustered = settings.deployment == "cluster"
+def _check_server(server: ServerInfo, config: ServerConfig, address: Address) -> None:
+    is_cluster = config.deployment == "cluster"
     if server.mode == "sentinel":
         raise EngineUnavailable(f"{address} is a Sentinel: write redis+sentinel://…?service=NAME")
-    if server.mode == "cluster" and not clustered:
+    if server.mode == "cluster" and not is_cluster:
         raise EngineUnavailable(f"{address} is part of a cluster: write redis+cluster://")
-    if server.mode != "cluster" and clustered:
+    if server.mode != "cluster" and is_cluster:
         raise EngineUnavailable(f"{address} is not part of a cluster: write redis://")
     if _version(server.version) < MINIMUM_VERSION:
-        wanted = ".".join(map(str, MINIMUM_VERSION))
+        minimum = ".".join(map(str, MINIMUM_VERSION))
         raise EngineUnavailable(
             f"the server at {address} is version {printable(server.version) or 'unknown'}; "
-            f"Holdfast needs {wanted} or later"
+            f"Holdfast needs {minimum} or later"
         )
-    if server.role not in ("master", "primary") and not clustered:
+    if server.role not in ("master", "primary") and not is_cluster:
         raise NotMasterError(
             f"the server at {address} is a read-only replica: connect to its master "
             "(redis+sentinel:// finds it)"
@@ -126,14 +136,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
 
 
-def eviction_policy(told: Any) -> str | None:
-    """Of the reply to ``INFO memory``: by which policy the server throws keys away.
+def eviction_policy(info: Any) -> str | None:
+    """The policy by which the server evicts keys, from its reply to ``INFO memory``.
 
-    Empty: it does not. None: it does not say.
+    Empty: it evicts none. None: the reply does not say.
     """
-    rows = told.splitlines() if isinstance(told, bytes) else []
-    facts = dict(row.split(b":", 1) for row in rows if b":" in row)
-    if b"maxmemory_policy" not in facts:
+    rows = info.splitlines() if isinstance(info, bytes) else []
+    fields = dict(row.split(b":", 1) for row in rows if b":" in row)
+    if b"maxmemory_policy" not in fields:
         return None
-    policy = printable(facts[b"maxmemory_policy"].decode("ascii", "replace"))
-    return "" if policy == "noeviction" or facts.get(b"maxmemory", b"0") == b"0" else policy
+    policy = printable(fields[b"maxmemory_policy"].decode("ascii", "replace"))
+    return "" if policy == "noeviction" or fields.get(b"maxmemory", b"0") == b"0" else policy
