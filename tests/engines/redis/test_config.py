@@ -73,7 +73,7 @@ def test_tls_verifies_unless_told_otherwise() -> None:
         ("redis://a,b", "one server"),
         ("redis://h:port", "port"),
         ("redis://h:70000", "port"),
-        ("redis://::1", "cannot be read"),
+        ("redis://::1", "cannot be parsed"),
         ("redis://h/name", "number of a database"),
         ("redis://user@h", "needs a password"),
         ("redis://h?ssl_ca_certs=/x", "no option"),

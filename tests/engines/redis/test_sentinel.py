@@ -41,8 +41,8 @@ def test_the_master_is_found(driver: Driver) -> None:
 def test_a_sentinel_that_is_gone_is_passed_over_and_asked_last(driver: Driver) -> None:
     with Asker(driver, url_of(shared_sentinel(), "127.0.0.1:1,")) as asker:
         assert isinstance(asker.acquire(), Granted)
-        assert asker.adapter._router._sentinels[-1].port != shared_sentinel().sentinels[0].port
-        assert asker.adapter._router._sentinels[0].port == shared_sentinel().sentinels[0].port
+        assert asker.adapter._topology._sentinels[-1].port != shared_sentinel().sentinels[0].port
+        assert asker.adapter._topology._sentinels[0].port == shared_sentinel().sentinels[0].port
 
 
 def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> None:
@@ -58,7 +58,7 @@ def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> 
         with Asker(driver, url_of(system, f"{lost.address},")) as asker:
             assert isinstance(asker.acquire(), Granted)
             assert asker.adapter._router.home.port == system.master().port
-            assert asker.adapter._router._sentinels[0].port == system.sentinels[0].port
+            assert asker.adapter._topology._sentinels[0].port == system.sentinels[0].port
         with (
             Asker(driver, f"redis+sentinel://{lost.address}?service={system.service}") as asker,
             pytest.raises(NotApplied, match=f"{dead.port}"),
@@ -118,7 +118,7 @@ def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: py
             thread.start()
             wait_until(lambda: "errorstat_READONLY" in old.info("errorstats"))
             named[0] = Address(new.host, new.port)
-            asker.adapter._router.invalidate(None)
+            asker.adapter._topology.invalidate(None)
             asker.ask(asker.adapter.list_names, "")
             assert isinstance(asker.acquire("x", "n2"), Granted)
             connected = {row.split()[0] for row in ours(new)}

@@ -1,4 +1,4 @@
-"""Redis for the asyncio driver; a file apart, so that threads never import asyncio."""
+"""The Redis engine for the asyncio driver. Threads never import this module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ..resp.handshake import perform_handshake, query_once
 from .codec import decode, encode_packed
 from .config import RedisConfig
 from .errors import PERMISSION_HINT
+from .inspection import list_names
 from .keys import Keyspace
 from .pubsub import PubSub
+from .renewal import renew_batch
 from .routing import Router
 
 __all__ = ["RedisAsyncio"]
@@ -32,81 +34,82 @@ S = TypeVar("S", RespStream, SubscriberStream)
 log = logging.getLogger("holdfast")
 
 RESTART_SECONDS: Final = 0.5
-"""How long a task that was made to end pauses before it listens again."""
+"""The pause before a task that failed is restarted."""
 
 
 class RedisAsyncio:
-    """One client's way to its servers."""
+    """The adapter of one client."""
 
     def __init__(
         self,
-        settings: RedisConfig,
+        config: RedisConfig,
         space: Keyspace,
-        hooks: AdapterContext,
-        evicts: Callable[[str | None], None],
+        context: AdapterContext,
+        report_policy: Callable[[str | None], None],
     ) -> None:
         self._space = space
-        self._connections = _Connections(settings, hooks)
-        self._router = Router(settings, space, self._connections, hooks, evicts)
-        self._pubsub = PubSub(self._router, space, hooks, self, takes=not settings.wait_replicas)
-        self._direct = settings.deployment != "cluster" and not settings.wait_replicas
+        self._connections = _Connections(config, context)
+        self._router = Router(config, space, self._connections, context, report_policy)
+        self._topology = self._router.topology
+        self._pubsub = PubSub(self._topology, space, context, self, accepts_grants=not config.wait_replicas)
+        self._direct = config.deployment != "cluster" and not config.wait_replicas
         self._stream: RespStream | None = None
-        """Where every request goes; None: the router has to be asked."""
+        """The connection of every request; None: ask the router."""
         self._discovery: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
     def source(self) -> str:
-        return self._router.source
+        return self._topology.source
 
     async def apply(self, name: str, request: Request) -> Reply:
-        home = self._stream
-        if home is None or not home.is_open:
-            if home is not None:
+        stream = self._stream
+        if stream is None or not stream.is_open:
+            if stream is not None:
                 self._invalidate()
             return await self._apply(name, request)
         payload = encode_packed(self._space, name, request)
         try:
-            raw = await home.call(payload)
+            raw = await stream.call(payload)
         except TransientError:
-            self._invalidate(home)
+            self._invalidate(stream)
             raise
         if raw.__class__ is ReplyError:
-            return await self._recover(home, name, request, payload, raw)
+            return await self._recover(stream, name, request, payload, raw)
         return decode(request, raw)
 
     async def _recover(
-        self, home: RespStream, name: str, request: Request, payload: bytes, error: Any
+        self, stream: RespStream, name: str, request: Request, payload: bytes, error: Any
     ) -> Reply:
         try:
-            return await self._router.recover(home.address, name, request, payload, error)
+            return await self._router.recover(stream.address, name, request, payload, error)
         except TransientError:
-            self._invalidate(home)
+            self._invalidate(stream)
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
         await self.discover()
         answer = await self._router.apply(name, request)
-        if self._direct and self._router.home is not None:
-            self._stream = self._connections.open_stream_to(self._router.home)
+        if self._direct and self._topology.home is not None:
+            self._stream = self._connections.open_stream_to(self._topology.home)
         return answer
 
-    def _invalidate(self, asked: RespStream | None = None) -> None:
-        """Find out anew who serves what before anything else is asked; unless that was done meanwhile."""
-        if asked is not None and asked is not self._stream:
+    def _invalidate(self, failed: RespStream | None = None) -> None:
+        """Discover the servers again before the next request, unless the connection was replaced since then."""
+        if failed is not None and failed is not self._stream:
             return
         self._stream = None
-        self._router.invalidate(self._router.home)
+        self._topology.invalidate(self._topology.home)
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return await self._run(lambda: self._router.apply_in_order(steps, stop_when_refused))
 
     async def renew_batch(self, steps: Steps) -> list[Reply]:
-        return await self._run(lambda: self._router.renew_batch(steps))
+        return await self._run(lambda: renew_batch(self._router, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return await self._run(lambda: self._router.list_names(prefix))
+        return await self._run(lambda: list_names(self._router, prefix))
 
     async def _run(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -116,7 +119,7 @@ class RedisAsyncio:
             self._invalidate()
             raise
 
-    # --- wake-ups -------------------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------
 
     async def listen(self, name: str | None) -> None:
         if name is None:
@@ -131,17 +134,17 @@ class RedisAsyncio:
 
     @property
     def dropped_messages(self) -> int:
-        """So many messages came to the channels of this client that could not be read."""
+        """How many messages to the channels of this client could not be parsed."""
         return self._pubsub.dropped
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Nobody tells us that a client died: its claims run out."""
+        """Redis reports no dead client. Its leases expire."""
 
-    # --- what the ears need ---------------------------------------------------------------------
+    # --- the host of PubSub ---------------------------------------------------------------------
 
     async def discover(self) -> None:
-        """Once for all who want to know: one that is cancelled leaves the others their answer."""
-        if self._router.is_current:
+        """One discovery for all tasks that need it. A cancelled task leaves the others their result."""
+        if self._topology.is_current:
             return
         if self._discovery is None or self._discovery.done():
             self._discovery = asyncio.get_running_loop().create_task(self._discover())
@@ -149,14 +152,14 @@ class RedisAsyncio:
         await _wait_for_shared(self._discovery)
 
     async def _discover(self) -> None:
-        await self._router.discover()
+        await self._topology.discover()
         self._pubsub.check_address()
 
     async def open_subscriber(self, address: Address) -> SubscriberStream:
         return await self._connections.open_subscriber(address)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
-        """A task that somebody cancels ends; whoever listens next starts another."""
+        """Start a task. If it is cancelled, the next task that listens starts another one."""
         task = asyncio.get_running_loop().create_task(self._work(work), name="holdfast-listener")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -167,7 +170,7 @@ class RedisAsyncio:
             try:
                 return await work()
             except Exception:
-                log.exception("holdfast: a task that listens was ended; it begins again")
+                log.exception("holdfast: the task that reads notifications failed; it is restarted")
                 await asyncio.sleep(RESTART_SECONDS)
 
     def make_event(self) -> _TaskEvent:
@@ -189,24 +192,24 @@ class RedisAsyncio:
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
-    """Whoever waited was told; if nobody did, nobody has to be."""
+    """Mark the exception as retrieved: every task that waits gets it, and there may be none."""
     if not task.cancelled():
         task.exception()
 
 
 async def _wait_for_shared(task: asyncio.Task[T]) -> T:
-    """What a task finds for all who wait for it. It is cancelled only when the client is closed."""
+    """The result of a task that several tasks wait for. Only closing the client cancels it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        myself = asyncio.current_task()
-        if task.cancelled() and myself is not None and not myself.cancelling():
+        current = asyncio.current_task()
+        if task.cancelled() and current is not None and not current.cancelling():
             raise NotApplied("this client is closed") from None
         raise
 
 
 class _TaskEvent:
-    """For tasks to wait at."""
+    """``asyncio.Event`` with a time limit."""
 
     __slots__ = ("_event",)
 
@@ -227,23 +230,23 @@ class _TaskEvent:
 
 
 class _Connections:
-    """All connections of one client: one for commands to each server, and those that listen.
+    """All connections of one client: one for commands to each server, and those that are subscribed.
 
-    What may wait long for its answer (``wait_replicas``) has a second one: renewals must not wait behind it.
+    Requests that can block (``wait_replicas``) have a second connection: renewals must not wait behind them.
     """
 
-    def __init__(self, settings: RedisConfig, hooks: AdapterContext) -> None:
-        self._settings = settings
-        self._client = hooks.client
-        self._seconds = hooks.io_timeout
+    def __init__(self, config: RedisConfig, context: AdapterContext) -> None:
+        self._config = config
+        self._client = context.client
+        self._seconds = context.io_timeout
         self._streams: dict[tuple[Address, bool], RespStream] = {}
         self._opening: dict[tuple[Address, bool], asyncio.Task[RespStream]] = {}
         self._subscribers: set[SubscriberStream] = set()
         self._closed = False
 
     def open_stream_to(self, address: Address) -> RespStream | None:
-        line = self._streams.get((address, False))
-        return line if line is not None and line.is_open else None
+        connection = self._streams.get((address, False))
+        return connection if connection is not None and connection.is_open else None
 
     async def exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
         return await (await self._stream(address, False)).exchange(payload, count)
@@ -251,14 +254,14 @@ class _Connections:
     async def exchange_blocking(self, address: Address, payload: bytes, count: int) -> list[Any]:
         return await (await self._stream(address, True)).exchange(payload, count)
 
-    async def _stream(self, address: Address, apart: bool) -> RespStream:
-        line = self._streams.get((address, apart))
-        if line is not None and line.is_open:
-            return line
-        opening = self._opening.get((address, apart))
+    async def _stream(self, address: Address, may_block: bool) -> RespStream:
+        connection = self._streams.get((address, may_block))
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get((address, may_block))
         if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open(address, apart))
-            self._opening[address, apart] = opening
+            opening = asyncio.get_running_loop().create_task(self._open(address, may_block))
+            self._opening[address, may_block] = opening
             opening.add_done_callback(_retrieve_exception)
         try:
             async with asyncio.timeout(connect_seconds(self._seconds)):
@@ -266,29 +269,29 @@ class _Connections:
         except TimeoutError:
             raise NotApplied(f"no connection to {address}: no answer in time") from None
 
-    async def _open(self, address: Address, apart: bool) -> RespStream:
+    async def _open(self, address: Address, may_block: bool) -> RespStream:
         try:
-            line = await self._connect(RespStream, address)
-            self._streams[address, apart] = line
-            return line
+            connection = await self._connect(RespStream, address)
+            self._streams[address, may_block] = connection
+            return connection
         finally:
-            del self._opening[address, apart]
+            del self._opening[address, may_block]
 
     async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
-        """Each may take its share of the time: one that is silent must not use up that of the others."""
-        seconds = max(connect_seconds(self._seconds) / len(self._settings.addresses), 0.1)
-        line = await open_stream(RespStream, address, self._settings.sentinel_tls, seconds)
+        """A Sentinel has its share of the time: a silent one must not use up the time of the others."""
+        seconds = max(connect_seconds(self._seconds) / len(self._config.addresses), 0.1)
+        connection = await open_stream(RespStream, address, self._config.sentinel_tls, seconds)
         try:
-            credentials = await _credentials(self._settings.sentinel_login)
-            return await query_once(line, credentials, self._client, payload, PERMISSION_HINT)
+            credentials = await _credentials(self._config.sentinel_login)
+            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT)
         finally:
-            line.close()
+            connection.close()
 
     def drop(self, address: Address) -> None:
-        for apart in (False, True):
-            line = self._streams.pop((address, apart), None)
-            if line is not None:
-                line.close()
+        for may_block in (False, True):
+            connection = self._streams.pop((address, may_block), None)
+            if connection is not None:
+                connection.close()
         for stream in self._subscribers:
             if stream.address == address:
                 stream.hang_up()
@@ -299,17 +302,17 @@ class _Connections:
         return stream
 
     async def _connect(self, kind: type[S], address: Address) -> S:
-        credentials = await _credentials(self._settings.login)
+        credentials = await _credentials(self._config.login)
         seconds = connect_seconds(self._seconds)
         ends_at = monotonic() + seconds
         with mark_nothing_sent():
-            stream = await open_stream(kind, address, self._settings.tls, seconds)
+            stream = await open_stream(kind, address, self._config.tls, seconds)
         try:
             if self._closed:
                 raise NotApplied("this client is closed")
             stream.set_timeout(max(ends_at - monotonic(), 0.001))
             with mark_nothing_sent():
-                await perform_handshake(stream, self._settings, credentials, self._client, PERMISSION_HINT)
+                await perform_handshake(stream, self._config, credentials, self._client, PERMISSION_HINT)
             stream.set_timeout(self._seconds)
         except BaseException:
             stream.close()
@@ -317,7 +320,7 @@ class _Connections:
         return stream
 
     def close(self) -> list[asyncio.Task[Any]]:
-        """What is being opened has yet to come to its end: the tasks to wait for."""
+        """Close all connections. Returns the tasks that still open one, cancelled."""
         self._closed = True
         openings: list[asyncio.Task[Any]] = list(self._opening.values())
         for opening in openings:
@@ -332,14 +335,14 @@ class _Connections:
 
 
 async def _credentials(login: Login) -> Credentials:
-    """A provider is somebody else's code: what may block is kept out of the loop."""
+    """A provider of the user can block, so a synchronous one runs in a thread."""
     provider = login.provider
     if provider is None:
         return login.username, login.password
     base = next((each for each in type(provider).__mro__ if each.__name__ == "CredentialProvider"), object)
-    answers = getattr(type(provider), "get_credentials_async", None)
+    method = getattr(type(provider), "get_credentials_async", None)
     try:
-        if answers is not None and answers is not getattr(base, "get_credentials_async", None):
+        if method is not None and method is not getattr(base, "get_credentials_async", None):
             return provided_credentials(await provider.get_credentials_async())
         return provided_credentials(await asyncio.to_thread(provider.get_credentials))
     except Exception as error:

@@ -14,7 +14,7 @@ from ..resp.connection import RespSocket
 __all__ = ["Pool"]
 
 IDLE_SECONDS: Final = 1.0
-"""A connection unused for longer is looked at before it is used: the server may have closed it."""
+"""A connection that was idle for longer is checked before use: the server may have closed it."""
 
 
 class Pool(SocketPool[RespSocket]):
@@ -25,95 +25,99 @@ class Pool(SocketPool[RespSocket]):
         address: Address,
         most: int,
         seconds: float,
-        open_line: Callable[[Address], RespSocket],
-        was_closed: Callable[[], None],
+        open_connection: Callable[[Address], RespSocket],
+        on_server_close: Callable[[], None],
     ) -> None:
         super().__init__(most)
         self.address = address
         self._seconds = seconds
-        self._open_connection = open_line
-        self._on_server_close = was_closed
-        """Told that the server closed an idle connection: it may have been restarted."""
+        self._open_connection = open_connection
+        self._on_server_close = on_server_close
+        """Called when the server closed an idle connection: the server may have been restarted."""
         self._generation = 0
-        """A connection of another age is not used again."""
+        """A connection of an older generation is not used again."""
 
     def call(self, payload: bytes, is_urgent: bool = True, before: int = 0) -> Any:
-        """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here.
+        """One request, one reply. ``_take`` and ``_put`` are written out here: it is on the hot path.
 
-        See ``SocketLine.call``.
+        See ``RespSocket.call``.
         """
         now = monotonic()
         try:
-            line = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            line = self._wait_for_connection(self._seconds)
+            connection = self._wait_for_connection(self._seconds)
             now = monotonic()
-        if now - line.used_at > IDLE_SECONDS:
-            line = self._replace_if_stale(line)
+        if now - connection.used_at > IDLE_SECONDS:
+            connection = self._replace_if_stale(connection)
             now = monotonic()
         try:
-            reply = line.call(payload, now, is_urgent, before)
+            reply = connection.call(payload, now, is_urgent, before)
         except BaseException:
-            self._discard(line)
+            self._discard(connection)
             raise
-        if line.generation != self._generation:
-            self._discard(line)
+        if connection.generation != self._generation:
+            self._discard(connection)
             return reply
-        self._idle.append(line)
+        self._idle.append(connection)
         if self._waiters:
             self._serve()
         return reply
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
-        line = self._take()
+        connection = self._take()
         try:
-            replies = await line.exchange(payload, count)
+            replies = await connection.exchange(payload, count)
         except BaseException:
-            self._discard(line)
+            self._discard(connection)
             raise
-        self._put(line)
+        self._put(connection)
         self._close_surplus()
         return replies
 
-    # --- taking one, and giving it back ---------------------------------------------------------
+    # --- taking and returning -------------------------------------------------------------------
 
     def _take(self) -> RespSocket:
         try:
-            line = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
             return self._wait_for_connection(self._seconds)
-        return line if monotonic() - line.used_at < IDLE_SECONDS else self._replace_if_stale(line)
+        return (
+            connection
+            if monotonic() - connection.used_at < IDLE_SECONDS
+            else self._replace_if_stale(connection)
+        )
 
-    def _replace_if_stale(self, line: RespSocket) -> RespSocket:
-        """It was idle for a while: this one if it is still in place, else another."""
-        while line.is_stale():
+    def _replace_if_stale(self, connection: RespSocket) -> RespSocket:
+        """This connection if it is still open after its idle time, else another one."""
+        while connection.is_stale():
             self._on_server_close()
-            self._discard(line)
+            self._discard(connection)
             try:
-                line = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return self._wait_for_connection(self._seconds)
-        return line
+        return connection
 
-    def _put(self, line: RespSocket) -> None:
-        if line.generation != self._generation:
-            self._discard(line)
+    def _put(self, connection: RespSocket) -> None:
+        if connection.generation != self._generation:
+            self._discard(connection)
         else:
-            super()._give_back(line)
+            super()._give_back(connection)
 
     def _open(self, seconds: float) -> RespSocket:
-        age = self._generation
-        line = self._open_connection(self.address)
-        line.generation = age
-        return line
+        generation = self._generation
+        connection = self._open_connection(self.address)
+        connection.generation = generation
+        return connection
 
-    def _all_busy(self) -> NotApplied:
+    def _exhausted(self) -> NotApplied:
         return NotApplied(f"all {self._size_max} connections to {self.address} are busy")
 
     # --- all of them ----------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Close what is idle now, and what is in use when it comes back: the server is not what it was."""
+        """Close idle connections now and used ones on return: the role of the server changed."""
         self._generation += 1
         self._discard_idle()
 

@@ -1,14 +1,14 @@
-"""Hearing of wake-ups: one connection that listens, in a Cluster one for each master that is listened to.
+"""Notifications by Pub/Sub: one subscribed connection, in a Cluster one to each master that has channels.
 
-A wake-up that is published while nobody listens is gone. So whenever a connection is (back) in place,
-everyone who waits is told to look for itself. That a connection is dead shows in an answer that does not
-come: a quiet one is asked for a word from time to time, for sending succeeds as long as the kernel has room.
+A message that is published while the connection is down is lost. So every time a connection is subscribed (again),
+all waiters of the client are notified and ask the server. A dead connection shows by a missing reply: after a
+quiet time the client sends PING, because sending succeeds for as long as the kernel has room.
 
-Every connection hears the client's own channel. In a Cluster there is a channel for each hash tag, too, in
-the slot of the locks that it is about; whoever waits for a lock listens to that, at the server of the slot.
+Every connection subscribes to the client's own channel. In a Cluster there is also one sharded channel for each
+hash tag, in the slot of the locks that it is about. A waiter subscribes to that channel at the server of the slot.
 
-Anyone who may publish can send a message to a client's channel. What a message may say, and which of them are
-believed, is in ``wakeups.py``.
+Every user who may publish can send a message to a client's channel. ``notifications.py`` says what a message may
+contain and which messages are believed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ from ..resp.connection import SubscriberConnection
 from .errors import error_for, parse_redirection
 from .keys import Keyspace, channel_of
 from .notifications import NotificationParser
-from .routing import Router
-from .topology import masters_of
+from .topology import Topology, masters_of
 
 __all__ = ["PING", "PubSub", "PubSubHost"]
 
 QUIET_SECONDS: Final = 5.0
-"""After this long without a word the server is asked for one; after as long again it is taken for dead."""
+"""After this long without a message the client sends PING; after as long again the connection counts as dead."""
 
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
 
 IDLE_CHANNELS_MAX: Final = 1000
-"""So many sharded channels are kept though nobody waits there: who comes back need not subscribe again."""
+"""The number of sharded channels that stay subscribed without a waiter: the next waiter need not subscribe."""
 
 PING: Final = pack_command(b"PING")
 
@@ -53,7 +52,7 @@ log = logging.getLogger("holdfast")
 
 
 class Event(Protocol):
-    """Something to wait for that happens once."""
+    """An event that is set once."""
 
     async def wait(self, seconds: float) -> bool: ...
 
@@ -61,7 +60,7 @@ class Event(Protocol):
 
 
 class SharedSubscriber(Protocol):
-    """A connection that another than its own thread may read."""
+    """A subscribed connection that a waiting thread may read."""
 
     def read(self) -> list[Any]: ...
 
@@ -69,10 +68,10 @@ class SharedSubscriber(Protocol):
 
 
 class PubSubHost(Protocol):
-    """What a driver gives to those who listen."""
+    """What ``PubSub`` needs of its driver."""
 
     async def discover(self) -> None:
-        """Have the router know who serves what."""
+        """Bring the topology up to date."""
         ...
 
     async def open_subscriber(self, address: Address) -> SubscriberConnection:
@@ -80,65 +79,65 @@ class PubSubHost(Protocol):
         ...
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
-        """Have it done beside everything else, until it ends by itself; ``ended`` is called when it has."""
+        """Run ``work`` in the background until it returns, then call ``ended``."""
         ...
 
     def make_event(self) -> Event: ...
 
 
 class _Channel:
-    """A sharded channel that somebody waits at."""
+    """A sharded channel with waiters."""
 
     __slots__ = ("error", "is_subscribed", "listeners", "may_have_missed", "name", "slot", "subscribed")
 
-    def __init__(self, name: bytes, slot: int, gate: Event) -> None:
+    def __init__(self, name: bytes, slot: int, subscribed: Event) -> None:
         self.name = name
         self.slot = slot
         self.listeners = 0
         self.is_subscribed = False
         self.may_have_missed = False
-        """It was heard before, somewhere else: wake-ups may have been missed meanwhile."""
+        """It was subscribed before, at another server: messages may have been lost since then."""
         self.error: Exception | None = None
-        self.subscribed = gate
-        """Opens when it is heard for the first time."""
+        self.subscribed = subscribed
+        """Set at the first confirmation."""
 
 
 class PubSubConnection:
-    """One connection that listens, and is made anew whatever happens to it."""
+    """One subscribed connection, which is replaced whatever happens to it."""
 
     def __init__(
         self,
-        ears: PubSub,
-        hooks: AdapterContext,
-        stage: PubSubHost,
-        find: Callable[[], Awaitable[Address]],
+        pubsub: PubSub,
+        context: AdapterContext,
+        host: PubSubHost,
+        find_address: Callable[[], Awaitable[Address]],
         own_channel: bytes,
     ) -> None:
-        self._pubsub = ears
-        self._hooks = hooks
-        self._notify = hooks.post
-        self._host = stage
-        self._find_address = find
+        self._pubsub = pubsub
+        self._context = context
+        self._notify = context.post
+        self._host = host
+        self._find_address = find_address
         self._own_channel = own_channel
         self._connection: SubscriberConnection | None = None
         self._unconfirmed: deque[bytes] = deque()
-        """Channels that are subscribed to and not confirmed yet, in their order."""
+        """Channels whose subscription is not confirmed yet, in their order."""
         self._is_subscribed = False
         self._failures = 0
         self.channels: dict[bytes, _Channel] = {}
         self.address: Address | None = None
-        self.subscribed = stage.make_event()
-        """Opens when it hears for the first time."""
-        self._retry_now = stage.make_event()
-        """Ends the pause after this try, also when it rings before that begins."""
+        self.subscribed = host.make_event()
+        """Set when all channels are confirmed for the first time."""
+        self._retry_now = host.make_event()
+        """Ends the pause after this try, also when it is set before the pause begins."""
         self.error: Exception | None = None
         self.closed = False
         self._is_running = False
         self._warned = False
-        """Whether it was logged that this connection brought something that is no message of ours."""
+        """Whether a message that cannot be parsed was logged for this connection."""
 
     def start(self) -> None:
-        """Unless it runs: whatever ended it, it begins again. The mutex of the ears is held."""
+        """Start the loop unless it runs, whatever ended it before. The caller holds the mutex."""
         if not self._is_running and not self.closed:
             self._is_running = True
             try:
@@ -151,30 +150,31 @@ class PubSubConnection:
         self._is_running = False
 
     async def run(self) -> None:
-        """Until it is closed. Nothing else ends it: an error that nobody expected is logged."""
+        """Run until ``close``. An unexpected error is logged and does not end the loop."""
         while not self.closed:
             self._retry_now = self._host.make_event()
             try:
                 await self._run_connection()
-            except Exception as error:  # noqa: BLE001 - logged with its traceback in there
+            except Exception as error:  # noqa: BLE001 - _log_unexpected logs it
                 self._log_unexpected(error)
             if not self.closed:
                 await self._retry_now.wait(self._next_pause())
 
     async def _run_connection(self) -> None:
-        """As long as one connection lasts."""
+        """One connection, from opening it to its end."""
         try:
             await self._read_messages(await self._find_address())
-        except (TransientError, EngineUnavailable) as trouble:
-            self.error = trouble
+        except (TransientError, EngineUnavailable) as error:
+            self.error = error
         if not self.closed:
             await self._pubsub.connection_lost(self)
 
     def _log_unexpected(self, error: Exception) -> None:
-        self.error = NotApplied(f"listening for wake-ups failed unexpectedly ({type(error).__name__})")
-        if not self._failures:  # the first since it last worked
+        self.error = NotApplied(f"reading notifications failed unexpectedly ({type(error).__name__})")
+        if not self._failures:  # log the first failure of a series only
             log.error(
-                "holdfast: listening for wake-ups failed unexpectedly; it is begun again", exc_info=error
+                "holdfast: reading notifications failed unexpectedly; the connection is replaced",
+                exc_info=error,
             )
 
     def _next_pause(self) -> float:
@@ -183,61 +183,61 @@ class PubSubConnection:
         return random.uniform(longest / 2, longest)
 
     async def _read_messages(self, address: Address) -> None:
-        line = await self._host.open_subscriber(address)
+        subscriber = await self._host.open_subscriber(address)
         try:
-            self._subscribe_all(line, address)
+            self._subscribe_all(subscriber, address)
             asked_at: float | None = None
             while not self.closed:
-                heard = await line.receive(QUIET_SECONDS)
+                heard = await subscriber.receive(QUIET_SECONDS)
                 if heard:
                     asked_at = None
-                    strays = [
-                        stray for message in heard if (stray := self.handle_message(message)) is not None
+                    moved = [
+                        channel for message in heard if (channel := self.handle_message(message)) is not None
                     ]
-                    if strays:
-                        await self._pubsub.relocate(self, strays)
-                elif asked_at is not None and line.received_at < asked_at:
-                    raise NotApplied(f"{address} has not said a word in {2 * QUIET_SECONDS:g} s")
+                    if moved:
+                        await self._pubsub.relocate(self, moved)
+                elif asked_at is not None and subscriber.received_at < asked_at:
+                    raise NotApplied(f"{address} has not answered in {2 * QUIET_SECONDS:g} s")
                 else:
                     asked_at = monotonic()
-                    line.send(PING)
+                    subscriber.send(PING)
         finally:
             with self._pubsub.mutex:
                 self._connection = None
-            line.close()
+            subscriber.close()
 
-    def _subscribe_all(self, line: SubscriberConnection, address: Address) -> None:
+    def _subscribe_all(self, subscriber: SubscriberConnection, address: Address) -> None:
         with self._pubsub.mutex:
             self._is_subscribed = self._warned = False
             self.address = address
             self._unconfirmed = deque([self._own_channel, *self.channels])
-            line.send(pack_command(b"SUBSCRIBE", self._own_channel))
+            subscriber.send(pack_command(b"SUBSCRIBE", self._own_channel))
             for name in self.channels:
-                line.send(pack_command(b"SSUBSCRIBE", name))
-            self._connection = line
+                subscriber.send(pack_command(b"SSUBSCRIBE", name))
+            self._connection = subscriber
 
     def add(self, channel: _Channel) -> None:
-        """From now on hear this one, too. The mutex of the ears is held."""
+        """Subscribe to one more channel. The caller holds the mutex."""
         self.channels[channel.name] = channel
         if self._connection is not None:
             self._unconfirmed.append(channel.name)
             self._send_command(b"SSUBSCRIBE", channel.name)
 
     def remove(self, channel: _Channel) -> None:
-        """The mutex of the ears is held."""
+        """Unsubscribe from a channel. The caller holds the mutex."""
         if self.channels.pop(channel.name, None) is not None:
             self._send_command(b"SUNSUBSCRIBE", channel.name)
 
     def _send_command(self, what: bytes, channel: bytes) -> None:
         if self._connection is not None:
-            with contextlib.suppress(NotApplied):  # a new connection begins with everything that is wanted
+            with contextlib.suppress(NotApplied):  # the next connection subscribes to all channels
                 self._connection.send(pack_command(what, channel))
 
     def subscribed_connection(self) -> SubscriberConnection | None:
         return self._connection if self._is_subscribed else None
 
     def retry_now(self) -> None:
-        """Somebody wants to hear: do not pause."""
+        """A waiter needs the connection: end the pause."""
         if self.error is not None:
             self._retry_now.set()
 
@@ -247,22 +247,22 @@ class PubSubConnection:
         self._retry_now.set()
 
     def hang_up(self) -> None:
-        """Begin anew, or, when it is closed, end."""
-        line = self._connection
-        if line is not None:
-            line.hang_up()
+        """End the connection. The loop opens another one unless it is closed."""
+        subscriber = self._connection
+        if subscriber is not None:
+            subscriber.hang_up()
 
-    # --- what is heard --------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------
 
     def handle_message(self, message: Any) -> _Channel | None:
-        """A channel that is heard elsewhere now, if that is what the message says."""
+        """Handle one message. Returns the channel if the message says that it moved to another server."""
         kind = message[0] if message.__class__ is list and message else None
         if kind == b"message" or kind == b"smessage":
-            woken = self._pubsub.parser.parse(message)
-            if woken is None:
+            notification = self._pubsub.parser.parse(message)
+            if notification is None:
                 self._count_dropped()
             else:
-                self._notify(*woken)
+                self._notify(*notification)
         elif isinstance(message, ReplyError):
             return self._subscription_failed(str(message))
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -272,13 +272,13 @@ class PubSubConnection:
         return None
 
     def _count_dropped(self) -> None:
-        """What came is no message of ours: others may publish, too."""
+        """Another user may have published a message that cannot be parsed."""
         self._pubsub.dropped += 1
         if not self._warned:
             self._warned = True
             log.warning(
-                "holdfast: a message to the channel of this client at %s cannot be read. It was dropped, and "
-                "so are others like it (%d so far). Which users may publish there? See docs/redis.md",
+                "holdfast: a message to the channel of this client at %s cannot be parsed and was dropped "
+                "(%d so far; later ones are dropped silently). Which users may publish there? See docs/redis.md",
                 self.address,
                 self._pubsub.dropped,
             )
@@ -303,10 +303,10 @@ class PubSubConnection:
             self._failures = 0
             self.error = None
             self.subscribed.set()
-            self._hooks.notify_all()
+            self._context.notify_all()
 
     def _subscription_failed(self, message: str) -> _Channel | None:
-        """What could not be subscribed to: moved, or not for us."""
+        """The first unconfirmed channel moved, or the user may not subscribe to it."""
         with self._pubsub.mutex:
             channel = self.channels.get(self._unconfirmed.popleft()) if self._unconfirmed else None
         address = self.address or Address("", 0)
@@ -321,86 +321,92 @@ class PubSubConnection:
 
 
 class PubSub:
-    """All that one client hears with."""
+    """All subscriptions of one client."""
 
     def __init__(
-        self, router: Router, space: Keyspace, hooks: AdapterContext, stage: PubSubHost, takes: bool = True
+        self,
+        topology: Topology,
+        space: Keyspace,
+        context: AdapterContext,
+        host: PubSubHost,
+        accepts_grants: bool = True,
     ) -> None:
-        """``takes``: whether a lock that a message brings is taken without asking; not where replicas must
-        have it."""
-        self.parser = NotificationParser(hooks.client, sharded=space.sharded, takes=takes)
+        """``accepts_grants``: a grant in a message is believed. False where replicas must have it first."""
+        self.parser = NotificationParser(context.client, sharded=space.sharded, accepts_grants=accepts_grants)
         self.dropped = 0
-        """So many messages could not be read."""
-        self._router = router
+        """How many messages could not be parsed."""
+        self._topology = topology
         self._space = space
-        self._hooks = hooks
-        self._host = stage
-        self._own_channel = space.channel + hooks.client.encode()
+        self._context = context
+        self._host = host
+        self._own_channel = space.channel + context.client.encode()
         self._connections: dict[Address | None, PubSubConnection] = {}
         self._channels: dict[bytes, _Channel] = {}
         self._idle: dict[bytes, None] = {}
-        """Channels at which nobody waits now, the longest ago first."""
+        """Channels without a waiter, in the order in which their last waiter left."""
         self._closed = False
         self.mutex = threading.RLock()
 
-    # --- listening ------------------------------------------------------------------------------
+    # --- subscribing ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Hear what concerns the client as a whole; does not wait until it does."""
+        """Subscribe to the client's own channel. Does not wait for the confirmation."""
         with self.mutex:
             if self._closed:
                 return
             if not self._connections:
-                self._connection_to(next(iter(masters_of(self._router.masters)), None))
-            for ear in self._connections.values():
-                ear.start()
+                self._connection_to(next(iter(masters_of(self._topology.masters)), None))
+            for connection in self._connections.values():
+                connection.start()
 
     async def listen(self, name: str) -> None:
-        """Hear of this name. Returns when that is so, or was: after a break everyone is told to look."""
+        """Returns once notifications of this name arrive. After a break all waiters are notified."""
         if self._space.sharded:
             await self._listen_to_channel(name)
             return
         self.start()
-        ear = self._connections.get(None)
-        if ear is None:
+        connection = self._connections.get(None)
+        if connection is None:
             raise NotApplied("this client is closed")
-        ear.retry_now()
-        if not await ear.subscribed.wait(self._hooks.io_timeout):
-            raise ear.error or NotApplied("the server does not confirm that it will send wake-ups")
+        connection.retry_now()
+        if not await connection.subscribed.wait(self._context.io_timeout):
+            raise connection.error or NotApplied("the server does not confirm the subscription")
 
     async def _listen_to_channel(self, name: str) -> None:
-        channel_name = channel_of(self._space, self._hooks.client, name)
+        channel_name = channel_of(self._space, self._context.client, name)
         with self.mutex:
             channel = self._channels.get(channel_name)
             if channel is None:
-                slot = self._router.slot_of(name)
-                address = self._router.server_of(slot)
+                slot = self._topology.slot_of(name)
+                address = self._topology.server_of(slot)
                 if self._closed:
                     raise NotApplied("this client is closed")
                 channel = self._channels[channel_name] = _Channel(channel_name, slot, self._host.make_event())
                 self._connection_to(address).add(channel)
             channel.listeners += 1
             self._idle.pop(channel_name, None)
-            ear = next((each for each in self._connections.values() if channel_name in each.channels), None)
-            if ear is not None:
-                ear.start()
+            connection = next(
+                (each for each in self._connections.values() if channel_name in each.channels), None
+            )
+            if connection is not None:
+                connection.start()
         if channel.is_subscribed:
             return
-        if ear is not None:
-            ear.retry_now()
+        if connection is not None:
+            connection.retry_now()
         try:
-            if await channel.subscribed.wait(self._hooks.io_timeout):
+            if await channel.subscribed.wait(self._context.io_timeout):
                 return
         except BaseException:
             self._remove_listener(channel)
             raise
         self._remove_listener(channel)
-        trouble = channel.error or (None if ear is None else ear.error)
-        raise trouble or NotApplied("the cluster does not confirm that it will send wake-ups")
+        error = channel.error or (None if connection is None else connection.error)
+        raise error or NotApplied("the cluster does not confirm the subscription")
 
     def unlisten(self, name: str) -> None:
-        """In a Cluster: one less waits at the channel of this name."""
-        channel = self._channels.get(channel_of(self._space, self._hooks.client, name))
+        """In a Cluster: one waiter less for the channel of this name."""
+        channel = self._channels.get(channel_of(self._space, self._context.client, name))
         if channel is not None:
             self._remove_listener(channel)
 
@@ -413,102 +419,108 @@ class PubSub:
             if len(self._idle) > IDLE_CHANNELS_MAX:
                 oldest = self._channels.pop(next(iter(self._idle)))
                 del self._idle[oldest.name]
-                for ear in self._connections.values():
-                    ear.remove(oldest)
+                for connection in self._connections.values():
+                    connection.remove(oldest)
 
     def _connection_to(self, address: Address | None) -> PubSubConnection:
-        """The ear at this server; None: at whatever server is the one. The mutex is held."""
-        ear = self._connections.get(address)
-        if ear is None:
-            ear = PubSubConnection(
-                self, self._hooks, self._host, self._address_finder(address), self._own_channel
+        """The connection to this server; None: to the one server. The caller holds the mutex."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = PubSubConnection(
+                self, self._context, self._host, self._address_finder(address), self._own_channel
             )
-            self._connections[address] = ear
-        ear.start()
-        return ear
+            self._connections[address] = connection
+        connection.start()
+        return connection
 
     def _address_finder(self, address: Address | None) -> Callable[[], Awaitable[Address]]:
         async def find() -> Address:
             if address is not None:
                 return address
             await self._host.discover()
-            return self._router.server_of(0)
+            return self._topology.server_of(0)
 
         return find
 
-    # --- for one who waits and listens itself ---------------------------------------------------
+    # --- for a waiter that reads notifications itself -------------------------------------------
 
     def subscribed_connection(self) -> SubscriberConnection | None:
-        """The connection that listens, if there is one for everything and it is well."""
-        ear = self._connections.get(None)
-        return None if ear is None or self._space.sharded else ear.subscribed_connection()
+        """The connection that brings all notifications, while it is subscribed; None in a Cluster."""
+        connection = self._connections.get(None)
+        return None if connection is None or self._space.sharded else connection.subscribed_connection()
 
-    def deliver(self, line: SharedSubscriber) -> bool:
-        """Deliver what came on the connection; False: it broke, and its own thread will find out."""
-        ear = self._connections.get(None)
+    def deliver(self, subscriber: SharedSubscriber) -> bool:
+        """Deliver the messages that have arrived. False: the connection broke, and its own thread replaces it."""
+        connection = self._connections.get(None)
         try:
-            for message in line.read():
-                if ear is not None:
-                    ear.handle_message(message)
+            for message in subscriber.read():
+                if connection is not None:
+                    connection.handle_message(message)
         except Exception as error:
-            # The thread that listens makes it anew, and tells everyone to look. Of this thread somebody waits
-            # for a lock, and whatever came to others is none of its concern.
+            # The thread of the connection replaces it and notifies all waiters. The calling thread waits for a
+            # lock: an error in a message for another waiter must not reach it.
             if not isinstance(error, TransientError | EngineUnavailable):
-                log.exception("holdfast: listening for wake-ups failed unexpectedly; it is begun again")
-            line.hang_up()
+                log.exception(
+                    "holdfast: reading notifications failed unexpectedly; the connection is replaced"
+                )
+            subscriber.hang_up()
             return False
         return True
 
     # --- when servers change --------------------------------------------------------------------
 
-    def redirected(self, asked: Address, for_good: bool, slot: int, to: Address) -> None:
-        self._router.follow_redirection(asked, for_good, slot, to)
+    def redirected(self, asked: Address, is_permanent: bool, slot: int, to: Address) -> None:
+        self._topology.follow_redirection(asked, is_permanent, slot, to)
 
-    async def connection_lost(self, ear: PubSubConnection) -> None:
-        """Its connection is gone: another server may have what it listened to."""
-        self._router.invalidate(ear.address)
+    async def connection_lost(self, connection: PubSubConnection) -> None:
+        """The connection is gone. Another server may have its channels now."""
+        self._topology.invalidate(connection.address)
         if self._space.sharded:
-            await self.relocate(ear, list(ear.channels.values()))
+            await self.relocate(connection, list(connection.channels.values()))
 
-    async def relocate(self, ear: PubSubConnection, channels: list[_Channel]) -> None:
-        """Listen to these where they are now."""
+    async def relocate(self, connection: PubSubConnection, channels: list[_Channel]) -> None:
+        """Subscribe to these channels at the servers that have them now."""
         try:
             await self._host.discover()
         except (TransientError, EngineUnavailable):
-            return  # nobody knows where: the next try will tell
+            return  # unknown: the next connection tries again
         with self.mutex:
             if self._closed:
                 return
             for channel in channels:
-                ear.channels.pop(channel.name, None)
-                if self._channels.get(channel.name) is channel:  # else nobody wants it any more
+                connection.channels.pop(channel.name, None)
+                if self._channels.get(channel.name) is channel:  # otherwise it was dropped as idle
                     channel.may_have_missed = True
-                    self._connection_to(self._router.masters[channel.slot] or ear.address).add(channel)
-            self._close_if_unused(ear)
+                    self._connection_to(self._topology.masters[channel.slot] or connection.address).add(
+                        channel
+                    )
+            self._close_if_unused(connection)
 
-    def _close_if_unused(self, ear: PubSubConnection) -> None:
-        """One whose server has no slots any more ends, if there is another to hear our own channel."""
-        serving = set(self._router.masters)
-        if ear.channels or ear.address in serving:
+    def _close_if_unused(self, connection: PubSubConnection) -> None:
+        """Close a connection whose server has no slots any more, once another one has the client's own channel."""
+        serving = set(self._topology.masters)
+        if connection.channels or connection.address in serving:
             return
         if len(self._connections) == 1:
             self._connection_to(next(address for address in serving if address is not None))
-        self._connections = {address: each for address, each in self._connections.items() if each is not ear}
-        ear.close()
+        self._connections = {
+            address: each for address, each in self._connections.items() if each is not connection
+        }
+        connection.close()
 
     def check_address(self) -> None:
-        """Who serves what was found out again: an ear at a server that is not the one any more moves."""
+        """After a discovery: leave a server that is not the one any more."""
         if self._space.sharded:
             return
-        ear = self._connections.get(None)
-        if ear is not None and ear.address not in (None, self._router.home):
-            ear.hang_up()
+        connection = self._connections.get(None)
+        if connection is not None and connection.address not in (None, self._topology.home):
+            connection.hang_up()
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._closed = True
         with self.mutex:
-            ears = list(self._connections.values())
-        for ear in ears:
-            ear.close()
+            connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()

@@ -1,4 +1,4 @@
-"""Lets one waiting thread read the connection that listens itself; others' messages it delivers."""
+"""Lets one waiting thread read the subscribed connection itself. It delivers the messages for other waiters."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ __all__ = ["PubSubReader"]
 
 
 class PubSubReader(EpollExclusiveReader):
-    """For one waiter at a time."""
+    """Used by one waiter at a time."""
 
     __slots__ = ("_connection", "_pubsub")
 
-    def __init__(self, ears: PubSub) -> None:
+    def __init__(self, pubsub: PubSub) -> None:
         super().__init__()
-        self._pubsub = ears
+        self._pubsub = pubsub
         self._connection: SubscriberSocket | None = None
-        """None: it broke, and only the bell is left to hear."""
+        """None: it broke, and the waiter listens to the self-pipe only."""
 
     def take(self) -> bool:
         if not super().take():
             return False
-        line = self._pubsub.subscribed_connection()
-        if line is self._connection and line is not None:
+        connection = self._pubsub.subscribed_connection()
+        if connection is self._connection and connection is not None:
             return True
-        if isinstance(line, SubscriberSocket) and self._register_first(line):
+        if isinstance(connection, SubscriberSocket) and self._register_first(connection):
             return True
         self._hearer.pop(None, None)
         return False
 
-    def _register_first(self, line: SubscriberSocket) -> bool:
-        """From now on it is heard here first; False: it cannot be, or is closed."""
-        if not line.is_shared:
+    def _register_first(self, connection: SubscriberSocket) -> bool:
+        """Have the kernel wake this waiter before the thread of the connection. False: impossible, or closed."""
+        if not connection.is_shared:
             return False
         try:
-            self._listen_to(line.fileno())
-            line.requeue_poller()
+            self._listen_to(connection.fileno())
+            connection.requeue_poller()
         except (OSError, ValueError):
             return False
-        self._connection = line
+        self._connection = connection
         return True
 
     def _heard(self, fd: int) -> bool:
-        line = self._connection
-        if line is not None and not self._pubsub.deliver(line):
-            # The thread that listens finds out for itself, and makes it anew; then everyone is told to look.
+        connection = self._connection
+        if connection is not None and not self._pubsub.deliver(connection):
+            # The thread of the connection replaces it and then notifies all waiters.
             self._connection = None
             self._leave(fd)
             with contextlib.suppress(OSError, ValueError):
-                line.requeue_poller()  # which has it look
-        return False  # all of what was there was read
+                connection.requeue_poller()  # this wakes that thread
+        return False  # everything that had arrived was read

@@ -18,6 +18,7 @@ from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
 from ...runtime.connect_timeout import connect_seconds
 from ...runtime.thread_join import join_thread
+from ...runtime.wakeups import ThreadWakeup
 from ..resp.config import Address, Credentials, Login, provided_credentials, provider_error
 from ..resp.connection import RespSocket, SubscriberSocket, open_socket, run_sync
 from ..resp.errors import mark_nothing_sent
@@ -25,10 +26,12 @@ from ..resp.handshake import perform_handshake, query_once
 from .codec import decode, encode_packed
 from .config import RedisConfig
 from .errors import PERMISSION_HINT
+from .inspection import list_names
 from .keys import Keyspace
 from .pool import Pool
 from .pubsub import PING, PubSub
 from .pubsub_reader import PubSubReader
+from .renewal import renew_batch
 from .routing import Router
 
 __all__ = ["RedisThreads"]
@@ -40,106 +43,107 @@ log = logging.getLogger("holdfast")
 STOP_SECONDS: Final = 2.0
 
 RESTART_SECONDS: Final = 0.5
-"""How long a thread that was made to end pauses before it listens again."""
+"""The pause before a thread that failed is restarted."""
 
 SUCCESSOR_FIRST: Final = PING
-"""Goes before a release that hands over, and costs the server next to nothing. A server writes first to those
-who last got something to be written: with this answer before the script's message, to the heir before us."""
+"""Sent before a release that can hand over. The server writes its output buffers in the reverse order in which they
+got their first bytes. With the reply to PING before the message of the script, the successor is served first."""
 
 
 class RedisThreads:
-    """One client's way to its servers."""
+    """The adapter of one client."""
 
     def __init__(
         self,
-        settings: RedisConfig,
+        config: RedisConfig,
         space: Keyspace,
-        hooks: AdapterContext,
-        evicts: Callable[[str | None], None],
+        context: AdapterContext,
+        report_policy: Callable[[str | None], None],
     ) -> None:
         self._space = space
-        self._connections = _Connections(settings, hooks, self._invalidate)
-        self._router = Router(settings, space, self._connections, hooks, evicts)
-        self._pubsub = PubSub(self._router, space, hooks, self, takes=not settings.wait_replicas)
+        self._connections = _Connections(config, context, self._invalidate)
+        self._router = Router(config, space, self._connections, context, report_policy)
+        self._topology = self._router.topology
+        self._pubsub = PubSub(self._topology, space, context, self, accepts_grants=not config.wait_replicas)
         self._reader: PubSubReader | None = None
-        self._direct = settings.deployment != "cluster" and not settings.wait_replicas
+        self._direct = config.deployment != "cluster" and not config.wait_replicas
         self._pool: Pool | None = None
-        """Where every request goes; None: the router has to be asked."""
+        """The server of every request; None: ask the router."""
         self._contended: str | None = None
-        """What was last waited for."""
+        """The name that was last waited for."""
         self._discovery_mutex = threading.RLock()
         self._discoveries = 0
-        """How often it was tried to find out who serves what."""
+        """How many discoveries have ended."""
         self._discovery_error: Exception | None = None
-        """Why the last try failed."""
+        """Why the last discovery failed."""
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     @property
     def source(self) -> str:
-        return self._router.source
+        return self._topology.source
 
     def masters(self) -> list[Address]:
-        """Whoever serves us now."""
+        """The servers of this client now."""
         run_sync(self.discover())
-        served = [self._router.home, *self._router.masters]
+        served = [self._topology.home, *self._topology.masters]
         return list(dict.fromkeys(address for address in served if address is not None))
 
     def apply(self, name: str, request: Request) -> Reply:
-        home = self._pool
-        if home is None:
+        pool = self._pool
+        if pool is None:
             return run_sync(self._apply(name, request))
         payload = encode_packed(self._space, name, request)
-        # One who asks for a place in the queue is about to sleep anyway, and one who gives back what others
-        # wait for gets out of their way.
+        # An acquire that waits in the queue is about to sleep anyway. A release of a contended lock leaves the
+        # processor to the waiters.
         is_urgent = name != self._contended
         if request.__class__ is Acquire:
             is_urgent = not request.wait
             self._contended = name if request.wait else None
         try:
             if is_urgent or request.__class__ is not Release:
-                raw = home.call(payload, is_urgent)
+                raw = pool.call(payload, is_urgent)
             else:
-                raw = home.call(SUCCESSOR_FIRST + payload, is_urgent, 1)
+                raw = pool.call(SUCCESSOR_FIRST + payload, is_urgent, 1)
         except TransientError:
-            self._invalidate(home)
+            self._invalidate(pool)
             raise
         if raw.__class__ is ReplyError:
-            return self._recover(home, name, request, payload, raw)
+            return self._recover(pool, name, request, payload, raw)
         return decode(request, raw)
 
-    def _recover(self, home: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+    def _recover(self, pool: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
         try:
-            return run_sync(self._router.recover(home.address, name, request, payload, error))
+            return run_sync(self._router.recover(pool.address, name, request, payload, error))
         except TransientError:
-            self._invalidate(home)
+            self._invalidate(pool)
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
         await self.discover()
         return await self._router.apply(name, request)
 
-    def _invalidate(self, asked: Pool | None = None) -> None:
-        """Find out anew who serves what, on new connections, before anything else is asked.
+    def _invalidate(self, failed: Pool | None = None) -> None:
+        """Discover the servers again, on new connections, before the next request.
 
-        Unless it was asked of a server that was replaced meanwhile.
+        A failure at a server that was replaced since then only drops the connections to that server.
         """
-        if asked is not None and asked is not self._pool:
-            asked.drop()
+        if failed is not None and failed is not self._pool:
+            failed.drop()
             return
-        home, self._pool = self._pool, None
-        self._router.invalidate(self._router.home)
-        if home is not None:
-            home.drop()
+        pool, self._pool = self._pool, None
+        self._topology.invalidate(self._topology.home)
+        if pool is not None:
+            pool.drop()
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
         return self._run(lambda: self._router.apply_in_order(steps, stop_when_refused))
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        return self._run(lambda: self._router.renew_batch(steps))
+        return self._run(lambda: renew_batch(self._router, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return self._run(lambda: self._router.list_names(prefix))
+        return self._run(lambda: list_names(self._router, prefix))
 
     def _run(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -149,12 +153,14 @@ class RedisThreads:
             self._invalidate()
             raise
 
-    # --- wake-ups -------------------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------
 
     def listen(self, name: str | None) -> None:
         if name is None:
             self._pubsub.start()
-        elif self._pool is None or self._pubsub.subscribed_connection() is None:  # mostly all is in place
+        elif (
+            self._pool is None or self._pubsub.subscribed_connection() is None
+        ):  # rarely: one exists nearly always
             run_sync(self._listen(name))
 
     async def _listen(self, name: str) -> None:
@@ -167,43 +173,43 @@ class RedisThreads:
 
     @property
     def dropped_messages(self) -> int:
-        """So many messages came to the channels of this client that could not be read."""
+        """How many messages to the channels of this client could not be parsed."""
         return self._pubsub.dropped
 
     @property
     def notification_reader(self) -> NotificationReader | None:
-        """One who waits may listen itself, where there is one connection for everything."""
+        """A waiter reads notifications itself where one connection brings all of them."""
         if self._reader is None and self._pubsub.subscribed_connection() is not None and not self._closed:
             self._reader = PubSubReader(self._pubsub)
         return self._reader
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Nobody tells us that a client died: its claims run out."""
+        """Redis reports no dead client. Its leases expire."""
 
-    # --- what the ears need ---------------------------------------------------------------------
+    # --- the host of PubSub ---------------------------------------------------------------------
 
     async def discover(self) -> None:
-        """Once for all who want to know: a try that ended while one waited for it counts as one's own."""
-        if self._router.is_current:
+        """One discovery for all threads that need it: a thread that waited takes over the error of the other."""
+        if self._topology.is_current:
             return
-        tries = self._discoveries
+        discoveries = self._discoveries
         with self._discovery_mutex:
-            if self._router.is_current:
+            if self._topology.is_current:
                 return
-            trouble = self._discovery_error
-            if self._discoveries != tries and trouble is not None:
-                raise type(trouble)(*trouble.args)
+            error = self._discovery_error
+            if self._discoveries != discoveries and error is not None:
+                raise type(error)(*error.args)
             await self._discover()
         self._pubsub.check_address()
 
     async def _discover(self) -> None:
         self._discovery_error = None
         try:
-            await self._router.discover()
-            if self._direct and self._router.home is not None:
-                self._pool = self._connections.pool(self._router.home)
-        except (TransientError, EngineUnavailable) as trouble:
-            self._discovery_error = trouble
+            await self._topology.discover()
+            if self._direct and self._topology.home is not None:
+                self._pool = self._connections.pool(self._topology.home)
+        except (TransientError, EngineUnavailable) as error:
+            self._discovery_error = error
             raise
         finally:
             self._discoveries += 1
@@ -219,7 +225,7 @@ class RedisThreads:
         thread.start()
 
     def _work(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
-        """Until it ends by itself. Something that is thrown into this thread does not end it, either."""
+        """Run until ``work`` returns. An exception thrown into this thread restarts it."""
         try:
             while True:
                 try:
@@ -227,7 +233,7 @@ class RedisThreads:
                 except BaseException:
                     if self._closed:
                         raise
-                    log.exception("holdfast: a thread that listens was ended; it begins again")
+                    log.exception("holdfast: the thread that reads notifications failed; it is restarted")
                     time.sleep(RESTART_SECONDS)
         finally:
             ended()
@@ -253,40 +259,38 @@ class RedisThreads:
 
 
 class _ThreadEvent:
-    """For threads to wait at. An interrupt in the middle of ``threading.Event`` would leave it locked."""
+    """Set once. An interrupt in the middle of ``threading.Event`` would leave its lock held."""
 
-    __slots__ = ("_opened", "_waiting")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._opened = False
-        self._waiting: list[threading.Lock] = []
+        self._is_set = False
+        self._waiters: list[ThreadWakeup] = []
 
     async def wait(self, seconds: float) -> bool:
-        if not self._opened:
-            lock = threading.Lock()
-            lock.acquire()
-            self._waiting.append(lock)
-            if not self._opened:
-                lock.acquire(timeout=seconds)
+        if not self._is_set:
+            wakeup = ThreadWakeup()
+            self._waiters.append(wakeup)
+            if not self._is_set:
+                wakeup.wait(seconds)
             with contextlib.suppress(ValueError):
-                self._waiting.remove(lock)
-        return self._opened
+                self._waiters.remove(wakeup)
+        return self._is_set
 
     def set(self) -> None:
-        self._opened = True
-        for lock in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # told already
-                lock.release()
+        self._is_set = True
+        for wakeup in list(self._waiters):
+            wakeup.post()
 
 
 class _Connections:
-    """All connections of one client: a few for commands to each server, and those that listen."""
+    """All connections of one client: a few for commands to each server, and those that are subscribed."""
 
-    def __init__(self, settings: RedisConfig, hooks: AdapterContext, closed: Callable[[], None]) -> None:
-        self._settings = settings
+    def __init__(self, config: RedisConfig, context: AdapterContext, closed: Callable[[], None]) -> None:
+        self._config = config
         self._was_closed = closed
-        self._client = hooks.client
-        self._seconds = hooks.io_timeout
+        self._client = context.client
+        self._seconds = context.io_timeout
         self._mutex = threading.RLock()
         self._pools: dict[Address, Pool] = {}
         self._subscribers: set[SubscriberSocket] = set()
@@ -298,7 +302,7 @@ class _Connections:
             with self._mutex:
                 pool = self._pools.get(address)
                 if pool is None:
-                    most = self._settings.connections
+                    most = self._config.connections
                     pool = Pool(address, most, self._seconds, self._open, self._was_closed)
                     self._pools[address] = pool
         return pool
@@ -307,33 +311,33 @@ class _Connections:
         return await self.pool(address).exchange(payload, count)
 
     async def exchange_blocking(self, address: Address, payload: bytes, count: int) -> list[Any]:
-        """Nobody shares a connection while it is in use."""
+        """The same: a connection in use is not shared."""
         return await self.pool(address).exchange(payload, count)
 
     async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
-        """Each may take its share of the time: one that is silent must not use up that of the others."""
-        seconds = max(connect_seconds(self._seconds) / len(self._settings.addresses), 0.1)
-        line = RespSocket(open_socket(address, self._settings.sentinel_tls, seconds), address, seconds)
+        """A Sentinel has its share of the time: a silent one must not use up the time of the others."""
+        seconds = max(connect_seconds(self._seconds) / len(self._config.addresses), 0.1)
+        connection = RespSocket(open_socket(address, self._config.sentinel_tls, seconds), address, seconds)
         try:
-            credentials = _credentials(self._settings.sentinel_login)
-            return await query_once(line, credentials, self._client, payload, PERMISSION_HINT)
+            credentials = _credentials(self._config.sentinel_login)
+            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT)
         finally:
-            line.close()
+            connection.close()
 
     def drop(self, address: Address) -> None:
         self.pool(address).drop()
-        for line in self._subscribers:
-            if line.address == address:
-                line.hang_up()
+        for connection in self._subscribers:
+            if connection.address == address:
+                connection.hang_up()
 
     def open_subscriber(self, address: Address) -> SubscriberSocket:
-        line = self._connect(SubscriberSocket, address)
+        connection = self._connect(SubscriberSocket, address)
         with self._mutex:
             if not self._closed:
-                self._subscribers = {*(each for each in self._subscribers if each.is_open()), line}
-                return line
-        line.close()
-        return line
+                self._subscribers = {*(each for each in self._subscribers if each.is_open()), connection}
+                return connection
+        connection.close()
+        return connection
 
     def _open(self, address: Address) -> RespSocket:
         return self._connect(RespSocket, address)
@@ -342,39 +346,39 @@ class _Connections:
         seconds = connect_seconds(self._seconds)
         ends_at = monotonic() + seconds
         with mark_nothing_sent():
-            connected = open_socket(address, self._settings.tls, seconds)
-        line = kind(connected, address, max(ends_at - monotonic(), 0.001))
+            connected = open_socket(address, self._config.tls, seconds)
+        connection = kind(connected, address, max(ends_at - monotonic(), 0.001))
         try:
             with mark_nothing_sent():
                 run_sync(
                     perform_handshake(
-                        line,
-                        self._settings,
-                        _credentials(self._settings.login),
+                        connection,
+                        self._config,
+                        _credentials(self._config.login),
                         self._client,
                         PERMISSION_HINT,
                     )
                 )
-            line.set_timeout(self._seconds)
+            connection.set_timeout(self._seconds)
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
     def close(self) -> None:
         with self._mutex:
             self._closed = True
         for pool in list(self._pools.values()):
             pool.close()
-        for line in self._subscribers:
-            line.hang_up()
+        for connection in self._subscribers:
+            connection.hang_up()
 
     def forget(self) -> None:
-        """This is the child of a fork: nobody else is here, and mutexes may be locked for ever."""
+        """In the child of a fork no other thread exists, and a mutex may be locked for ever."""
         for pool in list(self._pools.values()):
             pool.forget()
-        for line in list(self._subscribers):
-            line.forget()
+        for connection in list(self._subscribers):
+            connection.forget()
 
 
 def _credentials(login: Login) -> Credentials:
