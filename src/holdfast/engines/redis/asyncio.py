@@ -96,7 +96,8 @@ class RedisAsyncio:
         return answer
 
     def _invalidate(self, failed: RespStream | None = None) -> None:
-        """Discover the servers again before the next request, unless the connection was replaced since then."""
+        """Discover the servers again before the next request, unless the connection was replaced since
+        then."""
         if failed is not None and failed is not self._stream:
             return
         self._stream = None

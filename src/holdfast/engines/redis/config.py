@@ -9,24 +9,16 @@ URLs::
 
 Options go in the query string or as keyword arguments of ``connect``:
 
-``username``, ``password``
-    The same as in the URL, for programs that keep secrets apart from URLs.
-``connections``
-    Threads: the largest number of connections for commands to each server (3).
-``wait_replicas``, ``wait_timeout``
-    A grant counts once this many replicas have acknowledged it within this many seconds (1). Otherwise the
-    client releases it.
-``source``
-    The name of this deployment in fencing tokens. Without it the first client stores a random id in the
-    database. A server that loses all its data loses that id too, and guards then refuse the tokens that follow.
-``service``, ``sentinel_username``, ``sentinel_password``
-    Sentinel only: the name of the master, and the login at the Sentinels themselves.
-``ssl``
-    ``true``: use TLS with Sentinel and Cluster.
-``ssl_ca_certs``, ``ssl_ca_path``, ``ssl_certfile``, ``ssl_keyfile``
-    Files of certificates, as for redis-py.
-``ssl_cert_reqs``, ``ssl_check_hostname``
-    ``required`` and ``true`` are the defaults; ``none`` and ``false`` turn the check off.
+``username``, ``password`` The same as in the URL, for programs that keep secrets apart from URLs.
+``connections`` Threads: the largest number of connections for commands to each server (3). ``wait_replicas``,
+``wait_timeout`` A grant counts once this many replicas have acknowledged it within this many seconds (1).
+Otherwise the client releases it. ``source`` The name of this deployment in fencing tokens. Without it the
+first client stores a random id in the database. A server that loses all its data loses that id too, and
+guards then refuse the tokens that follow. ``service``, ``sentinel_username``, ``sentinel_password`` Sentinel
+only: the name of the master, and the login at the Sentinels themselves. ``ssl`` ``true``: use TLS with
+Sentinel and Cluster. ``ssl_ca_certs``, ``ssl_ca_path``, ``ssl_certfile``, ``ssl_keyfile`` Files of
+certificates, as for redis-py. ``ssl_cert_reqs``, ``ssl_check_hostname`` ``required`` and ``true`` are the
+defaults; ``none`` and ``false`` turn the check off.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def error_for(message: str, address: Address) -> errors.Failure:
 
 
 def parse_redirection(message: str) -> tuple[bool, int, Address] | None:
-    """``MOVED 3999 host:port`` or ``ASK …`` as: is it permanent, the slot, the target (no host: the same one)."""
+    """``MOVED 3999 host:port`` or ``ASK …`` as: is it permanent, the slot, the target (no host: the same
+    one)."""
     code, _, rest = message.partition(" ")
     if code not in ("MOVED", "ASK"):
         return None

@@ -1,13 +1,13 @@
 """What a message to the channel of a client means, and whether it is believed.
 
-A message is a nonce: the attempt, lease or watcher with that nonce is to ask the server. Or a message has three
-lines, the nonce of an attempt, a token and an age: the lock was granted to this attempt.
+A message is a nonce: the attempt, lease or watcher with that nonce is to ask the server. Or a message has
+three lines, the nonce of an attempt, a token and an age: the lock was granted to this attempt.
 
-A user who may PUBLISH can send anything there, without a right to any key. So a grant is believed only with the
-whole nonce of an attempt that waits. The 128 random bits of the nonce stand in the record and in no name of a
-channel: the script that granted the lock has read them there. A message without a grant does publish the nonce on
-the channel, so the drivers believe no grant for that attempt afterwards. An attempt that is notified, or whose
-grant is in doubt, asks the server.
+A user who may PUBLISH can send anything there, without a right to any key. So a grant is believed only with
+the whole nonce of an attempt that waits. The 128 random bits of the nonce stand in the record and in no name
+of a channel: the script that granted the lock has read them there. A message without a grant does publish the
+nonce on the channel, so the drivers believe no grant for that attempt afterwards. An attempt that is
+notified, or whose grant is in doubt, asks the server.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class NotificationParser:
         grant = rb"(" + nonce + rb")\n([0-9]{1,16})\n([0-9]{1,9}\.[0-9]{6})"
         self._grant = re.compile(grant) if accepts_grants else None
         self._kind = b"smessage" if sharded else b"message"
-        """In a Cluster grants and all other messages about an attempt use the channel in the slot of the lock. So
-        they arrive in their order."""
+        """In a Cluster grants and all other messages about an attempt use the channel in the slot of the
+        lock. So they arrive in their order."""
 
     def parse(self, message: Any) -> tuple[str, Handoff | None] | None:
         """The nonce to notify and the grant, if there is one; None: the message cannot be parsed."""

@@ -1,14 +1,15 @@
 """Notifications by Pub/Sub: one subscribed connection, in a Cluster one to each master that has channels.
 
-A message that is published while the connection is down is lost. So every time a connection is subscribed (again),
-all waiters of the client are notified and ask the server. A dead connection shows by a missing reply: after a
-quiet time the client sends PING, because sending succeeds for as long as the kernel has room.
+A message that is published while the connection is down is lost. So every time a connection is subscribed
+(again), all waiters of the client are notified and ask the server. A dead connection shows by a missing
+reply: after a quiet time the client sends PING, because sending succeeds for as long as the kernel has room.
 
-Every connection subscribes to the client's own channel. In a Cluster there is also one sharded channel for each
-hash tag, in the slot of the locks that it is about. A waiter subscribes to that channel at the server of the slot.
+Every connection subscribes to the client's own channel. In a Cluster there is also one sharded channel for
+each hash tag, in the slot of the locks that it is about. A waiter subscribes to that channel at the server of
+the slot.
 
-Every user who may publish can send a message to a client's channel. ``notifications.py`` says what a message may
-contain and which messages are believed.
+Every user who may publish can send a message to a client's channel. ``notifications.py`` says what a message
+may contain and which messages are believed.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ from .topology import Topology, masters_of
 __all__ = ["PING", "PubSub", "PubSubHost"]
 
 QUIET_SECONDS: Final = 5.0
-"""After this long without a message the client sends PING; after as long again the connection counts as dead."""
+"""After this long without a message the client sends PING; after as long again the connection counts as
+dead."""
 
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 2.0
 
 IDLE_CHANNELS_MAX: Final = 1000
-"""The number of sharded channels that stay subscribed without a waiter: the next waiter need not subscribe."""
+"""The number of sharded channels that stay subscribed without a waiter: the next waiter need not
+subscribe."""
 
 PING: Final = pack_command(b"PING")
 
@@ -450,15 +453,16 @@ class PubSub:
         return None if connection is None or self._space.sharded else connection.subscribed_connection()
 
     def deliver(self, subscriber: SharedSubscriber) -> bool:
-        """Deliver the messages that have arrived. False: the connection broke, and its own thread replaces it."""
+        """Deliver the messages that have arrived. False: the connection broke, and its own thread replaces
+        it."""
         connection = self._connections.get(None)
         try:
             for message in subscriber.read():
                 if connection is not None:
                     connection.handle_message(message)
         except Exception as error:
-            # The thread of the connection replaces it and notifies all waiters. The calling thread waits for a
-            # lock: an error in a message for another waiter must not reach it.
+            # The thread of the connection replaces it and notifies all waiters. The calling thread waits for
+            # a lock: an error in a message for another waiter must not reach it.
             if not isinstance(error, TransientError | EngineUnavailable):
                 log.exception(
                     "holdfast: reading notifications failed unexpectedly; the connection is replaced"
@@ -497,7 +501,8 @@ class PubSub:
             self._close_if_unused(connection)
 
     def _close_if_unused(self, connection: PubSubConnection) -> None:
-        """Close a connection whose server has no slots any more, once another one has the client's own channel."""
+        """Close a connection whose server has no slots any more, once another one has the client's own
+        channel."""
         serving = set(self._topology.masters)
         if connection.channels or connection.address in serving:
             return

@@ -1,4 +1,5 @@
-"""Lets one waiting thread read the subscribed connection itself. It delivers the messages for other waiters."""
+"""Lets one waiting thread read the subscribed connection itself. It delivers the messages for other
+waiters."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class PubSubReader(EpollExclusiveReader):
         return False
 
     def _register_first(self, connection: SubscriberSocket) -> bool:
-        """Have the kernel wake this waiter before the thread of the connection. False: impossible, or closed."""
+        """Have the kernel wake this waiter before the thread of the connection. False: impossible, or
+        closed."""
         if not connection.is_shared:
             return False
         try:

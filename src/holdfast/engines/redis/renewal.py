@@ -20,10 +20,11 @@ __all__ = ["renew_batch"]
 
 
 async def renew_batch(router: Router, steps: Steps) -> list[Reply]:
-    """Send the batches in pieces, one after the other: a server works on one piece and serves no other client.
+    """Send the batches in pieces, one after the other: a server works on one piece and serves no other
+    client.
 
-    In a Cluster a server that fails does not stop the renewal at the others. The reply to a step that it did not
-    answer is None: the outcome is unknown.
+    In a Cluster a server that fails does not stop the renewal at the others. The reply to a step that it did
+    not answer is None: the outcome is unknown.
     """
     renewal = _Renewal(router, steps)
     topology = router.topology

@@ -77,8 +77,9 @@ class ReplicaAcknowledgement:
     async def _renew_and_wait(self, slot: int, granted: list[tuple[str, Acquire]]) -> Any:
         """How many replicas have what may be held since an earlier request of the same attempt.
 
-        A request that finds the lock held by its own attempt writes nothing, and since Redis 7.2 ``WAIT`` waits
-        only for the writes of its own connection. A renewal writes: a replica that has it has everything before.
+        A request that finds the lock held by its own attempt writes nothing, and since Redis 7.2 ``WAIT``
+        waits only for the writes of its own connection. A renewal writes: a replica that has it has
+        everything before.
         """
         acknowledged: Any = 0
         renewals = [(name, Renew(request.nonce, request.ttl)) for name, request in granted]

@@ -87,7 +87,8 @@ class Router:
         return reply
 
     async def _notify_victims(self, broken: Broken, address: Address) -> None:
-        """In a Cluster a holder subscribes to no sharded channel. Its own channel reaches it at every server."""
+        """In a Cluster a holder subscribes to no sharded channel. Its own channel reaches it at every
+        server."""
         messages = [
             pack_command(b"PUBLISH", self.space.channel + victim.client.encode(), victim.nonce.encode())
             for victim in broken.victims

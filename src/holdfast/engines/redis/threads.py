@@ -46,8 +46,9 @@ RESTART_SECONDS: Final = 0.5
 """The pause before a thread that failed is restarted."""
 
 SUCCESSOR_FIRST: Final = PING
-"""Sent before a release that can hand over. The server writes its output buffers in the reverse order in which they
-got their first bytes. With the reply to PING before the message of the script, the successor is served first."""
+"""Sent before a release that can hand over. The server writes its output buffers in the reverse order in
+which they got their first bytes. With the reply to PING before the message of the script, the successor is
+served first."""
 
 
 class RedisThreads:
@@ -94,8 +95,8 @@ class RedisThreads:
         if pool is None:
             return run_sync(self._apply(name, request))
         payload = encode_packed(self._space, name, request)
-        # An acquire that waits in the queue is about to sleep anyway. A release of a contended lock leaves the
-        # processor to the waiters.
+        # An acquire that waits in the queue is about to sleep anyway. A release of a contended lock leaves
+        # the processor to the waiters.
         is_urgent = name != self._contended
         if request.__class__ is Acquire:
             is_urgent = not request.wait
@@ -189,7 +190,8 @@ class RedisThreads:
     # --- the host of PubSub ---------------------------------------------------------------------
 
     async def discover(self) -> None:
-        """One discovery for all threads that need it: a thread that waited takes over the error of the other."""
+        """One discovery for all threads that need it: a thread that waited takes over the error of the
+        other."""
         if self._topology.is_current:
             return
         discoveries = self._discoveries

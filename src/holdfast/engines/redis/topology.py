@@ -1,4 +1,5 @@
-"""Which server has which records: the one server, the master that Sentinels name, or the masters of a Cluster."""
+"""Which server has which records: the one server, the master that Sentinels name, or the masters of a
+Cluster."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ async def find_master(
     connections: ServerConnections,
     use_master: Callable[[Address], Awaitable[None]],
 ) -> None:
-    """Ask one Sentinel after the other until one names a usable master. The next call asks that Sentinel first.
+    """Ask one Sentinel after the other until one names a usable master. The next call asks that Sentinel
+    first.
 
     A Sentinel that is cut off from its peers goes on naming the master that they have replaced.
     """
@@ -206,7 +208,8 @@ class Topology:
         await self._probe_server(master)
 
     async def _probe_cluster(self) -> None:
-        """Probe the master that has the id. Once the id is known that master may fail: the others have locks."""
+        """Probe the master that has the id. Once the id is known that master may fail: the others have
+        locks."""
         for address in set(self.policies) - set(self.masters):
             self.policies.pop(address, None)
         slot = crc_hqx(self._source_key, 0) % SLOTS
@@ -227,8 +230,8 @@ class Topology:
     async def _probe_server(self, address: Address) -> None:
         """Read the eviction policy and the id of the database.
 
-        The first client of a database makes the id. A database that lost it with all its data gets it back from
-        a client that still knows it, if that client comes before a new one.
+        The first client of a database makes the id. A database that lost it with all its data gets it back
+        from a client that still knows it, if that client comes before a new one.
         """
         key = self._source_key
         requests = [
@@ -255,7 +258,8 @@ class Topology:
     # --- what requests show ---------------------------------------------------------------------
 
     def note_policy(self, address: Address, info: Any) -> None:
-        """Report a policy from the reply to ``INFO memory``. In a Cluster one master that evicts is enough."""
+        """Report a policy from the reply to ``INFO memory``. In a Cluster one master that evicts is
+        enough."""
         policy = eviction_policy(info)
         if not self.masters:
             self._report_policy(policy)

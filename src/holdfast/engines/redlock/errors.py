@@ -1,4 +1,5 @@
-"""Errors of the Redlock engine: missing permissions, two addresses of one server, TLS that does not answer."""
+"""Errors of the Redlock engine: missing permissions, two addresses of one server, TLS that does not
+answer."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def same_server_error(one: object, other: object) -> EngineUnavailable:
 
 
 class SameServerRefusal:
-    """Refuses requests after two addresses were found to be one server. It expires: the set can be repaired."""
+    """Refuses requests after two addresses were found to be one server. It expires: the set can be
+    repaired."""
 
     __slots__ = ("_until", "reason")
 

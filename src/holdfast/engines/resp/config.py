@@ -67,7 +67,8 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """How to log in. Read for every new connection, because a provider can return another password each time."""
+    """How to log in. Read for every new connection, because a provider can return another password each
+    time."""
 
     username: str | None = None
     password: str | None = None

@@ -1,7 +1,8 @@
 """What an error reply means: whether anything happened, and whether a retry can help.
 
-Redis answers an error before it does anything, with one exception: a script that fails while it runs. The scripts
-of Holdfast check before they write. If one fails all the same, its effect is unknown and a retry would not help.
+Redis answers an error before it does anything, with one exception: a script that fails while it runs. The
+scripts of Holdfast check before they write. If one fails all the same, its effect is unknown and a retry
+would not help.
 
     NOSCRIPT, MOVED, ASK    not here: the engine loads the script or follows the redirection
     NotApplied              nothing happened, and the cause can pass: loading, failover, full, busy

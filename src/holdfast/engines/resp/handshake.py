@@ -1,7 +1,8 @@
 """The handshake of every connection: login, database, and whether the server can serve.
 
-``HELLO`` answers with the server's version, mode and role, also to users with few permissions. What the server
-does when its memory is full stands only in ``INFO``. For a user who may not run that command it is unknown.
+``HELLO`` answers with the server's version, mode and role, also to users with few permissions. What the
+server does when its memory is full stands only in ``INFO``. For a user who may not run that command it is
+unknown.
 """
 
 from __future__ import annotations

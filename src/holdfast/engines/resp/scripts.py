@@ -1,12 +1,12 @@
 """Lua scripts as the server gets them, assembled from files of the package.
 
-A line ``--@include name`` stands for the file of that name. A script begins with the code of the common case and
-includes the rest behind it, because Lua creates functions again in every call that reaches their definition. For
-the same reason constants (``local NAME = number`` or a text) are put in place of their names: each outer name
-that a function refers to makes it more expensive to create.
+A line ``--@include name`` stands for the file of that name. A script begins with the code of the common case
+and includes the rest behind it, because Lua creates functions again in every call that reaches their
+definition. For the same reason constants (``local NAME = number`` or a text) are put in place of their names:
+each outer name that a function refers to makes it more expensive to create.
 
-The first line declares flags for the server. Scripts that release or renew also run where the server's memory is
-full (``allow-oom``). The server refuses the other scripts there before they change anything.
+The first line declares flags for the server. Scripts that release or renew also run where the server's memory
+is full (``allow-oom``). The server refuses the other scripts there before they change anything.
 """
 
 from __future__ import annotations
