@@ -189,7 +189,7 @@ def test_options_of_our_own_beside_it(driver: Driver) -> None:
     client = redis.Redis(host=server.host, port=server.port)
     _, source = try_out(driver, client, source="orders", connections=1)
     assert source.startswith("redis:orders/")
-    with pytest.raises(InvalidArgument, match="beside a live client there is no option 'password'"):
+    with pytest.raises(InvalidArgument, match="with a live client there is no option 'password'"):
         holdfast.connect(client, password="secret")
 
 

@@ -1,11 +1,10 @@
-"""Requests as calls of scripts, and what the scripts answer as replies. No I/O here.
+"""Requests as calls of scripts, and the replies of scripts as replies of the rule. No I/O here.
 
-The last argument of a script that concerns an attempt is the attempt's nonce; what comes before is the same
-each time one lock is taken, or given back, by one owner. ``packed`` makes use of that: it keeps the bytes of
-the command up to the nonce.
+The last argument of a script about an attempt is the attempt's nonce. The bytes before it are the same each
+time an owner acquires or releases the same lock. ``encode_packed`` keeps these bytes.
 
-What a fresh grant is, its caller knows from its own request. So the script answers with the token alone,
-and only where there is more to say (shared holders, ``max_hold``, a repeated request) with all of it.
+The caller knows the terms of a new grant from its own request. So the script replies with the token alone.
+Only where there is more (shared holders, ``max_hold``, a repeated request) the reply has all fields.
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ __all__ = [
 ]
 
 BATCH_KEYS_MAX: Final = 500
-"""More keys than this would hold up the server's other clients for more than a millisecond or two."""
+"""A batch of more keys would delay the server's other clients for more than a millisecond or two."""
 
 PREFIXES_MAX: Final = 10_000
-"""So many beginnings of commands are kept for one space."""
+"""The number of command prefixes kept for one keyspace."""
 
 Steps = Sequence[tuple[str, Request]]
 
@@ -97,7 +96,7 @@ class Command(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One call for some of the steps: the replies are those of the steps at ``places``, in this order."""
+    """One call for some of the steps. Its replies belong to the steps at ``places``, in this order."""
 
     command: Command
     places: tuple[int, ...]
@@ -113,14 +112,14 @@ def encode(space: Keyspace, name: str, request: Request) -> Command:
 
 
 def _keys(space: Keyspace, name: str, request: Request) -> tuple[bytes, ...]:
-    """The value is kept apart, so that no other request has to read it."""
+    """The value has a key of its own, so that other requests need not read it."""
     if isinstance(request, SetValue | Watch | Inspect):
         return key_of(space, name), value_key_of(space, name)
     return (key_of(space, name),)
 
 
 def encode_in_order(space: Keyspace, steps: Steps, stop_when_refused: bool) -> Command:
-    """Several names in one step. In a Cluster all of them have to be in one slot: see ``slot_of``."""
+    """One call for several names. In a Cluster all of them must be in one slot: see ``slot_of``."""
     keys: list[bytes] = []
     args = [_flag(stop_when_refused)]
     for name, request in steps:
@@ -132,7 +131,8 @@ def encode_in_order(space: Keyspace, steps: Steps, stop_when_refused: bool) -> C
 
 
 def encode_renew_batch(space: Keyspace, steps: Steps) -> list[Batch]:
-    """The keeper's renewals and refreshes: as few calls as the slots of a Cluster, and their size, allow."""
+    """The keeper's renewals and refreshes in as few calls as the slots of a Cluster and the batch size
+    allow."""
     groups: dict[int, list[int]] = {}
     for place, (name, _) in enumerate(steps):
         groups.setdefault(slot_of(space, name) if space.sharded else 0, []).append(place)
@@ -145,7 +145,7 @@ def encode_renew_batch(space: Keyspace, steps: Steps) -> list[Batch]:
 
 
 def _encode_batch(space: Keyspace, steps: Steps) -> Command:
-    """Two arguments for each step: its ttl, which a refresh has not, and its nonce."""
+    """Two arguments for each step: its ttl (empty for a refresh) and its nonce."""
     args: list[bytes] = []
     for _, request in steps:
         if isinstance(request, Renew):
@@ -153,21 +153,21 @@ def _encode_batch(space: Keyspace, steps: Steps) -> Command:
         elif isinstance(request, Refresh):
             args += (b"", encode_text(request.nonce))
         else:
-            raise TypeError(f"{type(request).__name__} is no way to tend a lock")
+            raise TypeError(f"{type(request).__name__} is neither a renewal nor a refresh")
     return Command(
         space.scripts["renew_batch"], tuple([key_of(space, name) for name, _ in steps]), tuple(args)
     )
 
 
 def pack(command: Command) -> bytes:
-    """The bytes to send: ``EVALSHA`` with everything, in the server's protocol."""
+    """The bytes of ``EVALSHA`` with all keys and arguments."""
     script, keys, args = command
     parts = (b"EVALSHA", script.sha1, b"%d" % len(keys), *keys, *args)
     return b"*%d\r\n" % len(parts) + b"".join([bulk(part) for part in parts])
 
 
 def encode_packed(space: Keyspace, name: str, request: Request) -> bytes:
-    """``pack(command(…))``, quick where the same is asked again with another nonce."""
+    """``pack(command(…))``, fast where only the nonce differs from an earlier request."""
     shape: object
     if request.__class__ is Acquire and not request[11]:
         shape = name, request[1:11]
@@ -205,9 +205,9 @@ def _flag(flag: bool) -> bytes:
 
 
 def _acquire(ask: Acquire) -> tuple[bytes, ...]:
-    """Two arguments are parts of the record as the script writes it (``scripts/rules/record.lua``).
+    """The first two arguments are parts of the record as the script writes it (``scripts/rules/record.lua``).
 
-    They are what stands before the token, and what the holder's fields end with.
+    They are the bytes before the token and the last fields of the holder.
     """
     limit = msgpack_integer(ask.limit)
     return (
@@ -221,8 +221,8 @@ def _acquire(ask: Acquire) -> tuple[bytes, ...]:
 
 
 def _options(ask: Acquire) -> bytes:
-    """Two characters and no more where a free lock can be granted without a closer look, and where what one
-    wants may be left with its place in the queue."""
+    """Exactly two characters where the short path of the script can grant a free lock, and where the claim
+    can be stored with the place in the queue."""
     options = _flag(ask.wait) + _flag(ask.fair)
     is_plain = ask.max_hold is None and (ask.kind != "semaphore" or ask.limit > 0)
     is_plain = is_plain and (not ask.metadata or is_brief(ask.metadata))
@@ -281,7 +281,7 @@ _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
 
 
 def decode(request: Request, raw: Any) -> Reply:
-    """What a script answered, as the rule would have."""
+    """The reply of a script as the reply of the rule."""
     if raw.__class__ is int:
         if request.__class__ is Acquire:
             return _new(Granted, (raw, (), request[3], request[4], request[5], None, request[11], 0.0))
@@ -290,8 +290,8 @@ def decode(request: Request, raw: Any) -> Reply:
 
 
 def decode_all(steps: Iterable[tuple[str, Request]], raw: Sequence[Any]) -> list[Reply]:
-    """The replies to the first steps: all of them, unless one was refused that ended it."""
-    return [decode(request, told) for (_, request), told in zip(steps, raw, strict=False)]
+    """The replies to the first steps. They end early where a refused step has stopped the script."""
+    return [decode(request, reply) for (_, request), reply in zip(steps, raw, strict=False)]
 
 
 def _string(raw: bytes) -> str:

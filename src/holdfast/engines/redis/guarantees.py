@@ -1,4 +1,4 @@
-"""What Redis promises as an engine of locks, and where it can fail."""
+"""What the Redis engine guarantees, and under which faults."""
 
 from __future__ import annotations
 
@@ -82,19 +82,20 @@ _CLUSTER: Final = replace(
 )
 
 
-def guarantees_of(settings: RedisConfig, policy: str | None) -> Guarantees:
-    """``policy``: by which keys were found to be evicted; empty: by none; None: the server does not say."""
-    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.deployment, GUARANTEES)
-    if settings.wait_replicas:
-        told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
-        promised = replace(promised, needs=(*promised.needs, told))
+def guarantees_of(config: RedisConfig, policy: str | None) -> Guarantees:
+    """``policy``: the eviction policy that was found; empty: no key is evicted; None: the server does not
+    say."""
+    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(config.deployment, GUARANTEES)
+    if config.wait_replicas:
+        need = f"a grant counts when {config.wait_replicas} replicas have acknowledged it"
+        promised = replace(promised, needs=(*promised.needs, need))
     if policy != "":
-        who = "a master of this cluster" if settings.deployment == "cluster" else "this server"
-        told = (
-            f"NOT KNOWN HERE: {who} does not say whether it evicts keys when memory is full (+info|memory)"
+        subject = "a master of this cluster" if config.deployment == "cluster" else "this server"
+        finding = (
+            f"NOT KNOWN HERE: {subject} does not say whether it evicts keys when memory is full (+info|memory)"
             if policy is None
-            else f"NOT SO HERE: {who} evicts keys when its memory is full (maxmemory-policy {policy})"
+            else f"NOT SO HERE: {subject} evicts keys when its memory is full (maxmemory-policy {policy})"
         )
-        faults = {**promised.faults, "keys are evicted": f"{told}; fenced"}
-        promised = replace(promised, needs=(*promised.needs, told), faults=faults)
+        faults = {**promised.faults, "keys are evicted": f"{finding}; fenced"}
+        promised = replace(promised, needs=(*promised.needs, finding), faults=faults)
     return promised

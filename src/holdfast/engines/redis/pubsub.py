@@ -281,7 +281,7 @@ class PubSubConnection:
             self._warned = True
             log.warning(
                 "holdfast: a message to the channel of this client at %s cannot be parsed and was dropped "
-                "(%d so far; later ones are dropped silently). Which users may publish there? See docs/redis.md",
+                "(%d so far; later ones are not logged). Which users may publish there? See docs/redis.md",
                 self.address,
                 self._pubsub.dropped,
             )
