@@ -207,7 +207,7 @@ def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: Redis
         moving.end_move(slot, target)
         assert asker.acquire("{t}fresh", "n1").token == fresh.token
         assert isinstance(asker.release("{t}old", "n-{t}old"), Done)
-        assert asker.adapter._router.masters[slot].port == target.port
+        assert asker.adapter._topology.masters[slot].port == target.port
 
 
 def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
@@ -292,7 +292,7 @@ def partial() -> Iterator[RedisCluster]:
 
 
 def owner_of_source(asker: Asker, cluster: RedisCluster) -> ClusterNode:
-    return cluster.owner(cluster.slot_of(asker.adapter._router._source_key))
+    return cluster.owner(cluster.slot_of(asker.adapter._topology._source_key))
 
 
 @pytest.mark.parametrize(("harm", "which"), [("killed", "another"), ("stopped", "with the id")])

@@ -100,9 +100,9 @@ def test_what_cannot_be_meant_is_refused(url: str, told: str) -> None:
 
 
 def test_twice_is_once_too_often() -> None:
-    with pytest.raises(InvalidArgument, match="write it once"):
+    with pytest.raises(InvalidArgument, match="give it once"):
         settings("redis://h?source=a", source="b")
-    with pytest.raises(InvalidArgument, match="write it once"):
+    with pytest.raises(InvalidArgument, match="give it once"):
         settings("redis://:a@h", password="b")
     with pytest.raises(InvalidArgument, match="no option 'ssl_ca_certs': it is rediss://"):
         settings("redis://h", ssl_ca_certs="/x")

@@ -392,7 +392,7 @@ def test_a_thread_that_is_made_to_end_listens_again(
     with Asker("threads", shared_redis().url) as asker:
         wait_until(lambda: _listens(asker))
     assert not left[0]
-    assert "begins again" in caplog.text
+    assert "is restarted" in caplog.text
 
 
 def test_a_task_that_somebody_cancelled_listens_again_when_it_is_needed() -> None:

@@ -475,7 +475,7 @@ def test_who_may_not_ask_does_not_know(
         asker.release()
     with Asker(driver, f"redis://blind:blind-secret@{guarded.address}") as asker:
         asker.acquire()
-        asker.adapter._router.suspect(None)
+        asker.adapter._topology.invalidate(None)
         asker.ask(asker.adapter.list_names, "")
         told = asker.engine.guarantees
         assert any("NOT KNOWN HERE: this server does not say" in need for need in told.needs)

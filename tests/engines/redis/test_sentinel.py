@@ -35,7 +35,7 @@ def url_of(system: RedisSentinel, first: str = "") -> str:
 def test_the_master_is_found(driver: Driver) -> None:
     with Asker(driver, url_of(shared_sentinel())) as asker:
         assert isinstance(asker.acquire(), Granted)
-        assert asker.adapter._router.home.port == shared_sentinel().master().port
+        assert asker.adapter._topology.home.port == shared_sentinel().master().port
 
 
 def test_a_sentinel_that_is_gone_is_passed_over_and_asked_last(driver: Driver) -> None:
@@ -57,7 +57,7 @@ def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> 
         dead.kill()
         with Asker(driver, url_of(system, f"{lost.address},")) as asker:
             assert isinstance(asker.acquire(), Granted)
-            assert asker.adapter._router.home.port == system.master().port
+            assert asker.adapter._topology.home.port == system.master().port
             assert asker.adapter._topology._sentinels[0].port == system.sentinels[0].port
         with (
             Asker(driver, f"redis+sentinel://{lost.address}?service={system.service}") as asker,
@@ -93,7 +93,7 @@ def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisS
         second = wait_until(again, timeout=30)
         assert isinstance(second, Granted)
         assert second.token >= first.token
-        assert asker.adapter._router.home.port == new.port
+        assert asker.adapter._topology.home.port == new.port
         asker.until_told_to_look(looked)
         asker.acquire("x", "n2", wait=True)
         asker.release("x", "n1")

@@ -51,7 +51,7 @@ def test_options_in_the_url_or_beside_it() -> None:
         ("redlock://a,b,c,d", "odd number of nodes: 4 bear no more failures than 3"),
         ("redlock://a,b,a", "a:6379 stands twice"),
         ("redlock://a,b:6379,c,b", "b:6379 stands twice"),
-        ("redlock://a,,b", "host that cannot be read"),
+        ("redlock://a,,b", "host that cannot be parsed"),
         ("redlock://" + ",".join(f"h{n}" for n in range(33)), "up to 31 nodes"),
         ("redlock://a,b,c:0", "port"),
         ("redlock://a,b,c/x", "number of a database"),

@@ -19,9 +19,8 @@ from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
 from holdfast.engine_api import AdapterContext
 from holdfast.engines.redlock import asyncio as asyncio_adapter
+from holdfast.engines.redlock import errors, hinted_handoff
 from holdfast.engines.redlock import node_connections as bundle_module
-from holdfast.engines.redlock import quorum
-from holdfast.engines.redlock import threads as threads_adapter
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
 from holdfast.engines.redlock.config import config_from_url
 from holdfast.engines.redlock.keys import Keyspace
@@ -95,7 +94,7 @@ async def test_nodes_are_told_what_they_missed_before_the_client_is_gone(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that tells them would not come to it for a minute."""
-    for module in (threads_adapter, asyncio_adapter):
+    for module in (hinted_handoff, asyncio_adapter):
         monkeypatch.setattr(module, "RETRY_SECONDS", 60.0)
     ann, client = world.actor(), world.client()
     lease = await hold_everywhere(world, trio, ann, client, ttl=600)
@@ -240,7 +239,7 @@ async def test_two_addresses_of_one_server_are_looked_at_again(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody puts it right; who was refused need not start anew."""
-    monkeypatch.setattr(quorum, "RECHECK_SECONDS", 0.2)
+    monkeypatch.setattr(errors, "RECHECK_SECONDS", 0.2)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     await ann(held(await ann(client.lock("x").acquire)).release)
     point(trio, 2, 0)

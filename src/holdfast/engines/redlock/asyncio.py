@@ -1,4 +1,4 @@
-"""Redlock for the asyncio driver; a file apart, so that threads never import asyncio."""
+"""The Redlock engine for the asyncio driver. Threads never import this module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ..resp.connection_asyncio import RespStream, open_stream
 from .config import RedlockConfig
 from .errors import TLS_HINT, SameServerRefusal, same_server_error, tls_timeout_message
 from .handshake import handshake_with_node
+from .hinted_handoff import CLOSE_SECONDS, RETRY_SECONDS, HintedHandoff
 from .keys import Keyspace
-from .quorum import CLOSE_SECONDS, RETRY_SECONDS, HintedHandoff, immediate_effects, quorum_of, source_of
+from .quorum import immediate_effects, quorum_of, source_of
 from .requests import NodeRequest, PendingReply, requests_of
 
 __all__ = ["RedlockAsyncio"]
@@ -32,24 +33,24 @@ log = logging.getLogger("holdfast")
 
 RECONNECT_SECONDS: Final = 0.1
 RECONNECT_SECONDS_MAX: Final = 1.0
-"""After a connection failed, the next one is tried so much later: ever longer."""
+"""The pause after a connection failed. It doubles with every further failure."""
 
 OnResult = Callable[[PendingReply], None]
 
 
 class RedlockAsyncio:
-    """One client's way to its nodes."""
+    """The adapter of one client."""
 
-    def __init__(self, settings: RedlockConfig, space: Keyspace, hooks: AdapterContext) -> None:
-        self.quorum = quorum_of(settings, hooks)
+    def __init__(self, config: RedlockConfig, space: Keyspace, context: AdapterContext) -> None:
+        self.quorum = quorum_of(config, context)
         self._space = space
-        self._node_seconds = settings.node_seconds
-        self._immediate_effects = immediate_effects(hooks)
+        self._node_seconds = config.node_seconds
+        self._immediate_effects = immediate_effects(context)
         self._nodes = [
-            _NodeConnection(each, hooks, self._add_hint, self._check_same_server) for each in settings.nodes
+            _NodeConnection(each, context, self._add_hint, self._check_same_server) for each in config.nodes
         ]
         self._same_server = SameServerRefusal()
-        """Which of them are one server, where it was found out."""
+        """Set where two of the addresses are one server."""
         self._hints = HintedHandoff()
         self._handoff_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -70,34 +71,34 @@ class RedlockAsyncio:
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
         return await self.run(family.list_names(self.quorum, prefix))
 
-    async def run(self, script: QuorumCoroutine[T]) -> T:
-        return await trampoline.run_in_loop(script, self._perform)
+    async def run(self, coroutine: QuorumCoroutine[T]) -> T:
+        return await trampoline.run_in_loop(coroutine, self._perform)
 
-    async def _perform(self, op: Any) -> Any:
-        if op.__class__ is Broadcast:
-            return await self._broadcast(op)
-        if op.__class__ is Pause:
-            await asyncio.sleep(op.seconds)
+    async def _perform(self, effect: Any) -> Any:
+        if effect.__class__ is Broadcast:
+            return await self._broadcast(effect)
+        if effect.__class__ is Pause:
+            await asyncio.sleep(effect.seconds)
             return None
-        return self._immediate_effects[op.__class__](op)
+        return self._immediate_effects[effect.__class__](effect)
 
-    # --- several nodes at once --------------------------------------------------------------------
+    # --- broadcasts -------------------------------------------------------------------------------
 
-    async def _broadcast(self, op: Broadcast) -> Answers:
-        """Ask, and go on as soon as the answers are enough, or the time is up."""
+    async def _broadcast(self, effect: Broadcast) -> Answers:
+        """Ask the nodes. Returns once the answers are enough, or the time is up."""
         if self._closed:
             raise NotApplied("this client is closed")
-        gathering = _Gather(op)
+        gather = _Gather(effect)
         try:
-            for node, question in requests_of(self._space, op, gathering.answers, 0.0):
-                gathering.pending[node] = asking = PendingReply(question, node)
-                self._nodes[node].send_request(asking, gathering.add_result)
-            await gathering.wait()
-        finally:  # also one who is cancelled waits for it no more
-            for node, asking in list(gathering.pending.items()):
-                self._nodes[node].abandon(asking)
+            for node, request in requests_of(self._space, effect, gather.answers, 0.0):
+                gather.pending[node] = pending = PendingReply(request, node)
+                self._nodes[node].send_request(pending, gather.add_result)
+            await gather.wait()
+        finally:  # a cancelled caller waits no longer, either
+            for node, pending in list(gather.pending.items()):
+                self._nodes[node].abandon(pending)
         self._same_server.check()
-        return gathering.answers.copy()  # what comes from now on is no answer to this any more
+        return gather.answers.copy()  # later replies must not change it
 
     def _check_same_server(self, met: _NodeConnection) -> None:
         """Two addresses of one server are one vote."""
@@ -107,20 +108,20 @@ class RedlockAsyncio:
                 met.close()
                 return
 
-    # --- behind somebody's back -------------------------------------------------------------------
+    # --- hinted handoff ---------------------------------------------------------------------------
 
-    def _add_hint(self, question: NodeRequest, node: int) -> None:
-        if not self._closed and self._hints.add(question, node):
+    def _add_hint(self, request: NodeRequest, node: int) -> None:
+        if not self._closed and self._hints.add(request, node):
             self._start_handoff()
 
     def _start_handoff(self) -> None:
         if self._handoff_task is None or self._handoff_task.done():
             self._handoff_task = asyncio.get_running_loop().create_task(
-                self._deliver_hints(), name="holdfast-teller"
+                self._deliver_hints(), name="holdfast-handoff"
             )
 
     async def _deliver_hints(self) -> None:
-        """Tell nodes what they have not heard, as long as there is something."""
+        """Deliver hints until none is left."""
         pause = RETRY_SECONDS
         while True:
             await asyncio.sleep(pause)
@@ -129,19 +130,19 @@ class RedlockAsyncio:
                 return
             try:
                 pause = self._hints.settle(await self._broadcast(due[0]), due[1], pause)
-            except (TransientError, EngineUnavailable) as trouble:
-                log.debug("holdfast: nodes could not be told what they missed: %s", trouble)
+            except (TransientError, EngineUnavailable) as error:
+                log.debug("holdfast: hinted handoff to nodes failed: %s", error)
 
-    # --- wake-ups: nodes tell nobody anything, so who waits looks by itself -----------------------
+    # --- notifications: nodes send none, so a waiter polls ----------------------------------------
 
     async def listen(self, name: str | None) -> None:
-        """Who waits in this client is woken by it; others look now and then."""
+        """A waiter of this client is notified by the client. Other waiters poll."""
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """Nothing was begun."""
+        """``listen`` has started nothing."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Nobody tells us that a client died: its claims run out."""
+        """Nodes report no dead client. Its leases expire."""
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class RedlockAsyncio:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _deliver_before_close(self) -> None:
-        """What nodes do not hear now they keep until it expires."""
+        """Claims that a node does not release now expire there."""
         due = self._hints.next_broadcast(min(self._node_seconds, CLOSE_SECONDS))
         if due is not None:
             with contextlib.suppress(TransientError, EngineUnavailable):
@@ -175,19 +176,19 @@ class RedlockAsyncio:
 
 
 class _Gather:
-    """One question under way."""
+    """The answers to one broadcast that is under way."""
 
     __slots__ = ("_broadcast", "_decided", "answers", "pending")
 
-    def __init__(self, op: Broadcast) -> None:
-        self._broadcast = op
+    def __init__(self, effect: Broadcast) -> None:
+        self._broadcast = effect
         self._decided: asyncio.Future[None] | None = None
         self.answers: Answers = {}
         self.pending: dict[int, PendingReply] = {}
 
-    def add_result(self, asking: PendingReply) -> None:
-        """A node has answered, or will not."""
-        if self.pending.pop(asking.node, None) is None:
+    def add_result(self, pending: PendingReply) -> None:
+        """A node has answered, or will not answer."""
+        if self.pending.pop(pending.node, None) is None:
             return
         if not self.pending or self._broadcast.enough(self.answers):
             self._finish()
@@ -209,27 +210,27 @@ class _Gather:
 
 
 class _NodeConnection:
-    """One connection to one node, shared by all tasks: what is asked arrives in its order."""
+    """One connection to one node, shared by all tasks. Requests arrive in their order."""
 
     def __init__(
         self,
-        settings: ServerConfig,
-        hooks: AdapterContext,
-        unheard: Callable[[NodeRequest, int], None],
-        met: Callable[[_NodeConnection], None],
+        config: ServerConfig,
+        context: AdapterContext,
+        on_undelivered: Callable[[NodeRequest, int], None],
+        on_connected: Callable[[_NodeConnection], None],
     ) -> None:
-        self.address = settings.addresses[0]
+        self.address = config.addresses[0]
         self.run_id = ""
-        """The life of the server in which the last connection was made; empty: there was none."""
+        """The run id of the server when the last connection was made; empty: there was none."""
         self.opening: asyncio.Task[None] | None = None
-        self._settings = settings
-        self._client = hooks.client
-        self._seconds = hooks.io_timeout
-        self._on_undelivered = unheard
-        self._on_connected = met
+        self._config = config
+        self._client = context.client
+        self._seconds = context.io_timeout
+        self._on_undelivered = on_undelivered
+        self._on_connected = on_connected
         self._stream: RespStream | None = None
         self._next: dict[PendingReply, OnResult] = {}
-        """What is sent as soon as there is a connection."""
+        """Sent as soon as there is a connection."""
         self._failures = 0
         self._retry_at = 0.0
         self._error = ""
@@ -238,59 +239,65 @@ class _NodeConnection:
     def is_open(self) -> bool:
         return self._stream is not None and self._stream.is_open
 
-    def send_request(self, asking: PendingReply, heard: OnResult) -> None:
-        """Send it, now or once connected; ``heard`` is told of its result."""
+    def send_request(self, pending: PendingReply, on_result: OnResult) -> None:
+        """Send it, now or once connected; ``on_result`` is told of its result."""
         loop = asyncio.get_running_loop()
-        line = self._stream
-        if line is not None and line.is_open:
-            self._send(line, asking, asking.request.payload(self.run_id), heard)
+        stream = self._stream
+        if stream is not None and stream.is_open:
+            self._send(stream, pending, pending.request.payload(self.run_id), on_result)
         elif loop.time() < self._retry_at:
-            self._failed(asking, NotApplied(self._error), heard)
+            self._failed(pending, NotApplied(self._error), on_result)
         else:
-            self._next[asking] = heard
+            self._next[pending] = on_result
             if self.opening is None:
                 self.opening = loop.create_task(self._open())
 
-    def abandon(self, asking: PendingReply) -> None:
-        """Nobody waits for it any more. If it was not sent it never is."""
-        if self._next.pop(asking, None) is not None:
-            trouble = NotApplied(self._error or f"no connection to {self.address} in time")
-            self._failed(asking, trouble, _ignore_result)
+    def abandon(self, pending: PendingReply) -> None:
+        """The caller does not wait any more. A request that was not sent is never sent."""
+        if self._next.pop(pending, None) is not None:
+            error = NotApplied(self._error or f"no connection to {self.address} in time")
+            self._failed(pending, error, _ignore_result)
 
-    def _send(self, line: RespStream, asking: PendingReply, payload: bytes, heard: OnResult) -> None:
-        count = asking.reply_count - len(asking.replies)
-        line.call_many(payload, count).add_done_callback(partial(self._reply_received, line, asking, heard))
+    def _send(self, stream: RespStream, pending: PendingReply, payload: bytes, on_result: OnResult) -> None:
+        count = pending.reply_count - len(pending.replies)
+        stream.call_many(payload, count).add_done_callback(
+            partial(self._reply_received, stream, pending, on_result)
+        )
 
     def _reply_received(
-        self, line: RespStream, asking: PendingReply, heard: OnResult, future: asyncio.Future[list[Any]]
+        self,
+        stream: RespStream,
+        pending: PendingReply,
+        on_result: OnResult,
+        future: asyncio.Future[list[Any]],
     ) -> None:
-        trouble = None if future.cancelled() else future.exception()
-        if isinstance(trouble, TransientError):
-            self._error = str(trouble)
-            self._failed(asking, trouble, heard)
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, TransientError):
+            self._error = str(error)
+            self._failed(pending, error, on_result)
             return
         if future.cancelled():
             return
         replies = future.result()
-        if asking.reply_count == 1 and replies[0].__class__ is int:  # nearly always
-            asking.request.answer_number(asking.node, replies[0])
-            heard(asking)
+        if pending.reply_count == 1 and replies[0].__class__ is int:  # nearly always
+            pending.request.answer_number(pending.node, replies[0])
+            on_result(pending)
             return
         for reply in replies:
-            asking.add_reply(reply)
-        again = asking.retry_payload(self.run_id)
-        if again is not None and line.is_open:
-            self._send(line, asking, again, heard)
+            pending.add_reply(reply)
+        again = pending.retry_payload(self.run_id)
+        if again is not None and stream.is_open:
+            self._send(stream, pending, again, on_result)
             return
-        asking.finish(self.address)
-        if isinstance(asking.result, TransientError):
-            self._on_undelivered(asking.request, asking.node)
-        heard(asking)
+        pending.finish(self.address)
+        if isinstance(pending.result, TransientError):
+            self._on_undelivered(pending.request, pending.node)
+        on_result(pending)
 
-    def _failed(self, asking: PendingReply, trouble: TransientError, heard: OnResult) -> None:
-        asking.result = trouble
-        self._on_undelivered(asking.request, asking.node)
-        heard(asking)
+    def _failed(self, pending: PendingReply, error: TransientError, on_result: OnResult) -> None:
+        pending.result = error
+        self._on_undelivered(pending.request, pending.node)
+        on_result(pending)
 
     # --- connecting -------------------------------------------------------------------------------
 
@@ -298,45 +305,45 @@ class _NodeConnection:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._connect()
-        except (TransientError, TimeoutError) as trouble:
+        except (TransientError, TimeoutError) as error:
             self._failures += 1
             pause = min(RECONNECT_SECONDS * 2 ** min(self._failures - 1, 10), RECONNECT_SECONDS_MAX)
             self._retry_at = asyncio.get_running_loop().time() + pause
-            self._error = str(trouble) or self._timeout_message()
+            self._error = str(error) or self._timeout_message()
         finally:
             self.opening = None
             waiting, self._next = self._next, {}
-            for asking, heard in waiting.items():
+            for pending, on_result in waiting.items():
                 if self._stream is not None and self._stream.is_open:
-                    self._send(self._stream, asking, asking.request.payload(self.run_id), heard)
+                    self._send(self._stream, pending, pending.request.payload(self.run_id), on_result)
                 else:
-                    self._failed(asking, NotApplied(self._error), heard)
+                    self._failed(pending, NotApplied(self._error), on_result)
 
     async def _connect(self) -> None:
         try:
-            line = await open_stream(RespStream, self.address, self._settings.tls, self._seconds)
+            stream = await open_stream(RespStream, self.address, self._config.tls, self._seconds)
         except EngineUnavailable as error:
             raise NotApplied(str(error)) from None
         try:
-            login = self._settings.login
+            login = self._config.login
             run = await handshake_with_node(
-                line, self._settings, (login.username, login.password), self._client
+                stream, self._config, (login.username, login.password), self._client
             )
         except NotApplied as error:
-            broke = not line.is_open
-            line.close()
+            broke = not stream.is_open
+            stream.close()
             raise (
-                NotApplied(f"{error}{TLS_HINT}") if broke and self._settings.tls is None else error
+                NotApplied(f"{error}{TLS_HINT}") if broke and self._config.tls is None else error
             ) from None
         except BaseException:
-            line.close()
+            stream.close()
             raise
-        self._stream, self.run_id, self._failures = line, run, 0
+        self._stream, self.run_id, self._failures = stream, run, 0
         self._on_connected(self)
 
     def _timeout_message(self) -> str:
-        """It was connected to or not, and did not go on in time."""
-        if self._settings.tls is not None:
+        """The node did not answer in time, connected or not."""
+        if self._config.tls is not None:
             return tls_timeout_message(self.address, self._seconds)
         return f"no answer from {self.address} in {self._seconds:g} s"
 
@@ -351,5 +358,5 @@ class _NodeConnection:
             self._stream.forget()
 
 
-def _ignore_result(asking: PendingReply) -> None:
-    """Nobody waits for it any more."""
+def _ignore_result(pending: PendingReply) -> None:
+    """The caller does not wait any more."""
