@@ -104,7 +104,7 @@ def test_a_node_that_evicts_is_no_node(three: Sequence[Redis]) -> None:
         server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with (
         holdfast.connect(url_of(three), io_timeout=HURRY) as client,
-        pytest.raises(EngineUnavailable, match="throws keys away when its memory is full"),
+        pytest.raises(EngineUnavailable, match="evicts keys when its memory is full"),
     ):
         client.lock("x").acquire(timeout=0)
 

@@ -1,4 +1,5 @@
-"""What an operator does to a set of nodes: initialise it, look at it, have nodes that forgot rejoin."""
+"""What an operator does with a set of nodes: initialise it, show its status, have nodes rejoin after data
+loss."""
 
 from __future__ import annotations
 
@@ -25,29 +26,29 @@ T = TypeVar("T")
 
 IO_SECONDS: Final = 5.0
 NODE_SECONDS: Final = 1.0
-"""An operator is more patient with nodes than a program that waits for a lock."""
+"""An operator waits longer for nodes than a program that waits for a lock."""
 
 PAUSE_SECONDS: Final = 0.1
 
 
 def nodes_of(url: str) -> tuple[str, ...]:
-    """The nodes that a URL names, in its order."""
+    """The nodes of a URL, in its order."""
     return _config_of(url).labels
 
 
 def status(url: str) -> list[Status]:
-    """How every node stands. Changes nothing."""
+    """The status of every node. Changes nothing."""
     return status_of(_config_of(url))
 
 
-def status_of(settings: RedlockConfig) -> list[Status]:
-    """The same by settings that are known already."""
-    with _connected_with(settings) as adapter:
+def status_of(config: RedlockConfig) -> list[Status]:
+    """The same for a configuration."""
+    with _connected_with(config) as adapter:
         return _retry_until_deadline(adapter, family.status)
 
 
 def initialise(url: str) -> str:
-    """Make one set of nodes that are all there and all empty; the id of the set they belong to now."""
+    """Make a set of nodes that are all reachable and all empty. Returns the id of the set."""
     with _connected(url) as adapter:
         adapter.quorum.initialises = True
         _retry_until_deadline(adapter, family.join)
@@ -55,9 +56,9 @@ def initialise(url: str) -> str:
 
 
 def rejoin(url: str, nodes: Set[int], wait: float | None = None, remembers: bool = False) -> dict[int, str]:
-    """Have nodes that forgot take part again. Node → what became of it.
+    """Have nodes take part again after data loss. Returns the result for each node.
 
-    ``wait``: for so many seconds, if the operator knows that nothing longer was ever granted.
+    ``wait``: seconds to wait, if the operator knows that no lease was ever longer.
     ``remembers``: the operator knows that a restarted node has lost nothing.
     """
     with _connected(url) as adapter:
@@ -70,7 +71,7 @@ def rejoin(url: str, nodes: Set[int], wait: float | None = None, remembers: bool
 def _config_of(url: str) -> RedlockConfig:
     parsed = parse_url(url)
     if parsed.scheme != "redlock":
-        raise InvalidArgument(f"this is about redlock://, not about {parsed.scheme}://")
+        raise InvalidArgument(f"this needs a redlock:// URL, not {parsed.scheme}://")
     return config_from_url(parsed, {})
 
 
@@ -79,29 +80,29 @@ def _connected(url: str) -> AbstractContextManager[RedlockThreads]:
 
 
 @contextmanager
-def _connected_with(settings: RedlockConfig) -> Iterator[RedlockThreads]:
-    hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, IO_SECONDS)
-    adapter = RedlockThreads(settings, Keyspace("holdfast"), hooks)
-    adapter.quorum.node_seconds = max(settings.node_seconds, NODE_SECONDS)
+def _connected_with(config: RedlockConfig) -> Iterator[RedlockThreads]:
+    context = AdapterContext(secrets.token_hex(8), _ignore, _ignore, IO_SECONDS)
+    adapter = RedlockThreads(config, Keyspace("holdfast"), context)
+    adapter.quorum.node_seconds = max(config.node_seconds, NODE_SECONDS)
     try:
         yield adapter
     finally:
         adapter.close()
 
 
-def _nobody(*nonce: Any) -> None:
-    """Nobody waits here."""
+def _ignore(*nonce: Any) -> None:
+    """No lock is waited for here."""
 
 
-def _retry_until_deadline(adapter: RedlockThreads, script: Callable[[Quorum], QuorumCoroutine[T]]) -> T:
-    """Nodes may be initialised by somebody else at this moment, or be about to answer."""
+def _retry_until_deadline(adapter: RedlockThreads, operation: Callable[[Quorum], QuorumCoroutine[T]]) -> T:
+    """Retry: another client may be initialising the nodes, or a node may be about to answer."""
     ends_at = boottime() + IO_SECONDS
     while True:
         try:
-            return adapter.run(script(adapter.quorum))
-        except TransientError as trouble:
+            return adapter.run(operation(adapter.quorum))
+        except TransientError as error:
             if boottime() >= ends_at:
-                raise EngineUnavailable(str(trouble)) from trouble
+                raise EngineUnavailable(str(error)) from error
         adapter.run(_pause())
 
 

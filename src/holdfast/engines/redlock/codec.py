@@ -1,9 +1,8 @@
-"""Questions to a node as commands of its server, and the server's replies as the node's answers.
+"""Questions to a node as commands for its server, and the replies of the server as answers of the node.
 
-What the mark of the node must say ends with the run of the server at the other end of a connection. So that
-one argument differs from node to node: a question is packed into what stands before it and what behind it.
-And when one lock is taken and given back again and again, only the owner and the hint differ: the rest of
-those two commands is kept.
+The mark that a node must have ends with the run id of its server. That argument differs from node to node, so
+a question is packed in two parts, one before it and one behind it. Where the same lock is acquired and
+released again and again, only the owner and the hint differ. The other bytes of those two commands are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from ..resp.codec import bulk, encode_text, msgpack_integer, msgpack_text, pack_
 from ..resp.config import Address
 from ..resp.errors import error_for
 from ..resp.handshake import eviction_policy
+from ..resp.scripts import is_missing, load_command
 from .errors import PERMISSION_HINT
 from .keys import MARK_KEY, RECORDS, Keyspace, escape_pattern
 from .scripts import load
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 PARTS_MAX: Final = 10_000
-"""So many beginnings and ends of commands are kept for one space."""
+"""The number of command parts kept for one keyspace."""
 
 SCAN_COUNT: Final = b"500"
-"""How many keys of the server are looked at for one page."""
+"""How many keys of the server are scanned for one page."""
 
 DURABLE: Final = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 NO_FORMER_MASTER: Final = b"0" * 40
@@ -54,22 +54,22 @@ _INFO: Final = pack_command(b"INFO", b"server", b"replication", b"memory")
 _CONFIG: Final = pack_command(b"CONFIG", b"GET", *DURABLE)
 _MARK: Final = pack_command(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest")
 _DESCRIBE_REPLIES: Final = 3
-"""So many commands ask a node what it says of itself."""
+"""The number of commands of DescribeNode."""
 
 
 class PackedRequest(NamedTuple):
-    """One question: its commands but for what the mark must say, which comes between the two parts."""
+    """One question: its commands without the expected mark, which comes between the two parts."""
 
     before_mark: bytes
     after_mark: bytes | None
-    """None: nothing comes in between."""
+    """None: no mark comes in between."""
     reply_count: int
     usual_number: int = 0
-    """What nearly every node replies to it, where that is known before."""
+    """The number that nearly every node replies, where it is known in advance."""
     usual_reply: bytes | None = None
-    """This reply as it comes; None: it is not known."""
+    """The bytes of that reply; None: not known."""
     usual_answer: tuple[Any, ...] = ()
-    """What it means, if nothing else was asked."""
+    """The meaning of that reply to a request of one question."""
 
     def with_mark(self, expected: bytes) -> bytes:
         return (
@@ -84,9 +84,9 @@ def encode(space: Keyspace, batch: Batch) -> list[PackedRequest]:
 
 
 def loading_commands() -> tuple[bytes, int]:
-    """The commands that have a server know all scripts, and how many replies that makes."""
+    """The commands that load all scripts, and the number of their replies."""
     scripts = load().values()
-    return b"".join([pack_command(b"SCRIPT", b"LOAD", each.source) for each in scripts]), len(scripts)
+    return b"".join([load_command(each) for each in scripts]), len(scripts)
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ def _number(number: int) -> bytes:
 
 
 def _script(name: str, key: bytes, *args: bytes) -> PackedRequest:
-    """A script that looks at the mark before it does anything."""
+    """A script that checks the mark of the node first."""
     sha1 = load()[name].sha1
     before = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n2\r\n" % (len(args) + 6, sha1)
     return PackedRequest(before + bulk(key) + bulk(MARK_KEY), b"".join(map(bulk, args)), 1)
 
 
 def _script_without_mark(name: str, keys: Sequence[bytes], args: Sequence[bytes]) -> PackedRequest:
-    """A script that does its work on any node."""
+    """A script that does not check the mark."""
     sha1 = load()[name].sha1
     return PackedRequest(pack_command(b"EVALSHA", sha1, b"%d" % len(keys), *keys, *args), None, 1)
 
@@ -128,12 +128,12 @@ def _acquire(space: Keyspace, name: str, ask: node.Acquire) -> PackedRequest:
         kept = whole.before_mark, cast(bytes, whole.after_mark)[len(fresh) :]
         if not ask.metadata and not ask.instead_of and not ask.token:
             _remember_parts(space, shape, kept)
-    told = (_new(node.Issued, (ask.hint,)),)
-    return _new(PackedRequest, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, told))
+    answer = (_new(node.Issued, (ask.hint,)),)
+    return _new(PackedRequest, (kept[0], fresh + kept[1], 1, ask.hint, b":%b\r\n" % hint, answer))
 
 
 def _end_of_claim(ask: node.Acquire) -> bytes:
-    """What stands behind the time it runs out, as the script writes it (``scripts/rules/record.lua``)."""
+    """The last fields of the claim, as the script writes them (``scripts/rules/record.lua``)."""
     return b"".join(
         (
             msgpack_integer(ask.ttl),
@@ -147,7 +147,8 @@ def _end_of_claim(ask: node.Acquire) -> bytes:
 
 
 def _optional_arguments(ask: node.Acquire) -> tuple[bytes, ...]:
-    """Nothing where a free lock can be given away without a closer look."""
+    """Arguments that only the long path of the script reads. Without them a free lock takes the short
+    path."""
     if not ask.max_hold and not ask.instead_of:
         return ()
     return _number(ask.max_hold), encode_text(ask.note), *map(encode_text, ask.instead_of)
@@ -232,8 +233,8 @@ ENCODERS: Final[dict[type, Callable[[Keyspace, str, Any], PackedRequest]]] = {
 def decode(
     space: Keyspace, batch: Batch, raw: Sequence[Any], address: Address
 ) -> tuple[Any, ...] | TransientError:
-    """What the replies to a whole batch say; trouble, if one of them is an error."""
-    told = []
+    """The answers to a batch, or an error if one of the replies is an error."""
+    decoded = []
     place = 0
     for _, question in batch:
         if question.__class__ is node.DescribeNode:
@@ -242,27 +243,28 @@ def decode(
             error = next((each for each in (some[0], some[2]) if isinstance(each, ReplyError)), None)
             if error is not None:
                 return _error_of([error], address)
-            told.append(_description(*some))
+            decoded.append(_description(*some))
         else:
             if isinstance(raw[place], ReplyError):
                 return _error_of(raw, address)
-            told.append(_decode_reply(space, question, raw[place]))
+            decoded.append(_decode_reply(space, question, raw[place]))
             place += 1
-    return tuple(told)
+    return tuple(decoded)
 
 
 def missing_scripts(raw: Sequence[Any]) -> list[int]:
-    """Which of the replies say that the server has forgotten our scripts."""
-    return [
-        n for n, each in enumerate(raw) if isinstance(each, ReplyError) and str(each).startswith("NOSCRIPT")
-    ]
+    """The places of the replies that say that the server does not have the script."""
+    return [n for n, each in enumerate(raw) if isinstance(each, ReplyError) and is_missing(str(each))]
 
 
 def _error_of(raw: Sequence[Any], address: Address) -> TransientError:
-    """Nothing happened where every reply is an error; a node that is no use to us may be one of many."""
+    """NotApplied where every reply is an error. A permanent error of one node is no reason to stop: there are
+    others."""
     error = next(each for each in raw if isinstance(each, ReplyError))
-    told = str(error_for(str(error), address, PERMISSION_HINT))
-    return NotApplied(told) if all(isinstance(each, ReplyError) for each in raw) else OutcomeUnknown(told)
+    message = str(error_for(str(error), address, PERMISSION_HINT))
+    return (
+        NotApplied(message) if all(isinstance(each, ReplyError) for each in raw) else OutcomeUnknown(message)
+    )
 
 
 def _string(raw: bytes) -> str:
@@ -293,7 +295,7 @@ def _record(fence: int, claim: list[Any] | bytes, over: list[list[Any]]) -> node
 
 
 def decode_number(question: Any, number: int) -> tuple[Any]:
-    """``answers`` to a batch of one question that was answered by a number: most are."""
+    """``decode`` for a batch of one question with a number as its reply, which is the common case."""
     if question.__class__ is node.Release:
         return _KEPT_ALONE
     return (_decode_integer(question, number),)
@@ -341,12 +343,12 @@ def _mark(
     )
 
 
-# --- what a node says of itself -----------------------------------------------------------------
+# --- descriptions -------------------------------------------------------------------------------
 
 
 def _description(info: bytes, config: Any, mark: list[Any]) -> node.NodeDescription:
     policy = eviction_policy(info)
-    complaint = f"it throws keys away when its memory is full (maxmemory-policy {policy})" if policy else ""
+    complaint = f"it evicts keys when its memory is full (maxmemory-policy {policy})" if policy else ""
     return node.NodeDescription(run_id_of(info), _mark(*mark), _is_durable(info, config), complaint)
 
 
@@ -355,12 +357,12 @@ def run_id_of(info: bytes) -> str:
 
 
 def _is_durable(info: bytes, config: Any) -> bool:
-    """By its own settings; who may not ask for them does not know. What was a replica once has never been
-    asked to remember anything before it answered."""
+    """Whether its own settings say that no answer is lost; False where the user may not read them. A server
+    that was a replica once is not durable: as a replica it answered before anything was on disk."""
     if isinstance(config, ReplyError) or _info_fields(info).get(b"master_replid2") != NO_FORMER_MASTER:
         return False
-    told = dict(zip(config[::2], config[1::2], strict=False))
-    return all(told.get(setting) == wanted for setting, wanted in DURABLE.items())
+    settings = dict(zip(config[::2], config[1::2], strict=False))
+    return all(settings.get(setting) == wanted for setting, wanted in DURABLE.items())
 
 
 def _info_fields(info: bytes) -> dict[bytes, bytes]:

@@ -1,32 +1,22 @@
-"""Which nodes, and how patient to be with them: taken from a URL and checked before any I/O.
+"""The configuration of the Redlock engine: the nodes and their time limits, checked before any I/O.
 
     redlock://[user:password@]h1:6379,h2:6379,h3:6379[/db]
 
 An odd number of independent servers, at least three. Options go in the query string or as keyword arguments
 of ``connect``; durations are written ``50ms``, ``2s`` or as a number of seconds:
 
-``node_timeout`` (50ms)
-    How long one round of questions to the nodes waits at most.
-``drift`` (0.01)
-    How much faster than ours the clock of a node may run: 0.01 is one percent.
-``retry_delay`` (200ms), ``retry_jitter`` (200ms)
-    How long one who waits pauses between two tries at first (ever longer, up to five times that), and what
-    chance adds to it.
-``init`` (auto)
-    ``manual``: nodes that are all empty are not made a set by whoever comes first, but by
-    ``holdfast redlock init``.
-``connections`` (3)
-    At most this many connections to each node, for threads; one more keeps what is held, and another one
-    tells a node what it missed, while there is such.
-``username``, ``password``
-    As in the URL, for those who keep secrets elsewhere. All nodes have the same.
-``ssl`` (false)
-    ``true``: all nodes over TLS. The certificate of each is verified, and that it is for the name or the
-    address by which the URL names the node.
-``ssl_ca_certs``, ``ssl_ca_path``, ``ssl_certfile``, ``ssl_keyfile``
-    With ``ssl``: files of certificates, as for ``rediss://``.
-``ssl_cert_reqs``, ``ssl_check_hostname``
-    ``required`` and ``true``; ``none`` or ``false`` do without.
+``node_timeout`` (50ms) The time limit of one round of requests to the nodes. ``drift`` (0.01) How much faster
+than the client's clock the clock of a node may run: 0.01 is one percent. ``retry_delay`` (200ms),
+``retry_jitter`` (200ms) The first pause of a waiter between two tries (it grows up to five times that), and
+the random part that is added to each pause. ``init`` (auto) ``manual``: nodes that are all empty are made a
+set by ``holdfast redlock init``, not by the first client. ``connections`` (3) Threads: the largest number of
+connections to each node. One more connection is for renewals, and another one for hinted handoff while there
+is any. ``username``, ``password`` The same as in the URL, for programs that keep secrets apart from URLs. All
+nodes have the same. ``ssl`` (false) ``true``: use TLS with all nodes. The certificate of each node is
+verified, and must be for the name or the address of the node in the URL. ``ssl_ca_certs``, ``ssl_ca_path``,
+``ssl_certfile``, ``ssl_keyfile`` With ``ssl``: files of certificates, as for ``rediss://``.
+``ssl_cert_reqs``, ``ssl_check_hostname`` ``required`` and ``true`` are the defaults; ``none`` and ``false``
+turn the check off.
 """
 
 from __future__ import annotations
@@ -71,10 +61,10 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedlockConfig:
-    """Everything that is needed to ask the nodes. Its repr shows no secret."""
+    """The nodes and all options. The repr shows no secret."""
 
     nodes: tuple[ServerConfig, ...]
-    """How to reach each of them."""
+    """How to reach each node."""
     node_seconds: float
     drift: float
     retry_seconds: float
@@ -118,7 +108,9 @@ def _addresses(url: URL) -> tuple[Address, ...]:
     count = len(addresses)
     for place, address in enumerate(addresses):
         if address in addresses[:place]:
-            raise InvalidArgument(f"{address} stands twice in the URL: one server is one vote, name it once")
+            raise InvalidArgument(
+                f"{address} is given twice in the URL: one server is one vote, give it once"
+            )
     if count < NODES_MIN:
         raise InvalidArgument(
             f"redlock:// needs at least {NODES_MIN} independent servers, {count} would bear no failure: "

@@ -1,4 +1,4 @@
-"""One connection to each node, and a question to several of them at once, asked by one thread."""
+"""One connection to each node, and requests from one thread to several nodes at once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .requests import NodeRequest
 __all__ = ["NodeConnections"]
 
 IDLE_SECONDS: Final = 0.5
-"""One unused for longer is looked at before it is used: a server may have closed its connection."""
+"""Connections that were idle for longer are checked before use: a server may have closed its connection."""
 
 
 ABANDONED_SECONDS: Final = 0.02
-"""One unused for longer is read by another thread, if a node has yet to answer there."""
+"""Connections that were idle for longer are read by another thread while replies are pending on them."""
 
 
 class NodeConnections:
@@ -43,125 +43,126 @@ class NodeConnections:
 
     def __init__(
         self,
-        settings: RedlockConfig,
+        config: RedlockConfig,
         space: Keyspace,
         client: str,
         seconds: float,
-        unheard: Callable[[NodeRequest, int], None],
-        left: Callable[[], None],
+        on_undelivered: Callable[[NodeRequest, int], None],
+        on_abandoned: Callable[[], None],
     ) -> None:
-        """``left`` is told that a node has not answered yet what must not get lost, and nobody waits here."""
+        """``on_abandoned`` is called when a reply that must not get lost is pending and the caller has gone
+        on."""
         self._space = space
-        self._on_abandoned = left
+        self._on_abandoned = on_abandoned
         self._poll = select.poll()
         self._spin = AdaptiveSpin()
         self._used_at = monotonic()
         self._connections = [
-            NodeConnection(node, each, client, seconds, self._poll, unheard)
-            for node, each in enumerate(settings.nodes)
+            NodeConnection(node, each, client, seconds, self._poll, on_undelivered)
+            for node, each in enumerate(config.nodes)
         ]
         self._by_fileno: dict[int, NodeConnection] = {}
 
-    def broadcast(self, op: Broadcast) -> Answers:
-        """Ask, and go on as soon as the answers are enough, or the time is up."""
+    def broadcast(self, broadcast: Broadcast) -> Answers:
+        """Ask the nodes. Returns once the answers are enough, or the time is up."""
         try:
             now = monotonic()
             if now - self._used_at > IDLE_SECONDS:
                 self._process_events(0.0)
-            asks, enough, seconds, _, _ = op
+            asks, enough, seconds, _, _ = broadcast
             ends_at = now + seconds
             answers: Answers = {}
-            lines, batch = self._connections, None
+            connections, batch = self._connections, None
             for node, each in asks:
-                if each is not batch:  # mostly all are asked the same, and it is packed once
-                    batch, question = each, NodeRequest(self._space, op, each, answers, now)
-                lines[node].send_request(question, now)
-            look_until = self._spin.next_deadline()
+                if each is not batch:  # nearly always all get the same batch, which is packed once
+                    batch, request = each, NodeRequest(self._space, broadcast, each, answers, now)
+                connections[node].send_request(request, now)
+            spin_until = self._spin.next_deadline()
             wanted = len(asks)
             while not enough(answers) and len(answers) < wanted:
                 if now >= ends_at:
-                    self._process_events(0.0)  # this thread may not have run since answers came
+                    self._process_events(0.0)  # answers may have come while this thread did not run
                     break
-                self._process_events(ends_at - now, look_until if now < look_until else 0.0)
+                self._process_events(ends_at - now, spin_until if now < spin_until else 0.0)
                 now = monotonic()
-            if now < look_until:
+            if now < spin_until:
                 self._spin.found()
             self._used_at = now
             if len(answers) == wanted:
                 return answers
-            for line in lines:
-                if line.next_request is not None:
-                    line.abandon_unsent()
-            if op.handoff_until is not None:
+            for connection in connections:
+                if connection.next_request is not None:
+                    connection.abandon_unsent()
+            if broadcast.handoff_until is not None:
                 self._on_abandoned()
-            return answers.copy()  # what comes from now on is no answer to this any more
+            return answers.copy()  # later replies must not change it
         except BaseException:
-            self.close()  # nobody knows what was sent and what is to come
+            self.close()  # what was sent, and which replies are to come, is unknown
             raise
 
-    def _process_events(self, seconds: float, look_until: float = 0.0) -> None:
-        """Wait for news of any connection, and have it seen to."""
+    def _process_events(self, seconds: float, spin_until: float = 0.0) -> None:
+        """Wait for events of any connection and handle them."""
         by_fileno = self._by_fileno
-        for fileno, _ in self._poll_events(seconds, look_until):
+        for fileno, _ in self._poll_events(seconds, spin_until):
             if fileno not in by_fileno or by_fileno[fileno].fileno != fileno:
                 self._by_fileno = by_fileno = {each.fileno: each for each in self._connections}
                 if fileno not in by_fileno:
-                    continue  # given up since the poll told of it
-            line = by_fileno[fileno]
-            if line.run_id:
-                line.handle_event()
+                    continue  # it was closed after the poll had reported it
+            connection = by_fileno[fileno]
+            if connection.run_id:
+                connection.handle_event()
             else:
-                line.handle_event()
-                if line.run_id:
-                    self._refuse_same_server(line)
+                connection.handle_event()
+                if connection.run_id:
+                    self._refuse_same_server(connection)
 
-    def _poll_events(self, seconds: float, look_until: float) -> list[tuple[int, int]]:
-        """At first without sleeping, where enough of them have answered soon: see ``adaptive_spin``."""
-        while look_until:
+    def _poll_events(self, seconds: float, spin_until: float) -> list[tuple[int, int]]:
+        """Spin before sleeping where that has paid off: see ``adaptive_spin``."""
+        while spin_until:
             yield_processor()
-            news = self._poll.poll(0)
-            if news:
-                return news
-            if monotonic() >= look_until:
+            events = self._poll.poll(0)
+            if events:
+                return events
+            if monotonic() >= spin_until:
                 break
         return self._poll.poll(seconds * 1000)
 
-    def _refuse_same_server(self, line: NodeConnection) -> None:
+    def _refuse_same_server(self, connection: NodeConnection) -> None:
         for other in self._connections:
-            if other is not line and other.run_id == line.run_id:
-                raise same_server_error(other.address, line.address)
+            if other is not connection and other.run_id == connection.run_id:
+                raise same_server_error(other.address, connection.address)
 
-    # --- while nobody uses it -------------------------------------------------------------------
+    # --- while idle -----------------------------------------------------------------------------
 
     def is_pending(self) -> bool:
-        """Whether a node has yet to answer something. For any thread."""
-        return any(line.is_pending for line in self._connections)
+        """Whether a reply is pending. For any thread."""
+        return any(connection.is_pending for connection in self._connections)
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether that is so, and nobody has come back for a while to hear it. For any thread."""
+        """Whether a reply is pending and no caller has used the connections for a while. For any thread."""
         return now - self._used_at > ABANDONED_SECONDS and self.is_pending()
 
     def read_late_replies(self, now: float) -> None:
-        """Read what was answered since, send what that calls for; give up nodes that have not answered."""
+        """Read late replies, send what they call for, and give up nodes that have not answered in time."""
         try:
             self._process_events(0.0)
-            for line in self._connections:
-                line.check_timeout(now)
+            for connection in self._connections:
+                connection.check_timeout(now)
         except BaseException:
             self.close()
             raise
 
     def read_and_close(self) -> None:
-        """Close it, having heard what was answered since it was last used."""
+        """Read late replies, then close."""
         with contextlib.suppress(EngineUnavailable):
             self._process_events(0.0)
         self.close()
 
     def close(self) -> None:
-        for line in self._connections:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
     def detach_after_fork(self) -> None:
-        """This is the child of a fork."""
-        for line in self._connections:
-            line.detach_after_fork()
+        """In the child of a fork."""
+        for connection in self._connections:
+            connection.detach_after_fork()

@@ -1,4 +1,4 @@
-"""What is asked of nodes and what came back: a question for several of them, and each node's part of it."""
+"""Requests to nodes and their replies: one request to several nodes, and the reply of each of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["NodeRequest", "PendingReply", "expected_mark", "requests_of"]
 
 
 @lru_cache(256)
-def expected_mark(member: str, run: str) -> bytes:
-    """What the mark of a node must say, as an argument."""
-    mark = f"{member}/{run}".encode()
+def expected_mark(member: str, run_id: str) -> bytes:
+    """The mark that a node must have, as an argument of a script."""
+    mark = f"{member}/{run_id}".encode()
     return b"$%d\r\n%b\r\n" % (len(mark), mark)
 
 
 class NodeRequest:
-    """A batch as all nodes are asked it that are asked the same, and what they answered."""
+    """A batch for all nodes that get the same batch, and their answers."""
 
     __slots__ = (
         "_packed",
@@ -43,13 +43,15 @@ class NodeRequest:
         "usual_reply",
     )
 
-    def __init__(self, space: Keyspace, op: Broadcast, batch: Batch, answers: Answers, now: float) -> None:
+    def __init__(
+        self, space: Keyspace, broadcast: Broadcast, batch: Batch, answers: Answers, now: float
+    ) -> None:
         self.space = space
         self.batch = batch
-        self.member = op.member
-        self.handoff_until = op.handoff_until
+        self.member = broadcast.member
+        self.handoff_until = broadcast.handoff_until
         self.answers = answers
-        """Whoever asked looks here. What comes later than it waited for comes here too."""
+        """The answers that the caller reads. Late answers are added here, too."""
         self.sent_at = now
         if len(batch) == 1:  # nearly always
             name, ask = batch[0]
@@ -63,52 +65,48 @@ class NodeRequest:
                 self.usual_reply,
                 self.usual_answer,
             ) = packed
-            """``usual``: the reply of most nodes, as it comes, and what it means; None: it is not known."""
+            """``usual_reply``: the bytes that most nodes reply; None: not known. ``usual_answer``: their
+            meaning."""
         else:
             self._packed = encode(space, batch)
-            self.before_mark, self.after_mark, self.usual_number, self.usual_reply, self.usual_answer = (
-                b"",
-                None,
-                0,
-                None,
-                (),
-            )
+            self.before_mark, self.after_mark, self.usual_number = b"", None, 0
+            self.usual_reply, self.usual_answer = None, ()
             self.reply_count = sum([each.reply_count for each in self._packed])
         self.decoded = self.usual_answer
-        """What it means that this number answers it. Nodes mostly answer the same: then it is made once."""
+        """The meaning of ``usual_number``. Most nodes reply the same number, so it is decoded once."""
 
-    def payload(self, run: str) -> bytes:
-        """For a server in this life of it."""
+    def payload(self, run_id: str) -> bytes:
+        """The bytes for a server with this run_id id."""
         if self.after_mark is not None:
-            return b"".join((self.before_mark, expected_mark(self.member, run), self.after_mark))
-        return self.before_mark or self.payload_of(range(len(self._packed)), run)
+            return b"".join((self.before_mark, expected_mark(self.member, run_id), self.after_mark))
+        return self.before_mark or self.payload_of(range(len(self._packed)), run_id)
 
     def answer_number(self, node: int, number: int) -> None:
-        """A node answered with a number, and nothing else was asked of it."""
+        """A node replied a number to a request of one question."""
         if number != self.usual_number or not self.decoded:
             self.decoded = decode_number(self.batch[0][1], number)
             self.usual_number = number
         self.answers[node] = self.decoded
 
-    def payload_of(self, places: Iterable[int], run: str) -> bytes:
-        """Some of it."""
-        mark = expected_mark(self.member, run)
+    def payload_of(self, places: Iterable[int], run_id: str) -> bytes:
+        """The bytes of some of the questions."""
+        mark = expected_mark(self.member, run_id)
         return b"".join([self._packed[place].with_mark(mark) for place in places])
 
 
 class PendingReply:
-    """One node's part of a question that needs a closer look than a number does."""
+    """The reply of one node where it is more than one number."""
 
     __slots__ = ("_replies_before_retry", "_retried", "node", "replies", "reply_count", "request")
 
     usual_reply = None
-    """Nor does it go by the bytes of a reply."""
+    """Its bytes are never compared with a usual reply."""
 
-    def __init__(self, question: NodeRequest, node: int) -> None:
+    def __init__(self, request: NodeRequest, node: int) -> None:
         self.node = node
-        self.request = question
+        self.request = request
         self.replies: list[Any] = []
-        self.reply_count = question.reply_count
+        self.reply_count = request.reply_count
         self._replies_before_retry = 0
         self._retried: list[int] = []
 
@@ -125,12 +123,12 @@ class PendingReply:
         return self.request.sent_at
 
     def add_reply(self, reply: Any) -> bool:
-        """The next reply; whether all are here."""
+        """Add a reply. Whether all are here."""
         self.replies.append(reply)
         return len(self.replies) == self.reply_count
 
-    def retry_payload(self, run: str) -> bytes | None:
-        """All replies are here. The server forgot our scripts: what to send once more; None: it did not."""
+    def retry_payload(self, run_id: str) -> bytes | None:
+        """The bytes to send again where the server has lost the scripts; None: all replies are here."""
         if self._replies_before_retry:
             fresh = self.replies[len(self.replies) - len(self._retried) :]
             self.replies = self.replies[: self._replies_before_retry]
@@ -141,25 +139,25 @@ class PendingReply:
         if not self._retried:
             return None
         self._replies_before_retry = len(self.replies)
-        # Only scripts are missed, and each of those is one command: places of replies are places of questions
-        # unless a greeting stands among them, which it never does.
+        # Only scripts can be missing, and each is one command: the places of replies are the places of
+        # questions. DescribeNode, which has several commands, is never in such a batch.
         payload, count = loading_commands()
         self.reply_count = self._replies_before_retry + count + len(self._retried)
-        return payload + self.request.payload_of(self._retried, run)
+        return payload + self.request.payload_of(self._retried, run_id)
 
     def finish(self, address: Address) -> None:
-        question = self.request
-        self.result = decode(question.space, question.batch, self.replies, address)
+        request = self.request
+        self.result = decode(request.space, request.batch, self.replies, address)
 
 
 def requests_of(
-    space: Keyspace, op: Broadcast, answers: Answers, now: float
+    space: Keyspace, broadcast: Broadcast, answers: Answers, now: float
 ) -> list[tuple[int, NodeRequest]]:
-    """For each node what it is asked; what is the same for several is packed once."""
-    asked = []
-    question: NodeRequest | None = None
-    for node, batch in op.asks:
-        if question is None or batch is not question.batch:
-            question = NodeRequest(space, op, batch, answers, now)
-        asked.append((node, question))
-    return asked
+    """The request for each node. A batch for several nodes is packed once."""
+    requests = []
+    request: NodeRequest | None = None
+    for node, batch in broadcast.asks:
+        if request is None or batch is not request.batch:
+            request = NodeRequest(space, broadcast, batch, answers, now)
+        requests.append((node, request))
+    return requests

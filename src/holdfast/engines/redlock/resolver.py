@@ -1,6 +1,8 @@
-"""Where a node listens, looked up while nobody waits: a slow answer for one node does not hold up the others.
+"""Resolving the host name of a node in the background: a slow resolution of one node does not delay the
+others.
 
-Numbers are found at once. A name is looked up on a thread of its own, which lives as long as that takes.
+A numeric address is resolved at once. A name is resolved on a thread of its own, which ends with the
+resolution.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from ..resp.config import Address
 __all__ = ["Endpoint", "Resolver"]
 
 Endpoint = tuple[int, Any]
-"""The family of an address and the address, as sockets want them."""
+"""The address family and the socket address."""
 
 
 class Resolver:
-    """The addresses of one node, or why there are none."""
+    """The addresses of one node, or the error of their resolution."""
 
     __slots__ = ("_address", "_writer", "endpoints", "error", "is_done")
 
@@ -36,27 +38,27 @@ class Resolver:
             return  # it is a name
 
     def start(self) -> socket.socket:
-        """What is to be polled: it can be read once there is something to know."""
-        ours, self._writer = socket.socketpair()
+        """Start the thread. Returns a socket that becomes readable at the end of the resolution."""
+        reader, self._writer = socket.socketpair()
         thread = threading.Thread(target=self._work, name="holdfast-lookup", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            self._work()  # no threads are to be had any more: the process is ending, and has time
-        return ours
+            self._work()  # the process is ending and cannot start threads
+        return reader
 
     def _work(self) -> None:
         try:
             self.endpoints = self._resolve(0)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits for it is to know
+        except Exception as error:  # noqa: BLE001 - the connection reports any error
             self.error = error
         self.is_done = True
         assert self._writer is not None  # noqa: S101 - it was begun
-        with contextlib.suppress(OSError):  # nobody waits for it any more
-            self._writer.send(b".")  # its end alone would not be heard while a forked child has a copy
+        with contextlib.suppress(OSError):  # the connection was closed
+            self._writer.send(b".")  # closing alone is not seen while a forked child has a copy
         self._writer.close()
 
     def _resolve(self, flags: int) -> list[Endpoint]:
         host, port = self._address
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        return [(family, place) for family, _, _, _, place in found]
+        return [(family, endpoint) for family, _, _, _, endpoint in found]
