@@ -1,7 +1,8 @@
-"""A connection for threads: a blocking socket, our own bytes out, ``hiredis`` for what comes in.
+"""RESP connections: what all of them can do, and those for threads, over blocking sockets.
 
-The kernel keeps the time: a socket told once how long to wait needs one call for each reply, where Python's
-own time-outs need two. What was given up is cut off hard: nothing of it is sent when nobody waits for it.
+The kernel enforces the time limit: with a time-out set once on the socket a reply needs one system call,
+where Python's own time-outs need two. A connection is closed hard: the kernel sends nothing of a request
+whose caller gave up.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class RespSocket(sockets.SocketConnection):
         super().__init__(connected)
         self.address = address
         self.generation = 0
-        """Kept by the pool."""
+        """Set and compared by the pool."""
         self._seconds = seconds
         _set_kernel_timeout(connected, seconds)
         reader = hiredis.Reader()
@@ -115,23 +116,23 @@ class RespSocket(sockets.SocketConnection):
         self._send, self._recv = connected.send, connected.recv
         self._poll = select.poll()
         self._poll.register(connected.fileno(), select.POLLIN)
-        looks = AdaptiveSpin()
-        self._spin_receive: Callable[[], Any] = partial(looks.spin_receive, connected.recv, READ_BYTES)
-        """What came within a moment, if anything did."""
-        if isinstance(connected, ssl.SSLSocket):  # which cannot be asked without waiting
+        spin = AdaptiveSpin()
+        self._spin_receive: Callable[[], Any] = partial(spin.spin_receive, connected.recv, READ_BYTES)
+        """What arrives within a moment of spinning, if anything does."""
+        if isinstance(connected, ssl.SSLSocket):  # it cannot be read without blocking
             poll = self._poll
-            self._spin_receive = lambda: looks.spin_poll(poll) and b""
+            self._spin_receive = lambda: spin.spin_poll(poll) and b""
 
     def set_timeout(self, seconds: float) -> None:
-        """From now on a request may take so long."""
+        """Set the time limit of a request."""
         self._seconds = seconds
         _set_kernel_timeout(self._socket, seconds)
 
     def call(self, payload: bytes, started: float, is_urgent: bool = True, before: int = 0) -> Any:
-        """One request, one reply. Whatever is raised, the connection is of no use afterwards.
+        """One request, one reply. After any exception the connection must be closed.
 
-        ``is_urgent``: the reply is looked for first; else it is waited for asleep.
-        ``before``: so many replies come before it, and are of no interest.
+        ``is_urgent``: spin for the reply before sleeping.
+        ``before``: how many replies come before it and are dropped.
         """
         self.used_at = started
         try:
@@ -186,7 +187,7 @@ class RespSocket(sockets.SocketConnection):
         return self._recv(READ_BYTES)
 
     def _has_pending_data(self) -> bool:
-        """Whether TLS has already read what the socket does not show any more."""
+        """Whether TLS has decrypted bytes that ``poll`` does not report."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def _seconds_left(self, started: float) -> float:
@@ -196,7 +197,7 @@ class RespSocket(sockets.SocketConnection):
         return left
 
     def _send_error(self, error: Exception) -> NotApplied | OutcomeUnknown:
-        """The kernel takes a part or refuses the whole; TLS may have sent a part and not say so."""
+        """The kernel takes a part or refuses all of it. TLS may have sent a part and does not say so."""
         why = f"nothing could be sent to {self.address}: {describe_error(error)}"
         return OutcomeUnknown(why) if isinstance(self._socket, ssl.SSLSocket) else NotApplied(why)
 
@@ -206,7 +207,7 @@ class RespSocket(sockets.SocketConnection):
         return OutcomeUnknown(f"the connection to {self.address} broke: {describe_error(error)}")
 
     def is_stale(self) -> bool:
-        """Whether something came that nobody asked for: most likely the end of the connection."""
+        """Whether unrequested bytes have arrived: most likely the end of the connection."""
         return bool(self._poll.poll(0))
 
     # --- the end --------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class RespSocket(sockets.SocketConnection):
 
 
 class SubscriberSocket(RespSocket):
-    """A connection that was turned over to wake-ups. The thread that listens reads it, or one that waits."""
+    """A connection in subscriber mode. Its own thread reads it, or a waiting thread."""
 
     __slots__ = ("_epoll", "_read_mutex", "_send_mutex", "received_at")
 
@@ -239,8 +240,8 @@ class SubscriberSocket(RespSocket):
             raise NotApplied(f"the connection to {self.address} broke: {describe_error(error)}") from None
 
     def read(self) -> list[Any]:
-        """What is there now. Two may come for it: then one finds nothing."""
-        heard: list[Any] = []
+        """The messages that have arrived. Of two threads that were woken one finds none."""
+        messages: list[Any] = []
         with self._read_mutex:
             try:
                 data = self._recv(READ_BYTES) if self._epoll is None else self._recv(READ_BYTES, DO_NOT_WAIT)
@@ -249,20 +250,21 @@ class SubscriberSocket(RespSocket):
                 self.received_at = monotonic()
                 self._feed(data)
                 while (message := self._gets()) is not False:
-                    heard.append(message)
+                    messages.append(message)
             except BlockingIOError:
                 pass
             except (OSError, hiredis.ProtocolError) as error:
                 raise NotApplied(f"the connection to {self.address} broke: {describe_error(error)}") from None
-        return heard
+        return messages
 
     @property
     def is_shared(self) -> bool:
-        """Whether another than the thread that listens may read it, too."""
+        """Whether a waiting thread may read it, too."""
         return self._epoll is not None
 
     def requeue_poller(self) -> None:
-        """Who waits for it elsewhere is told before the thread that listens. Raises OSError, ValueError."""
+        """Have the kernel wake waiting threads before the connection's own thread. Raises OSError,
+        ValueError."""
         if self._epoll is not None:
             fd = self._socket.fileno()
             self._epoll.unregister(fd)
@@ -284,14 +286,14 @@ class SubscriberSocket(RespSocket):
         super().close()
 
     def forget(self) -> None:
-        """What the ``epoll`` looks for is the parent's affair: only our descriptor of it is closed."""
+        """The parent shares the ``epoll``: close only the child's descriptor of it."""
         if self._epoll is not None:
             self._epoll.close()
         super().forget()
 
 
 def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
-    """Connect. Whatever fails, nothing was asked of the server yet."""
+    """Connect. An error means that no request was sent."""
     try:
         if address.port:
             connected = socket.create_connection(address, timeout=seconds)
@@ -321,7 +323,7 @@ def connect_error(address: Address, error: Exception) -> NotApplied | EngineUnav
 
 
 def _set_kernel_timeout(connected: socket.socket, seconds: float) -> None:
-    """Have the kernel end a call that takes too long. TLS makes several calls, and has to count itself."""
+    """Have the kernel end a call that takes too long. TLS makes several calls and needs Python's time-out."""
     if isinstance(connected, ssl.SSLSocket):
         connected.settimeout(seconds)
         return

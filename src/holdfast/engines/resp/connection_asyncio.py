@@ -1,12 +1,12 @@
-"""A connection for asyncio: what is asked in one turn of the loop goes out in few writes.
+"""RESP connections for asyncio. Requests of one iteration of the loop share few writes.
 
-A request that finds the connection idle goes out at once. Those behind it are collected until the turn ends,
-or until they are so many that the server may as well begin with them while the rest is still being asked.
-Replies come in the order of the requests. Who was cancelled is simply not told; those behind it are. No task
-is made for a request, and no timer: one for each connection watches the oldest request that is not answered.
+A request on an idle connection is sent at once. Requests behind it are collected until the iteration ends, or
+until there are enough for the server to start with. Replies come in the order of the requests. The reply to a
+cancelled request is dropped. A request needs no task and no timer: one timer for each connection watches the
+oldest request that is not answered.
 
-While a single request is under way the loop is kept from sleeping for a moment (``adaptive_spin``). It
-goes round meanwhile, so everything else in it goes on.
+While a single request is pending the loop spins for a moment instead of sleeping (``adaptive_spin``). Its
+other callbacks run meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECHECK_SECONDS: Final = 0.001
 
 
 class _StreamBase(asyncio.Protocol):
-    """What both kinds share: a transport, a parser, an end."""
+    """What both kinds of connections share: the transport, the parser and the end."""
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
         self.address = address
@@ -46,12 +46,12 @@ class _StreamBase(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._socket = connected
         self._transport: Any = None
-        """As the loop makes it, once connected."""
+        """The transport of the loop, once connected."""
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
 
     def set_timeout(self, seconds: float) -> None:
-        """From now on a request may take so long."""
+        """Set the time limit of a request."""
         self._seconds = seconds
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -60,11 +60,11 @@ class _StreamBase(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._end(f"the connection to {self.address} broke: {error or 'the server closed it'}")
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         self.is_open = False
 
     def close(self) -> None:
-        """Hard: what was not sent is thrown away."""
+        """Close hard: the kernel discards what it has not sent."""
         self._end(f"the connection to {self.address} was closed")
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):
@@ -72,7 +72,8 @@ class _StreamBase(asyncio.Protocol):
             self._transport.abort()
 
     def forget(self) -> None:
-        """This is the child of a fork: let go of our copy. The loop's selector is the parent's, too."""
+        """In the child of a fork: close the inherited descriptor. The parent shares the selector of the
+        loop."""
         self.is_open = False
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
@@ -80,7 +81,7 @@ class _StreamBase(asyncio.Protocol):
 
 
 _INHERITED: Final[list[_StreamBase]] = []
-"""In the child of a fork: kept from the garbage collector, which would complain of transports left open."""
+"""In the child of a fork: references that keep the garbage collector from warning of open transports."""
 
 
 class RespStream(_StreamBase):
@@ -95,15 +96,15 @@ class RespStream(_StreamBase):
         self._sent = 0
         self._answered = 0
         self._send_times: deque[tuple[int, float]] = deque()
-        """So many had been sent at this time."""
+        """How many requests had been sent, and when."""
         self._timer: asyncio.TimerHandle | None = None
         self._has_rechecked = False
         self._spin = AdaptiveSpin()
 
-    # --- asking ---------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     def call(self, payload: bytes) -> asyncio.Future[Any]:
-        """The reply to come. Awaiting it may raise Refused or Unknown."""
+        """A future of the reply. It can raise NotApplied or OutcomeUnknown."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._enqueue(payload, future, 1)
         return future
@@ -143,7 +144,7 @@ class RespStream(_StreamBase):
             self._flush()
 
     def _flush(self) -> None:
-        """All that was asked and not sent yet."""
+        """Send all requests that were collected."""
         if not self.is_open:
             return
         now = monotonic()
@@ -158,7 +159,7 @@ class RespStream(_StreamBase):
             self._timer = self._loop.call_later(self._seconds, self._check_timeout)
 
     def _spin_once(self, answered: int, until: float) -> None:
-        """Have the loop go round and look, instead of sleeping: until the answer is there, or time is up."""
+        """Keep the loop from sleeping until the reply is there, or the time is up."""
         if self._answered != answered:
             self._spin.found()
         elif self.is_open and len(self._waiting) == 1 and monotonic() < until:
@@ -176,12 +177,12 @@ class RespStream(_StreamBase):
                     waiter.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self._end(f"the connection to {self.address} broke: {error}")
-            self.close()  # nobody knows any more which reply is whose
+            self.close()  # replies cannot be matched with requests any more
 
-    # --- when there is no answer ----------------------------------------------------------------
+    # --- time limits ----------------------------------------------------------------------------
 
     def _check_timeout(self) -> None:
-        """The oldest that was not answered decides."""
+        """The oldest request that is not answered decides."""
         self._timer = None
         while self._send_times and self._send_times[0][0] <= self._answered:
             self._send_times.popleft()
@@ -189,7 +190,7 @@ class RespStream(_StreamBase):
             return
         left = self._send_times[0][1] + self._seconds - monotonic()
         if left <= -LATE_SECONDS and not self._has_rechecked:
-            # The loop was held up: the answer may be there and only wants to be read.
+            # The loop was blocked: the reply may have arrived and not been read.
             self._has_rechecked, left = True, RECHECK_SECONDS
         if left > 0:
             self._timer = self._loop.call_later(left, self._check_timeout)
@@ -197,11 +198,11 @@ class RespStream(_StreamBase):
         self._end(f"no answer from {self.address} in {self._seconds:.3g} s")
         self.close()
 
-    def _end(self, why: str) -> None:
-        """Whoever waits is told: what was not sent did not happen, what was sent may have."""
+    def _end(self, reason: str) -> None:
+        """Fail all requests: one that was not sent did not happen, one that was sent may have."""
         if not self.is_open:
             return
-        super()._end(why)
+        super()._end(reason)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -209,8 +210,8 @@ class RespStream(_StreamBase):
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                trouble = OutcomeUnknown if len(self._waiting) >= unsent else NotApplied
-                waiter.set_exception(trouble(why))
+                error = OutcomeUnknown if len(self._waiting) >= unsent else NotApplied
+                waiter.set_exception(error(reason))
 
 
 class _ReplyGroup:
@@ -231,12 +232,12 @@ class _ReplyGroup:
         if len(self._replies) == self._count:
             self._future.set_result(self._replies)
 
-    def set_exception(self, trouble: TransientError) -> None:
-        self._future.set_exception(trouble)
+    def set_exception(self, error: TransientError) -> None:
+        self._future.set_exception(error)
 
 
 class SubscriberStream(_StreamBase):
-    """A connection that was turned over to wake-ups; until then it answers one question at a time."""
+    """A connection in subscriber mode. Before that it answers one request at a time."""
 
     def __init__(self, address: Address, connected: socket.socket, seconds: float) -> None:
         super().__init__(address, connected, seconds)
@@ -264,10 +265,10 @@ class SubscriberStream(_StreamBase):
             finally:
                 timer.cancel()
                 self._receiver = None
-        heard, self._messages = self._messages, []
-        if not heard and not self.is_open:
+        messages, self._messages = self._messages, []
+        if not messages and not self.is_open:
             raise NotApplied(self._closed_reason)
-        return heard
+        return messages
 
     def send(self, payload: bytes) -> None:
         if not self.is_open:
@@ -289,10 +290,10 @@ class SubscriberStream(_StreamBase):
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         if self.is_open:
-            super()._end(why)
-            self._closed_reason = why
+            super()._end(reason)
+            self._closed_reason = reason
             self._wake_receiver()
 
     def hang_up(self) -> None:
@@ -303,7 +304,7 @@ S = TypeVar("S", RespStream, SubscriberStream)
 
 
 async def open_stream(kind: type[S], address: Address, tls: ssl.SSLContext | None, seconds: float) -> S:
-    """Connect. Whatever fails, nothing was asked of the server yet."""
+    """Connect. An error means that no request was sent."""
     try:
         async with asyncio.timeout(seconds):
             if address.port:

@@ -1,7 +1,7 @@
-"""What the nodes show, as one record. Pure.
+"""The views of several nodes as one record. Pure.
 
-A claim counts as holding the name where a majority has it, or could have it: what cannot be seen is not gone.
-Nodes have clocks of their own, so all times are told relative to the moment of looking, which is 0.
+A claim counts as holding the name where a majority has it or, with the nodes that did not answer, could have
+it. Nodes have clocks of their own, so all times are relative to the moment of the inspection, which is 0.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SeenClaim(NamedTuple):
     claim: Claim
     age: float
     remaining: float
-    """Seconds until no majority has it any more."""
+    """Seconds until no majority has the claim any more."""
 
 
 def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[SeenClaim]:
-    """Those who have the name on so many nodes that they may have a majority; ``unseen`` nodes are silent."""
+    """Attempts that may have a majority; ``unseen`` nodes have not answered."""
     by_owner: dict[str, list[tuple[Claim, int]]] = {}
     for reply in replies:
         found = _claim_of(reply)
@@ -61,7 +61,7 @@ def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> SeenClai
     token, at_it = max(count.items(), key=lambda item: (item[1], item[0]))
     for claim, _ in claims:
         if claim.token:
-            token, at_it = claim.token, needed  # it was handed over: its holder knew the token
+            token, at_it = claim.token, needed  # it was exported or repaired: the holder knew the token
     ends = sorted(((claim.expires_at - now) / 1e6 for claim, now in claims), reverse=True)
     remaining = ends[min(max(needed - unseen, 1), len(ends)) - 1]
     age = max((now - claim.since) / 1e6 for claim, now in claims)
@@ -69,12 +69,13 @@ def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> SeenClai
 
 
 def holders_of(seen: Iterable[SeenClaim], stretch: float) -> tuple[Holder, ...]:
-    """``stretch``: how many times longer than it is relied on a node keeps a claim (``Quorum.kept_us``)."""
+    """``stretch``: how many times longer than the client relies on it a node keeps a claim: see
+    ``Quorum``."""
     return tuple([_holder(each, stretch) for each in seen])
 
 
 def soonest_end(seen: Iterable[SeenClaim]) -> float:
-    """Seconds until the first of them loses its majority; inf: nobody has one."""
+    """Seconds until the first claim loses its majority; inf: there is none."""
     return min((max(each.remaining, 0.0) for each in seen), default=inf)
 
 
@@ -97,7 +98,7 @@ def _holder(seen: SeenClaim, stretch: float) -> Holder:
 
 
 def _metadata(text: str) -> Mapping[str, str]:
-    """Written by a client; one that is damaged is not worth an error."""
+    """Metadata that a client wrote. Damaged metadata is ignored."""
     try:
         found = json.loads(text) if text else {}
     except ValueError:
@@ -106,7 +107,7 @@ def _metadata(text: str) -> Mapping[str, str]:
 
 
 def record_of(replies: Iterable[Any], size: int, unseen: int, stretch: float) -> Record:
-    """The record that ``inspect`` tells of."""
+    """The record for ``inspect``."""
     views = [reply for reply in replies if reply.__class__ is View]
     fence = max((view.record.fence for view in views), default=0)
     holders = holders_of(seen_claims(views, size, unseen), stretch)

@@ -1,4 +1,4 @@
-"""One node of a quorum: what it keeps of a name and what a request does to that."""
+"""One node of a quorum: what it stores for a name, and how requests change it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What each request does to what a node keeps. Pure: the same input gives the same answer.
+"""How each request changes the record of a node. Pure: the same input gives the same answer.
 
-Executed as it stands by the simulator and by the model check; the scripts of the redlock engine translate it
-and are compared with it, reply by reply. What the quorum's tokens rest on is all here: a node issues each
-number once, ever more of them, and only to the attempt that has its claim at that moment.
+The simulator and the model check execute this code. The scripts of the Redlock engine translate it, and tests
+compare their replies with it. The tokens of the quorum rest on three rules here: a node issues each number
+once, its numbers grow, and it issues a number only to the attempt that has its claim at that moment.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from .values import (
 __all__ = ["NodeStep", "apply", "settle"]
 
 BROKEN_KEPT_US: Final = 3_600_000_000
-"""How long a broken attempt is remembered beyond its ttl, so that its holder learns why it is gone."""
+"""How long the tombstone of a broken attempt outlives its ttl, so that its holder learns the reason."""
 
 TOMBSTONES_MAX: Final = 100
-"""So many attempts that are over are remembered at most, the latest: whoever is forgotten too soon may get a
-claim that nobody knows of, and that runs out."""
+"""The largest number of tombstones, the latest ones. An attempt whose tombstone was dropped too soon may get
+a claim without a holder, which expires."""
 
 NOT_EXPORTED: Final = "it was not exported with this secret, or another client adopted it"
 
 
 class NodeStep(NamedTuple):
-    """What became of the mark and the record, and what to answer."""
+    """The mark and the record after a request, and the answer."""
 
     mark: Mark
     record: NodeRecord
@@ -57,7 +57,7 @@ class NodeStep(NamedTuple):
 
 
 def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, now: int) -> NodeStep:
-    """One request about one name. ``expected`` is what the asker takes the node's mark to say.
+    """Apply one request about one name. ``expected``: the mark that the client expects the node to have.
 
     Where the returned record is the one passed in, nothing needs to be stored.
     """
@@ -73,13 +73,13 @@ def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, n
 
 
 def settle(record: NodeRecord, now: int) -> NodeRecord:
-    """The record as it stands at ``now``: nobody writes down that a claim ran out."""
+    """The record at ``now``: the expiry of a claim is computed, not stored."""
     if record.claim is not None and record.claim.expires_at <= now:
         return record._replace(claim=None)
     return record
 
 
-# --- taking -------------------------------------------------------------------------------------
+# --- acquire and stamp --------------------------------------------------------------------------
 
 
 def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -106,7 +106,8 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
 
 
 def _tombstones_of_broken(record: NodeRecord, ask: Acquire, now: int) -> tuple[Tombstone, ...]:
-    """All of them are over, also those who have nothing here: they may be about to be given it."""
+    """Tombstones for all broken attempts, also those without a claim here: a repair may be about to send
+    one."""
     over = _live_tombstones(record.tombstones, now)[1 - TOMBSTONES_MAX :]
     claim = record.claim
     for owner in ask.instead_of:
@@ -117,7 +118,7 @@ def _tombstones_of_broken(record: NodeRecord, ask: Acquire, now: int) -> tuple[T
 
 
 def _without_withdrawn(record: NodeRecord, ended: Tombstone) -> NodeRecord:
-    """What was withdrawn before it arrived has arrived now, and that was that."""
+    """The record without the tombstone of a withdrawn attempt, which has arrived now and was refused."""
     if ended.reason != "withdrawn":
         return record
     return record._replace(tombstones=tuple([each for each in record.tombstones if each is not ended]))
@@ -132,7 +133,7 @@ def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeRe
     return record._replace(fence=ask.number, claim=claim._replace(number=ask.number)), Issued(ask.number)
 
 
-# --- giving back --------------------------------------------------------------------------------
+# --- release ------------------------------------------------------------------------------------
 
 
 def _release(record: NodeRecord, ask: Release, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -146,7 +147,7 @@ def _release(record: NodeRecord, ask: Release, now: int) -> tuple[NodeRecord, No
 
 
 def _with_tombstone(record: NodeRecord, owner: str, forget_at: int, now: int) -> NodeRecord:
-    """Its Acquire may have yet to arrive: refuse it then."""
+    """Remember to refuse an Acquire of this attempt that may still arrive."""
     ended = _tombstone_of(record, owner, now)
     if ended is None:
         ended = Tombstone(owner, "withdrawn", "", forget_at)
@@ -160,7 +161,7 @@ def _live_tombstones(over: tuple[Tombstone, ...], now: int) -> list[Tombstone]:
     return [ended for ended in over if ended.forget_at > now]
 
 
-# --- living on ----------------------------------------------------------------------------------
+# --- renewal and handover -----------------------------------------------------------------------
 
 
 def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeReply]:
