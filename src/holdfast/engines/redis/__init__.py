@@ -66,14 +66,14 @@ class RedisEngine:
         """Log the eviction policy once: only an operator can change it."""
         if policy and not self._policy:
             log.warning(
-                "holdfast: %s evicts keys, locks among them, when its memory is full (maxmemory-policy %s): "
+                "holdfast: %s evicts keys (and locks) when its memory is full (maxmemory-policy %s): "
                 "set maxmemory-policy to noeviction",
                 self.url,
                 policy,
             )
         elif policy is None and self._policy == "":
             log.warning(
-                "holdfast: %s does not say whether it evicts keys, locks among them, when its memory is full: "
+                "holdfast: %s does not say whether it evicts keys (and locks) when its memory is full: "
                 "add the ACL rule +info|memory to the user",
                 self.url,
             )

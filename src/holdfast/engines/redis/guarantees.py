@@ -92,7 +92,8 @@ def guarantees_of(config: RedisConfig, policy: str | None) -> Guarantees:
     if policy != "":
         subject = "a master of this cluster" if config.deployment == "cluster" else "this server"
         finding = (
-            f"NOT KNOWN HERE: {subject} does not say whether it evicts keys when memory is full (+info|memory)"
+            f"NOT KNOWN HERE: {subject} does not say whether it evicts keys when memory is full "
+            "(+info|memory)"
             if policy is None
             else f"NOT SO HERE: {subject} evicts keys when its memory is full (maxmemory-policy {policy})"
         )

@@ -138,6 +138,6 @@ def _refuse_unsupported_tls(kwargs: Mapping[str, Any], connection_class: Any) ->
         unsupported.append(f"the class {connection_class.__name__}")
     if unsupported:
         raise InvalidArgument(
-            f"the given client protects its connections with {unsupported[0]}, which Holdfast cannot carry over "
-            "to its own: give a URL instead, rediss://host?ssl_ca_certs=…"
+            f"the given client protects its connections with {unsupported[0]}, which Holdfast cannot carry "
+            "over to its own: give a URL instead, rediss://host?ssl_ca_certs=…"
         )
