@@ -14,12 +14,14 @@ __all__ = ["GUARANTEES", "guarantees_of"]
 _FAULTS: Final = {
     "holder is killed": "kept: released after its ttl",
     "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
-    "waiter is killed": "kept: its place is given up after a turn, or five seconds without a refresh",
+    "waiter is killed": "kept: its place is dropped after a turn, or five seconds without a refresh",
     "waiter is paused or cut off": (
-        "kept: it costs as much; its ttl, if it had come less than a tenth of a second before the lock was "
-        "free"
+        "kept: as for a killed waiter; after its ttl, if it had come less than a tenth of a second before "
+        "the lock was free"
     ),
-    "connection is cut or silent": "kept: asked again under the same name; loss signalled at the deadline",
+    "connection is cut or silent": (
+        "kept: the attempt is repeated under its nonce; loss signalled at the deadline"
+    ),
     "server restarts with its data (appendfsync always)": "kept",
     "server restarts without its data": (
         "fenced: others may be granted what is held, with larger tokens; loss signalled at the next renewal"
@@ -27,7 +29,7 @@ _FAULTS: Final = {
     "server's clock jumps forward": "fenced: leases end early; loss signalled at the next renewal",
     "server's clock jumps back": "kept: leases last longer; tokens never go back while the record is kept",
     "keys are evicted": "fenced: as a restart without data; set maxmemory-policy to noeviction",
-    "memory or disk is full": "refused; what is held is lost at its deadline, and signalled",
+    "memory or disk is full": "refused; held locks are lost at their deadlines, and the loss is signalled",
     "scripts are flushed": "kept: they are loaded again",
     **TWO_CLOCKS_FAULTS,
 }
@@ -72,12 +74,12 @@ _CLUSTER: Final = replace(
     needs=(
         *_NEEDS,
         "CLUSTER SLOTS, SSUBSCRIBE and SPUBLISH",
-        "names with one {tag} for locks that are to be kept by one server",
+        "names with one {tag} for locks that must be on one server",
     ),
     faults={
         **_FAULTS,
         **_FAILOVER,
-        "slots are moved": "kept: requests follow; a wake-up may take a second longer meanwhile",
+        "slots are moved": "kept: requests follow; a notification may take a second longer meanwhile",
     },
 )
 

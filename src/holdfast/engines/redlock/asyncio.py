@@ -240,7 +240,7 @@ class _NodeConnection:
         return self._stream is not None and self._stream.is_open
 
     def send_request(self, pending: PendingReply, on_result: OnResult) -> None:
-        """Send it, now or once connected; ``on_result`` is told of its result."""
+        """Send it, now or once connected; ``on_result`` is called with the result."""
         loop = asyncio.get_running_loop()
         stream = self._stream
         if stream is not None and stream.is_open:

@@ -1,6 +1,6 @@
 """A connection to one node for threads. It never blocks.
 
-Replies come in the order of the requests, also replies to requests that nobody waits for any more.
+Replies come in the order of the requests, also replies to requests whose callers wait no longer.
 """
 
 from __future__ import annotations

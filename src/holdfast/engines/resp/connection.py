@@ -58,7 +58,7 @@ class Connection(Protocol):
 
 
 class SubscriberConnection(Connection, Protocol):
-    """A connection in subscriber mode: it receives messages that nobody requested one by one."""
+    """A connection in subscriber mode: it receives messages that are not replies to requests."""
 
     received_at: float
     """When the last bytes came, by ``time.monotonic``."""

@@ -91,7 +91,7 @@ class ServerDiagnosis:
     def clock(self) -> Finding:
         topic = self.topic("clock")
         if isinstance(self.ask(pack_command(b"TIME")), ReplyError):
-            return fail(topic, "the server does not tell its time: allow it (ACL rule +time)")
+            return fail(topic, "the server does not report its time: allow it (ACL rule +time)")
 
         def time() -> float:
             seconds, micros = self.ask(pack_command(b"TIME"))
@@ -104,7 +104,8 @@ class ServerDiagnosis:
         name = "Valkey" if "valkey_version" in self._info else "Redis"
         if version is None:
             return unknown(
-                self.topic("version"), "recent enough; which one is not told (ACL rule +info|server)"
+                self.topic("version"),
+                "recent enough; the server does not report which (ACL rule +info|server)",
             )
         return ok(self.topic("version"), f"{name} {version}")
 
@@ -121,24 +122,24 @@ class ServerDiagnosis:
             ]
         if excess:
             return [warn(topic, f"more than needed: {', '.join(excess)}; take them away with ACL SETUSER")]
-        return [ok(topic, "what is needed, and none of those that harm others")]
+        return [ok(topic, "what is needed, and none that can harm other users")]
 
     def eviction(self) -> Finding:
         topic = self.topic("eviction")
         policy, limit = self._info.get("maxmemory_policy"), self._info.get("maxmemory", "0")
         if policy is None:
-            return unknown(topic, "its policy is not told: allow it (ACL rule +info|memory)")
+            return unknown(topic, "the server does not report its policy: allow it (ACL rule +info|memory)")
         if policy == "noeviction":
-            return ok(topic, "noeviction: no lock is thrown away for want of memory")
+            return ok(topic, "noeviction: no lock is evicted when memory is full")
         if limit == "0":
-            return ok(topic, f"policy {policy}, but without maxmemory nothing is thrown away")
-        return fail(topic, f"policy {policy}: locks are thrown away when memory is full; set noeviction")
+            return ok(topic, f"policy {policy}, but without maxmemory nothing is evicted")
+        return fail(topic, f"policy {policy}: locks are evicted when memory is full; set noeviction")
 
     def persistence(self) -> Finding:
         topic = self.topic("persistence")
         append_only = self._info.get("aof_enabled")
         if append_only is None:
-            return unknown(topic, "the server does not tell (ACL rule +info|persistence)")
+            return unknown(topic, "the server does not report it (ACL rule +info|persistence)")
         reply = self.ask(pack_command(b"CONFIG", b"GET", b"appendfsync"))
         fsync = reply[1].decode() if isinstance(reply, list) and len(reply) == 2 else ""
         if append_only == "0":
@@ -154,13 +155,15 @@ class ServerDiagnosis:
                 topic,
                 f"append-only file with appendfsync {fsync}: a crash forgets the last grants; set always",
             )
-        return ok(topic, "append-only file; how often it goes to disk is not told (ACL rule +config|get)")
+        return ok(
+            topic, "append-only file; the server does not report how often it syncs (ACL rule +config|get)"
+        )
 
     def replicas(self, wait_replicas: int) -> Finding:
         topic = self.topic("replicas")
         count = self._info.get("connected_slaves")
         if count is None:
-            return unknown(topic, "the server does not tell (ACL rule +info|replication)")
+            return unknown(topic, "the server does not report it (ACL rule +info|replication)")
         if wait_replicas > int(count):
             return fail(
                 topic,
