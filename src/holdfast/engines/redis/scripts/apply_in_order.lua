@@ -1,7 +1,7 @@
 #!lua
 -- Several names in one step, in the given order: `apply_in_order` of rules/transitions.py.
--- KEYS: those of the steps. ARGV: whether to end with the first acquire that is not granted; then for each
--- step what it is, how many keys and arguments it has, and the arguments.
+-- KEYS: the keys of the steps. ARGV: whether to stop at the first acquire that is not granted; then for each step its
+-- request, the number of its keys, the number of its arguments, and the arguments.
 --@include rules/constants
 --@include clock
 --@include rules/channels
@@ -27,7 +27,7 @@ while ARGV[argument] do
   local ask = { unpack(ARGV, argument + 3, argument + 2 + arguments) }
   steps[#steps + 1] = { what = what, key = KEYS[key], value_key = keys > 1 and KEYS[key + 1], ask = ask }
   key, argument = key + keys, argument + 3 + arguments
-  -- A record that cannot be read ends it all here, before anything was changed.
+  -- A record that cannot be decoded raises here, before any change.
   decode_record(steps[#steps].key, redis.call('GET', steps[#steps].key))
 end
 

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Break. KEYS: the record. ARGV: token (empty: whichever), reason.
+-- Break. KEYS: the record. ARGV: token (empty: any), reason.
 --@include rules/constants
 --@include clock
 --@include rules/channels

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- The keeper's batch: renew what is held, refresh where one waits or watches.
+-- The keeper's batch: renewals of holders, refreshes of waiters and watchers.
 -- KEYS: the record of each step. ARGV: for each step its ttl (empty: it is a refresh) and its nonce.
 --@include rules/constants
 --@include clock
@@ -7,7 +7,7 @@
 local answers, rest = {}, {}
 for step, key in ipairs(KEYS) do
   local ttl, nonce = tonumber(ARGV[2 * step - 1]), ARGV[2 * step]
-  -- The only holder, and nothing else to see: renewed without a closer look.
+  -- Short path: the only holder, and nothing else in the record.
   local raw = ttl and redis.pcall('GET', key)
   local is_renewed = false
   if type(raw) == 'string' and string.sub(raw, 1, 2) == BEGINS_HELD_BY_ONE then

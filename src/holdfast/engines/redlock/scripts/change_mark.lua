@@ -1,6 +1,6 @@
 #!lua
--- Prime, Start, Trust, Rejoin, Admit: a comparison and a change of the mark. KEYS: any, the mark. ARGV: what the asker
--- takes the mark to be, which ends with the server's present life; what to do; the mark to have; what it was; longest.
+-- Prime, Start, Trust, Rejoin, Admit: a comparison and a change of the mark. KEYS: any, the mark. ARGV: the expected
+-- mark, which ends with the run id of the server; the request; the new mark; the old mark; longest.
 local what, wanted, was = ARGV[2], ARGV[3], ARGV[4]
 local mark = redis.call('HMGET', KEYS[2], 'ready', 'primed', 'rejoins', 'longest')
 local ready, primed, rejoins, longest = mark[1] or '', mark[2] or '', mark[3] or '', tonumber(mark[4]) or 0

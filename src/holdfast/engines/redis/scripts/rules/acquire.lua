@@ -1,12 +1,12 @@
--- Acquiring: the functions of that part of rules/transitions.py.
+-- Acquire, as in rules/transitions.py.
 
--- Larger than every earlier one, and, should the counter be lost, larger than those before the loss.
+-- Larger than every earlier token and, if the counter is lost, larger than the tokens before the loss.
 local function next_token(record, wall_us)
   local token = math.max(record.token + 1, wall_us)
   return token < MAX_TOKEN and token
 end
 
--- To one whose own request was granted just now, its token says it all, unless there is more.
+-- A new grant is answered with its token alone, unless there is more to say.
 local function granted(record, holder, now, is_fresh, age)
   local lasts = holder[UNTIL] and holder[UNTIL] - now
   local mode, kind = holder[MODE], record.kind or 'lock'
@@ -34,7 +34,7 @@ local function mismatch(record, kind, limit)
   return { 'mismatch', record.kind, record.declared }
 end
 
--- The claim: client, owner, mode, ttl, whether it renews, until, metadata; as the holder's fields will be.
+-- The claim has the last fields of the holder: client, owner, mode, ttl, whether it renews, until, metadata.
 local function grant(record, nonce, claim, max_hold, place, now, wall_us)
   local token = next_token(record, wall_us)
   if not token then
@@ -53,7 +53,7 @@ local function grant(record, nonce, claim, max_hold, place, now, wall_us)
   return granted(record, holder, now, true), true
 end
 
--- What one wants, its claim as text, is left with its place where the lock can be handed to it.
+-- The claim, as text, is stored with the place in the queue where a release can hand the lock over.
 local function enqueue(record, nonce, claim, wants, place, now)
   local text = place and record.queue[place]
   if not place then
@@ -69,7 +69,8 @@ local function enqueue(record, nonce, claim, wants, place, now)
   return queued(record, place, next_event_at(record), now), true
 end
 
--- Ask: kind and limit, the claim, ttl, how long to keep the record, options, nonce. Options: whether it waits, whether it is fair, and after a space max_hold if there is one.
+-- ARGV: kind and limit, the claim, ttl, how long to keep the record, options, nonce. Options: whether it waits, whether
+-- it is fair, and after a space max_hold if there is one.
 local function acquire(record, ask, now, wall_us)
   local kind, limit = cmsgpack.unpack(ask[1])
   local claim, options, nonce = { cmsgpack.unpack(ask[2]) }, ask[5], ask[6]

@@ -1,6 +1,6 @@
--- One transition of one record: `apply` of rules/transitions.py, with the loading and storing around it.
+-- One transition of one record: `apply` of rules/transitions.py, with loading and storing.
 
--- What watchers want to hear of. Renewals and refreshes are no news: they come every second.
+-- Whether watchers are notified. Renewals and refreshes do not count: they come every second.
 local function is_visible_change(before, after)
   if after.value_is_new or before.limit ~= after.limit then
     return true
@@ -22,7 +22,7 @@ local function is_visible_change(before, after)
   return false
 end
 
--- Wakes those whose turn has just come, those who watch, and those whose grant was taken away.
+-- Notifies waiters whose turn has just come, watchers, and holders whose grant was broken.
 local function notify_all(key, before, after, victims)
   local had_turn = {}
   for place = 1, #before.turns do
@@ -47,7 +47,7 @@ local function notify_all(key, before, after, victims)
   end
 end
 
--- Forgets what is over, and of the ended all but the newest.
+-- Removes expired tombstones and watchers, and all but the newest tombstones.
 local function remove_expired(record, now)
   if #record.ended == 0 and #record.watchers == 0 then
     return
@@ -69,9 +69,8 @@ local function remove_expired(record, now)
   record.ended, record.watchers = ended, watchers
 end
 
--- A handler changes the record; it gives back what to answer, whether there is anything to store, and whose
--- grant was taken away. Where there is nothing to store, time alone changed the record, if anything did, and
--- whoever looks next computes the same.
+-- A handler changes the record. It returns the answer, whether to store the record, and the broken holders. Where the
+-- record is not stored, only time has changed it, and the next script computes the same.
 local function apply(handler, ask, key, raw, value_key)
   local record = decode_record(key, raw)
   local before = {

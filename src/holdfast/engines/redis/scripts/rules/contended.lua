@@ -1,6 +1,6 @@
--- Whether the record is of a lock for which some wait, and there is nothing else to say: no attempt was ended, nobody
--- watches, and none of those who wait has run out. Where many want a lock this is the common case, and reads what both
--- sides of handing it on need, without making a function. What it becomes the rules say: see queueing.lua.
+-- Whether the record is of a lock with waiters and nothing else: no tombstone, no watcher, and no waiter that has
+-- expired. This is the common case of a contended lock. It reads what acquire and release need, without creating a
+-- function. The rules say what the record becomes: see queueing.lua.
 local is_contended, _, kind, limit, declared, last_token, holders, queue, deadlines, turns, ended, watchers = false, nil
 if raw and string.sub(raw, 1, 2) == BEGINS_FULL then
   is_contended, _, _, kind, limit, declared, last_token, holders, queue, deadlines, turns, ended, watchers =

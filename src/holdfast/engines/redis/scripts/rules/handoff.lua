@@ -1,5 +1,5 @@
--- Handing a lock to the first in line as it is given back: rules/handoff.py. One who does not listen may be dead: it
--- gets its turn, which passes before long.
+-- A release hands the lock to the first waiter: rules/handoff.py. A waiter without a subscribed connection may be dead.
+-- It gets a turn instead, which expires before long.
 local function release_to_next(record, ask, now, wall_us, _, key)
   local answer, is_changed = release(record, ask, now)
   if answer ~= DONE or record.kind ~= 'lock' or #record.holders > 0 or #record.turns == 0 then

@@ -1,6 +1,6 @@
--- Living on without the client, or with another: the rest of that part of rules/transitions.py.
+-- Stop, export, adopt, downgrade and break, as in rules/transitions.py.
 
--- A holder to be changed, in the place of the one that is there; nil: it is gone.
+-- A copy of the holder, in its place in the record, to be changed; nil: it is gone.
 local function take_holder(record, nonce)
   local place = place_of(record.holders, nonce)
   if not place then

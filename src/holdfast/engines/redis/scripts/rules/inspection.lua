@@ -1,4 +1,4 @@
--- Values, limits, and those who look on: the rest of rules/transitions.py.
+-- Refresh, values, limits, inspection and watchers, as in rules/transitions.py.
 
 local function refresh(record, ask, now)
   local expires_at, nonce = now + PATIENCE_SECONDS, ask[1]
@@ -16,7 +16,7 @@ local function refresh(record, ask, now)
   return { 'absent' }
 end
 
--- The value as stored: schema, token, when to forget it in microseconds of wall time, the bytes.
+-- A stored value: schema, token, its expiry in microseconds of wall time, the bytes.
 local function set_value(record, ask, _, wall_us, value_key)
   local data, retention, nonce = ask[1], tonumber(ask[2]), ask[3]
   local place = place_of(record.holders, nonce)

@@ -1,4 +1,4 @@
--- Giving back: the functions of that part of rules/transitions.py.
+-- Release and withdraw, as in rules/transitions.py.
 
 local function gone(record, nonce)
   local place = place_of(record.ended, nonce)
@@ -8,7 +8,7 @@ local function gone(record, nonce)
   return { 'gone', #record.holders > 0 and 'stolen' or 'expired', '' }
 end
 
--- Refuses this attempt should a copy of it still arrive; tells whether that is new.
+-- A tombstone refuses a copy of this attempt that may still arrive. Returns whether the record has changed.
 local function add_tombstone(record, nonce, linger, now)
   if linger <= 0 then
     return false
@@ -28,7 +28,7 @@ local function add_tombstone(record, nonce, linger, now)
   return true
 end
 
--- Leaves nothing of this attempt, and deals the next ones' turns.
+-- Removes this attempt and deals the next turns.
 local function remove(record, nonce, linger, now)
   local place = waits_at(record, nonce)
   record.holders = without(record.holders, nonce)

@@ -1,11 +1,11 @@
--- Living on: the functions of that part of rules/transitions.py.
+-- Renew, as in rules/transitions.py.
 
--- Its end, one ttl from now at least, unless max_hold ends it before.
+-- The expiry, at least one ttl from now, unless max_hold ends the lease before.
 local function extended(holder, ttl, now)
   return math.max(holder[EXPIRES_AT], capped(now + ttl, holder[UNTIL]))
 end
 
--- In place: nobody who compares what was with what is looks at these fields.
+-- Changed in place: `is_visible_change` does not compare these fields.
 local function renew(record, ask, now)
   local ttl, nonce = tonumber(ask[1]), ask[2]
   local place = place_of(record.holders, nonce)

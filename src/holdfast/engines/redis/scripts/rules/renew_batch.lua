@@ -1,6 +1,6 @@
--- Several renewals and refreshes of one record as one transition: as if they came one after the other at the
--- same moment, the renewals first, but that a waiter is told where it stands once all have been refreshed. A
--- thousand waiters of one client on one lock are then one look at the queue, not a thousand.
+-- Several renewals and refreshes of one record as one transition. The result is as if they came one after the other at
+-- the same moment, the renewals first, except that the positions of waiters are computed after all refreshes. A
+-- thousand waiters of one client on one lock then read the queue once, not a thousand times.
 
 -- Each ask: step, ttl (nil: a refresh), nonce. The answers go to their steps.
 local function refresh_all(record, asks, now, is_changed)
@@ -47,7 +47,7 @@ local function renew_all(record, asks, now)
   return nil, is_changed
 end
 
--- A record that cannot be read must not keep the others from being renewed. What was held there is lost.
+-- A record that cannot be decoded must not stop the renewal of the others. Its lease is lost.
 local function answer_unreadable(asks, problem)
   local note = string.gsub(problem, '^HOLDFAST', 'Redis')
   for _, ask in ipairs(asks) do
