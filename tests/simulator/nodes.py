@@ -96,7 +96,7 @@ class QuorumNode(Server):
             world.at(world.now + delay, answer, reply)
 
     def answer(self, client: QuorumClient, message: Message) -> tuple[Any, ...]:
-        client.met(self, self.run)
+        client.connected(self, self.run)
         expected = f"{message.member}/{self.run}"
         return tuple([self.ask(name, request, expected) for name, request in message.batch])
 

@@ -68,7 +68,8 @@ MUTANTS = (
     ),
     Mutant(
         "a stamp needs no claim",
-        "if not claim or claim[OWNER] ~= owner then\n  return lost(tombstones, claim, owner, now)\nend\nif number",
+        "if not claim or claim[OWNER] ~= owner then\n"
+        "  return lost(tombstones, claim, owner, now)\nend\nif number",
         "claim = claim or { owner, 0, now, now, 0, 0, '', '', '', 0 }\nif number",
     ),
     Mutant("a smaller number is stamped", "if number <= fence or", "if"),
@@ -97,7 +98,8 @@ MUTANTS = (
     ),
     Mutant(
         "a renewal does not look whose it is",
-        "if not claim or claim[OWNER] ~= owner then\n  return lost(tombstones, claim, owner, now)\nend\nclaim[TTL]",
+        "if not claim or claim[OWNER] ~= owner then\n"
+        "  return lost(tombstones, claim, owner, now)\nend\nclaim[TTL]",
         "if not claim then\n  return lost(tombstones, claim, owner, now)\nend\nclaim[TTL]",
     ),
     Mutant(

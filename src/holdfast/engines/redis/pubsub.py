@@ -319,7 +319,7 @@ class PubSubConnection:
             if channel is not None:
                 channel.error = failure
             raise failure
-        self._pubsub.redirected(address, *sent)
+        self._pubsub.follow_redirection(address, *sent)
         return channel
 
 
@@ -473,7 +473,7 @@ class PubSub:
 
     # --- when servers change --------------------------------------------------------------------
 
-    def redirected(self, asked: Address, is_permanent: bool, slot: int, to: Address) -> None:
+    def follow_redirection(self, asked: Address, is_permanent: bool, slot: int, to: Address) -> None:
         self._topology.follow_redirection(asked, is_permanent, slot, to)
 
     async def connection_lost(self, connection: PubSubConnection) -> None:

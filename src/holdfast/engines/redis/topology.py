@@ -69,13 +69,13 @@ async def find_master(
     A Sentinel that is cut off from its peers goes on naming the master that they have replaced.
     """
     unusable: dict[Address, Exception] = {}
-    trouble: Exception | None = None
+    failure: Exception | None = None
     answered = False
     for sentinel in list(sentinels):
         try:
             master = await _master_named_by(sentinel, service, connections)
         except (TransientError, EngineUnavailable) as error:
-            trouble = error
+            failure = error
             continue
         answered = True
         if master is None or master in unusable:
@@ -89,9 +89,9 @@ async def find_master(
         return
     if unusable:  # transient errors first: the real master may have a problem that passes
         raise min(unusable.values(), key=lambda error: not isinstance(error, TransientError))
-    if answered and trouble is None:
+    if answered and failure is None:
         raise EngineUnavailable(f"the Sentinels know no master called {service!r}")
-    raise _no_answer("Sentinel", sentinels, trouble)
+    raise _no_answer("Sentinel", sentinels, failure)
 
 
 async def _master_named_by(sentinel: Address, service: str, connections: ServerConnections) -> Address | None:
@@ -109,19 +109,19 @@ def masters_of(slots: Iterable[Address | None]) -> list[Address]:
 
 async def read_slots(candidates: Iterable[Address], connections: ServerConnections) -> list[Address | None]:
     """Ask one member of the Cluster after the other for all slots and their masters."""
-    trouble: Exception | None = None
+    failure: Exception | None = None
     asked = list(dict.fromkeys(candidates))
     for member in asked:
         try:
             reply = (await connections.exchange(member, CLUSTER_SLOTS, 1))[0]
         except (TransientError, EngineUnavailable) as error:
-            trouble = error
+            failure = error
             continue
         if isinstance(reply, ReplyError):
-            trouble = error_for(str(reply), member)
+            failure = error_for(str(reply), member)
             continue
         return _masters(reply, member)
-    raise _no_answer("member of the cluster", asked, trouble)
+    raise _no_answer("member of the cluster", asked, failure)
 
 
 def _masters(reply: list[list[Any]], member: Address) -> list[Address | None]:
@@ -134,11 +134,11 @@ def _masters(reply: list[list[Any]], member: Address) -> list[Address | None]:
     return masters
 
 
-def _no_answer(kind: str, asked: Iterable[Address], trouble: Exception | None) -> Exception:
+def _no_answer(kind: str, asked: Iterable[Address], failure: Exception | None) -> Exception:
     """A permanent error is raised as it is. After any other error nothing was done."""
-    if isinstance(trouble, EngineUnavailable):
-        return trouble
-    cause = f": {trouble}" if isinstance(trouble, NotApplied | OutcomeUnknown) else ""
+    if isinstance(failure, EngineUnavailable):
+        return failure
+    cause = f": {failure}" if isinstance(failure, NotApplied | OutcomeUnknown) else ""
     return NotApplied(f"no {kind} answers ({', '.join(map(str, asked))}){cause}")
 
 
