@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ...engine_api import AdapterContext
 from ...runtime.connect_timeout import connect_seconds
-from ..resp.config import Address, Credentials, Login, provided_credentials, provider_error
+from ..resp.config import Address
 from ..resp.connection import RespSocket, SubscriberSocket, open_socket, run_sync
 from ..resp.errors import mark_nothing_sent
 from ..resp.handshake import perform_handshake, query_once
@@ -58,7 +58,7 @@ class Connections:
         seconds = max(connect_seconds(self._seconds) / len(self._config.addresses), 0.1)
         connection = RespSocket(open_socket(address, self._config.sentinel_tls, seconds), address, seconds)
         try:
-            credentials = _credentials(self._config.sentinel_login)
+            credentials = self._config.sentinel_login.credentials()
             return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT)
         finally:
             connection.close()
@@ -93,7 +93,7 @@ class Connections:
                     perform_handshake(
                         connection,
                         self._config,
-                        _credentials(self._config.login),
+                        self._config.login.credentials(),
                         self._client,
                         PERMISSION_HINT,
                     )
@@ -118,12 +118,3 @@ class Connections:
             pool.forget()
         for connection in list(self._subscribers):
             connection.forget()
-
-
-def _credentials(login: Login) -> Credentials:
-    if login.provider is None:
-        return login.username, login.password
-    try:
-        return provided_credentials(login.provider.get_credentials())
-    except Exception as error:
-        raise provider_error(error) from error

@@ -33,6 +33,7 @@ from ..resp.config import (
     Address,
     Login,
     ServerConfig,
+    integer_option,
     merge_options,
     parse_address,
     parse_credentials,
@@ -97,7 +98,7 @@ def config_from_url(url: URL, options: Mapping[str, Any]) -> RedlockConfig:
         retry_seconds=_duration(given, "retry_delay", 0.2, least=0.001),
         jitter_seconds=_duration(given, "retry_jitter", 0.2, least=0.0),
         initialises=_init_option(given),
-        connections=_connections(given),
+        connections=integer_option(given, "connections", 3, least=1, most=64),
     )
 
 
@@ -150,12 +151,3 @@ def _init_option(given: Mapping[str, Any]) -> bool:
     if value not in ("auto", "manual"):
         raise InvalidArgument("init is 'auto' or 'manual'")
     return bool(value == "auto")
-
-
-def _connections(given: Mapping[str, Any]) -> int:
-    value = given.get("connections", 3)
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
-        raise InvalidArgument("connections is a whole number from 1 to 64")
-    return value

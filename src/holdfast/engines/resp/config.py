@@ -78,6 +78,14 @@ class Login:
     def __repr__(self) -> str:
         return "<Login ***>" if self.password or self.provider else "<Login>"
 
+    def credentials(self) -> Credentials:
+        if self.provider is None:
+            return self.username, self.password
+        try:
+            return provided_credentials(self.provider.get_credentials())
+        except Exception as error:
+            raise provider_error(error) from error
+
 
 def provided_credentials(answer: tuple[str, ...]) -> Credentials:
     """Credentials from the answer of a provider: a password, or a user and a password."""

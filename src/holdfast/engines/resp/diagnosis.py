@@ -11,7 +11,7 @@ from ...core.effects import TransientError
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, verified, warn
 from .codec import pack_command
-from .config import Address, Login, ServerConfig, provided_credentials
+from .config import Address, ServerConfig
 from .connection import RespSocket, open_socket, run_sync
 from .handshake import perform_handshake
 
@@ -46,7 +46,7 @@ class ServerDiagnosis:
         try:
             self._connection = RespSocket(open_socket(address, config.tls, io_timeout), address, io_timeout)
             try:
-                credentials = _credentials(config.login)
+                credentials = config.login.credentials()
                 run_sync(perform_handshake(self._connection, config, credentials, "doctor", permission_hint))
             except BaseException:
                 self._connection.close()
@@ -177,12 +177,6 @@ class ServerDiagnosis:
             topic,
             f"{count}, and grants do not wait for them: a failover forgets the last ones; see wait_replicas",
         )
-
-
-def _credentials(login: Login) -> tuple[str | None, str | None]:
-    if login.provider is not None:
-        return provided_credentials(login.provider.get_credentials())
-    return login.username, login.password
 
 
 def _is_denied(reply: Any) -> bool:
