@@ -191,11 +191,13 @@ class PubSubConnection:
             self._subscribe_all(subscriber, address)
             asked_at: float | None = None
             while not self.closed:
-                heard = await subscriber.receive(QUIET_SECONDS)
-                if heard:
+                messages = await subscriber.receive(QUIET_SECONDS)
+                if messages:
                     asked_at = None
                     moved = [
-                        channel for message in heard if (channel := self.handle_message(message)) is not None
+                        channel
+                        for message in messages
+                        if (channel := self.handle_message(message)) is not None
                     ]
                     if moved:
                         await self._pubsub.relocate(self, moved)

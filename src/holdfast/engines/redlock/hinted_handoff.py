@@ -18,6 +18,7 @@ from ...protocols.quorum import Answers, Broadcast
 from ...protocols.quorum.effects import Batch
 from ...runtime.clock import boottime
 from ...runtime.thread_join import join_thread
+from ...runtime.wakeups import ThreadWakeup
 from .node_connections import NodeConnections
 from .requests import NodeRequest
 
@@ -111,9 +112,7 @@ class HandoffThread:
         self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
         self._needed_until = 0.0
-        self._stopped = threading.Lock()
-        """Released once the thread is to stop."""
-        self._stopped.acquire()
+        self._stop = ThreadWakeup()
         self._is_stopped = False
 
     def add(self, request: NodeRequest, node: int) -> None:
@@ -139,7 +138,7 @@ class HandoffThread:
         connections: NodeConnections | None = None
         pause = RETRY_SECONDS
         try:
-            while not self._stopped.acquire(timeout=pause):
+            while not self._stop.wait(pause):
                 has_pending = self._read_late_replies()
                 delivery = self._hints.next_broadcast(self._seconds)
                 if delivery is not None:
@@ -183,7 +182,7 @@ class HandoffThread:
             if self._is_stopped:
                 return
             self._is_stopped = True
-        self._stopped.release()
+        self._stop.post()
         join_thread(self._thread, CLOSE_SECONDS)
 
     def deliver_before_close(self) -> None:

@@ -53,7 +53,7 @@ class Resolver:
         except Exception as error:  # noqa: BLE001 - the connection reports any error
             self.error = error
         self.is_done = True
-        assert self._writer is not None  # noqa: S101 - it was begun
+        assert self._writer is not None  # noqa: S101 - start() has set it
         with contextlib.suppress(OSError):  # the connection was closed
             self._writer.send(b".")  # closing alone is not seen while a forked child has a copy
         self._writer.close()

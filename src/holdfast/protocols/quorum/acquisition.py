@@ -87,8 +87,8 @@ class Acquisition:
 
     def seen_claims(self, size: int) -> list[SeenClaim]:
         """The attempts that have the name, as far as the answers show."""
-        heard = [reply for reply in self.answers.values() if reply.__class__ in (HeldByOther, Issued)]
-        return seen_claims(heard, size, size - len(heard))
+        shown = [reply for reply in self.answers.values() if reply.__class__ in (HeldByOther, Issued)]
+        return seen_claims(shown, size, size - len(shown))
 
 
 async def acquire(quorum: Quorum, name: str, ask: Acquire) -> Reply:

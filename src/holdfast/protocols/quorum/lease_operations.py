@@ -247,10 +247,10 @@ async def adopt(quorum: Quorum, name: str, ask: Adopt) -> Reply:
     if len(found) < quorum.majority:
         raise await too_few_nodes(quorum, views, len(found))
     seen = seen_claims(found, quorum.size, quorum.size - len(found))
-    ours = [each for each in seen if each.owner.rpartition(".")[0] == ask.nonce]
-    if not ours:
+    own_claims = [each for each in seen if each.owner.rpartition(".")[0] == ask.nonce]
+    if not own_claims:
         return Gone("stolen" if seen else "expired")
-    claim = ours[0]
+    claim = own_claims[0]
     (holder,) = holders_of((claim,), quorum.stretch)
     for request in (
         node.Adopt(claim.owner, ask.client, ask.owner, ask.seal),

@@ -418,13 +418,13 @@ async def _mark_rejoining(quorum: Quorum, wanted: dict[int, NodeDescription]) ->
     marks = {node: mark_text(quorum.set_id, quorum.size, each.run_id) for node, each in wanted.items()}
     asks: dict[int, Batch] = {node: (("", Rejoin(mark)),) for node, mark in marks.items()}
     answers = await quorum.ask_each(asks, lambda answers: len(answers) >= len(asks))
-    heard = {
+    acknowledged = {
         node
         for node, answer in answers.items()
         if not isinstance(answer, TransientError)
         and answer[0] == Marked(answer[0].mark._replace(rejoins=marks[node]))
     }
-    return dict.fromkeys(wanted.keys() - heard, "did not answer")
+    return dict.fromkeys(wanted.keys() - acknowledged, "did not answer")
 
 
 async def _fences_of_majority(quorum: Quorum, intact: set[int]) -> tuple[dict[str, int], int]:
