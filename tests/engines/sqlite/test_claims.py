@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.sqlite.stores import One, query
-from holdfast.engines.sqlite.census import View
-from holdfast.engines.sqlite.claims import Standing, expired, without
+from holdfast.engines.sqlite.claims import QueueView, expiry_guards, without_client
+from holdfast.engines.sqlite.clients import RecordView
 from holdfast.rules.record import EMPTY, Record, cover
 from holdfast.rules.requests import Acquire, Granted, Queued, Refresh, Release, Request, Watch
 from holdfast.rules.transitions import apply
@@ -53,7 +53,7 @@ def test_where_everyone_stands_is_what_the_rule_tells_each(
     record, now = given_record
     # As it is where this is used: those who ask have just renewed.
     record = cover(record, dict.fromkeys(CLIENTS, now))
-    standing = Standing(View(record, dead, {}), now)
+    standing = QueueView(RecordView(record, dead, {}), now)
     for client in CLIENTS:
         for number in (1, 2, 3):
             nonce = f"{client}-{number}"
@@ -63,7 +63,7 @@ def test_where_everyone_stands_is_what_the_rule_tells_each(
 @given(records(), st.sampled_from(CLIENTS))
 def test_a_record_without_a_client_has_nothing_of_it(given_record: tuple[Record, float], client: str) -> None:
     record, now = given_record
-    after, wakes = without(record, client, now)
+    after, wakes = without_client(record, client, now)
     left = {holder.client for holder in after.holders} | {waiter.client for waiter in after.queue}
     left |= {watcher.client for watcher in after.watchers}
     assert client not in left
@@ -78,10 +78,10 @@ def test_only_leases_that_renewals_could_have_extended_are_guarded() -> None:
     for number, renews in ((1, True), (2, False)):
         ask = Acquire(f"a-{number}", "a", "a", "rwlock", "read", 1.0, False, renews=renews)
         record = apply(record, ask, 100.0, number).record
-    assert expired(View(record, frozenset(), {"a": 7.0}), 100.5) == []
-    assert expired(View(record, frozenset(), {"a": 7.0}), 101.0) == [("a", 7.0)]
-    assert expired(View(record, frozenset({"a"}), {"a": 7.0}), 101.0) == []
-    assert expired(View(record, frozenset(), {}), 101.0) == []
+    assert expiry_guards(RecordView(record, frozenset(), {"a": 7.0}), 100.5) == []
+    assert expiry_guards(RecordView(record, frozenset(), {"a": 7.0}), 101.0) == [("a", 7.0)]
+    assert expiry_guards(RecordView(record, frozenset({"a"}), {"a": 7.0}), 101.0) == []
+    assert expiry_guards(RecordView(record, frozenset(), {}), 101.0) == []
 
 
 @pytest.mark.usefixtures("strangers")

@@ -52,13 +52,13 @@ class MemoryEngine:
         self._name = url.hosts
         self._namespace = namespace
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        return LocalThreads(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
+        return LocalThreads(MemoryStore(space(self._name), self._namespace, context), context)
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from ..local_asyncio import LocalAsyncio
 
-        return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+        return LocalAsyncio(MemoryStore(space(self._name), self._namespace, context), context)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""

@@ -60,11 +60,11 @@ class MemoryStore:
 
     notification_reader = None
 
-    def __init__(self, space: Space, namespace: str, hooks: AdapterContext) -> None:
+    def __init__(self, space: Space, namespace: str, context: AdapterContext) -> None:
         self._space = space
         self._namespace = namespace
-        self._client = hooks.client
-        space.posts[hooks.client] = hooks.post
+        self._client = context.client
+        space.posts[context.client] = context.post
 
     @property
     def source(self) -> str:

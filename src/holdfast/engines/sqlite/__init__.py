@@ -12,7 +12,7 @@ from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..clock_rates import ONE_CLOCK_FAULTS, ONE_CLOCK_NEED
 from ..local import LocalThreads
-from .place import Place, default_path, is_default, path_of
+from .database_file import DatabaseFile, default_path, is_default, path_from_url
 from .store import SqliteStore
 
 if TYPE_CHECKING:
@@ -66,24 +66,24 @@ class SqliteEngine:
     session_bound = False
     guarantees = GUARANTEES
 
-    def __init__(self, path: str, namespace: str, makes_folder: bool) -> None:
+    def __init__(self, path: str, namespace: str, creates_folder: bool) -> None:
         self.url = url_of(path)
-        self._place = Place(path, makes_folder)
+        self._file = DatabaseFile(path, creates_folder)
         self._namespace = namespace
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        return LocalThreads(SqliteStore(self._place, self._namespace, hooks), hooks)
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
+        return LocalThreads(SqliteStore(self._file, self._namespace, context), context)
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from ..local_asyncio import LocalAsyncio
 
-        return LocalAsyncio(SqliteStore(self._place, self._namespace, hooks), hooks)
+        return LocalAsyncio(SqliteStore(self._file, self._namespace, context), context)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
         """How this very server stands."""
         from .diagnosis import diagnose
 
-        return diagnose(self._place, io_timeout)
+        return diagnose(self._file, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> SqliteEngine:
@@ -91,8 +91,8 @@ def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> SqliteE
     url.only(())
     if options:
         raise InvalidArgument(f"sqlite:// has no option {next(iter(options))!r}: it has none")
-    path = path_of(url)
-    return SqliteEngine(path, namespace, makes_folder=is_default(path))
+    path = path_from_url(url)
+    return SqliteEngine(path, namespace, creates_folder=is_default(path))
 
 
 def default_url() -> str:

@@ -8,18 +8,18 @@ from ...rules.queueing import blockers, drop_clients, poll_after
 from ...rules.record import PATIENCE_SECONDS, Holder, Record, capped
 from ...rules.requests import Absent, Acquire, Done, Inspect, Queued, Reply, Snapshot, Wake
 from ...rules.transitions import ADMITS, apply
-from .census import View
-from .table import Guard
+from .clients import RecordView
+from .records import Guard
 
 __all__ = [
-    "Standing",
-    "ends_at",
-    "expired",
+    "QueueView",
+    "expiry_guards",
     "holder_of",
-    "is_same_place",
-    "is_told_without_a_look",
-    "watches_not_much_longer",
-    "without",
+    "is_decided_without_others",
+    "keeps_place",
+    "lease_ends_at",
+    "watch_expires_soon",
+    "without_client",
 ]
 
 
@@ -30,7 +30,7 @@ def holder_of(record: Record, nonce: str) -> Holder | None:
     return None
 
 
-def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
+def is_decided_without_others(record: Record, ask: Acquire) -> bool:
     """Whether what an attempt gets does not hang on others being alive: it was handed the lock, has its turn,
     or is new here."""
     for holder in record.holders:
@@ -42,14 +42,14 @@ def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
     return ask.wait
 
 
-def ends_at(holder: Holder, renewed_at: float) -> float:
+def lease_ends_at(holder: Holder, renewed_at: float) -> float:
     """Until when a lease lasts, given when its client last renewed."""
     if not holder.renews:
         return holder.expires_at
     return max(holder.expires_at, capped(renewed_at + holder.ttl, holder.until))
 
 
-def expired(view: View, now: float) -> Sequence[Guard]:
+def expiry_guards(view: RecordView, now: float) -> Sequence[Guard]:
     """Whose leases a decision at ``now`` takes for expired: it holds only while they have not renewed."""
     return [
         (holder.client, view.renewed_at[holder.client])
@@ -61,12 +61,12 @@ def expired(view: View, now: float) -> Sequence[Guard]:
     ]
 
 
-def watches_not_much_longer(record: Record, nonce: str, now: float) -> bool:
+def watch_expires_soon(record: Record, nonce: str, now: float) -> bool:
     """Renewals reach leases and places in the queue; who watches is refreshed in the record, in good time."""
     return any(w.nonce == nonce and w.expires_at < now + PATIENCE_SECONDS / 2 for w in record.watchers)
 
 
-def is_same_place(before: Record, after: Record, nonce: str, now: float) -> bool:
+def keeps_place(before: Record, after: Record, nonce: str, now: float) -> bool:
     """Whether an attempt that waits already would change nothing but how long its place is kept.
 
     That its client's renewals see to, so that looking again needs no writing: not with a long queue,
@@ -82,12 +82,12 @@ def is_same_place(before: Record, after: Record, nonce: str, now: float) -> bool
     return before.ended == after.ended
 
 
-class Standing:
+class QueueView:
     """Where all those stand who wait for one name: what the rule tells each, without asking it for each."""
 
     __slots__ = ("_now", "_places", "_record")
 
-    def __init__(self, view: View, now: float) -> None:
+    def __init__(self, view: RecordView, now: float) -> None:
         told = apply(view.record, Inspect(), now, 0, view.dead).reply
         self._record = told.record if isinstance(told, Snapshot) else view.record
         self._places = {waiter.nonce: place for place, waiter in enumerate(self._record.queue)}
@@ -101,7 +101,7 @@ class Standing:
         return Done() if watches else Absent()
 
 
-def without(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
+def without_client(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
     """The record without all that a dead client claims, and who is to be told of it.
 
     Time is left out of it: whether others' leases have run out only their own rows could tell.

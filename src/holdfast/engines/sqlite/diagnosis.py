@@ -9,20 +9,20 @@ import sqlite3
 import stat
 
 from ..findings import Finding, fail, ok, unknown
-from .database import new_database
-from .place import Place, mount_of
+from .connection import new_database
+from .database_file import DatabaseFile, find_mount
 
 __all__ = ["diagnose"]
 
 
-def diagnose(place: Place, io_timeout: float) -> list[Finding]:
+def diagnose(file: DatabaseFile, io_timeout: float) -> list[Finding]:
     """Whatever makes the database unusable is raised, as it is when a lock is taken."""
-    place.prepare(new_database).close()
-    path = place.real_path
+    file.prepare(new_database).close()
+    path = file.real_path
     found = os.stat(path)
     return [
         ok("connection", "none: the file is read and written by this process"),
-        ok("path", path if path == place.path else f"{place.path}, which is {path}"),
+        ok("path", path if path == file.path else f"{file.path}, which is {path}"),
         _file_system(path),
         ok("owner", f"{_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}; others have no access"),
         ok("clock", "one machine, one clock"),
@@ -31,7 +31,7 @@ def diagnose(place: Place, io_timeout: float) -> list[Finding]:
 
 
 def _file_system(path: str) -> Finding:
-    mount_point, kind = mount_of(path)
+    mount_point, kind = find_mount(path)
     if not kind:
         return unknown("file system", "this system does not tell its kind: a network mount would not do")
     if kind in ("tmpfs", "ramfs"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import EngineUnavailable
-from .place import Side
+from .database_file import SideDirectory
 
 __all__ = ["AliveFile", "Identity", "Status", "alive_name", "boot_id", "identify", "probe"]
 
@@ -75,11 +75,11 @@ class AliveFile:
 
     __slots__ = ("_fd", "name")
 
-    def __init__(self, side: Side, client: str) -> None:
+    def __init__(self, side: SideDirectory, client: str) -> None:
         self.name = alive_name(client)
         self._fd = self._lock(side)
 
-    def _lock(self, side: Side) -> int:
+    def _lock(self, side: SideDirectory) -> int:
         while True:
             side.unlink(self.name)
             fd = side.create(self.name)
@@ -96,7 +96,7 @@ class AliveFile:
                 ) from error
             os.close(fd)
 
-    def _is_there(self, side: Side, fd: int) -> bool:
+    def _is_there(self, side: SideDirectory, fd: int) -> bool:
         try:
             found = os.stat(self.name, dir_fd=side.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -111,14 +111,14 @@ class AliveFile:
                 os.close(fd)
 
 
-def probe(side: Side, client: str, them: Identity | None, us: Identity) -> Status:
+def probe(side: SideDirectory, client: str, them: Identity | None, us: Identity) -> Status:
     """Whether a client lives. ``them``: what it noted of itself, if it is known."""
     if them is not None and _probe_process(them, us) is Status.DEAD:
         return Status.DEAD
     return _probe_lock(side, client)
 
 
-def _probe_lock(side: Side, client: str) -> Status:
+def _probe_lock(side: SideDirectory, client: str) -> Status:
     try:
         fd = side.open_to_read(alive_name(client))
     except OSError:  # also where it is another user's, whose lock says nothing

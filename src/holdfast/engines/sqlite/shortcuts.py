@@ -21,7 +21,7 @@ from ...rules.record import MAX_TOKEN, PATIENCE_SECONDS, TURN_SECONDS, Holder, W
 from ...rules.requests import Acquire, Handoff, Queued, Wake
 from .codec import ENDING, QUEUE_ENDING, beginning_of, encode_holder, encode_waiter, quoted
 
-__all__ = ["HandedOver", "Joined", "handed_over", "joined"]
+__all__ = ["HandoffResult", "JoinResult", "hand_over", "joined"]
 
 _LOCK: Final = beginning_of("lock")
 _new = tuple.__new__
@@ -32,21 +32,21 @@ _UNREADABLE: Final = (ValueError, TypeError, IndexError, StopIteration)
 """What damaged texts cause: whoever takes the closer look says so."""
 
 
-class HandedOver(NamedTuple):
+class HandoffResult(NamedTuple):
     """The record after its holder gave it back, and to whom."""
 
     text: str
-    heir: Wake
+    successor: Wake
 
 
-class Joined(NamedTuple):
+class JoinResult(NamedTuple):
     """The record with one more in line, and what that one is told."""
 
     text: str
     reply: Queued
 
 
-def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver | None:
+def hand_over(text: str, nonce: str, now: float, wall_us: int) -> HandoffResult | None:
     """The holder gives it back, and the first in line has it: it came just now."""
     if not text.startswith(_LOCK) or not text.endswith(QUEUE_ENDING):
         return None
@@ -54,7 +54,7 @@ def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver |
         before, held, _, first, others = text.split("\n", 4)
         if not held.startswith(f"[{quoted(nonce)},") or _scan(held, 0)[0][6] <= now:
             return None
-        heir, client, owner, mode, since, expires_at, turn_at, wants = _scan(first, 0)[0]
+        successor, client, owner, mode, since, expires_at, turn_at, wants = _scan(first, 0)[0]
         if wants is None or turn_at is not None or now - since > CAME_SECONDS or expires_at <= now:
             return None
         token = max(int(before[len(_LOCK) : -2]) + 1, wall_us)
@@ -63,17 +63,17 @@ def handed_over(text: str, nonce: str, now: float, wall_us: int) -> HandedOver |
         return None
     if token >= MAX_TOKEN:
         return None
-    holder = (heir, client, owner, mode, token, now, now + ttl, ttl, renews, None, metadata)
+    holder = (successor, client, owner, mode, token, now, now + ttl, ttl, renews, None, metadata)
     held = encode_holder(_new(Holder, holder))
     if others == ENDING:
         after = f"{_LOCK}{token},[{held}],[{ENDING}"
     else:
         after = f"{_LOCK}{token},[\n{held}\n],[\n{others[1:]}"
     handed = _new(Handoff, (token, now - since))
-    return _new(HandedOver, (after, _new(Wake, (client, heir, handed))))
+    return _new(HandoffResult, (after, _new(Wake, (client, successor, handed))))
 
 
-def joined(text: str, ask: Acquire, now: float) -> Joined | None:
+def joined(text: str, ask: Acquire, now: float) -> JoinResult | None:
     """One who is new here joins the end of the line, with what it wants."""
     if ask.kind != "lock" or not ask.wait or not ask.fair or ask.max_hold is not None:
         return None
@@ -98,7 +98,7 @@ def joined(text: str, ask: Acquire, now: float) -> Joined | None:
     place = len(lines) - 4
     reply = Queued(place, next_at - now + place * TURN_SECONDS, tuple(blockers))
     after = f"{text[: -len(QUEUE_ENDING)]}\n,{encode_waiter(waiter)}{QUEUE_ENDING}"
-    return _new(Joined, (after, reply))
+    return _new(JoinResult, (after, reply))
 
 
 def _lines(text: str) -> list[Any] | None:

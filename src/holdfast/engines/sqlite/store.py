@@ -44,119 +44,119 @@ from ...rules.requests import (
 from ...rules.transitions import Step, apply_in_order
 from ...runtime.adaptive_spin import yield_processor
 from ...runtime.clock import boottime, wall_us
-from ..local import Busy
+from ..local import StoreBusyError
 from . import shortcuts
-from .census import View
 from .claims import (
-    Standing,
-    ends_at,
-    expired,
+    QueueView,
+    expiry_guards,
     holder_of,
-    is_same_place,
-    is_told_without_a_look,
-    watches_not_much_longer,
-    without,
+    is_decided_without_others,
+    keeps_place,
+    lease_ends_at,
+    watch_expires_soon,
+    without_client,
 )
+from .clients import RecordView
 from .codec import SchemaTooNew
-from .database import explain
+from .connection import explain
+from .database_file import DatabaseFile
 from .liveness import Status
-from .membership import HERE
-from .place import Place
-from .presence import Presence
-from .table import RETENTION_US, Execute, Guard, Loaded
-from .wakeups import Sent
+from .records import RETENTION_US, Execute, Guard, LoadedRecord
+from .registration import LOCAL_CLIENTS
+from .session import ClientSession
+from .sockets import SendResult
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["SqliteStore"]
 
-TRIES: Final = 8
+ATTEMPTS_MAX: Final = 8
 """How often a change is decided anew at once; after that the caller pauses."""
 
-HANDING_TRIES: Final = 3
+HANDOFF_ATTEMPTS_MAX: Final = 3
 """How often it is tried to hand a lock over: it cannot be, to one who died. That one gets a turn."""
 
 _DONE: Final = Done()
-_NOBODY: Final[Sequence[Guard]] = ()
+_NO_GUARDS: Final[Sequence[Guard]] = ()
 
-Told = tuple[Reply, tuple[Wake, ...]]
+Outcome = tuple[Reply, tuple[Wake, ...]]
 """What a request is answered, and who is to be woken."""
 
 
-class _Round(NamedTuple):
+class _RenewalRound(NamedTuple):
     """One tending: when the client renewed now and before, and what was looked at on the way."""
 
     renewed_before: float
     now: float
-    standings: dict[bytes, Standing]
+    standings: dict[bytes, QueueView]
     wakes: list[tuple[bytes, tuple[Wake, ...]]]
 
 
 class SqliteStore:
     """One client's view of the database."""
 
-    def __init__(self, place: Place, namespace: str, hooks: AdapterContext) -> None:
-        self._place = place
-        self._presence = Presence(place, namespace, hooks)
-        self._table = self._presence.table
-        self._client = hooks.client
+    def __init__(self, file: DatabaseFile, namespace: str, context: AdapterContext) -> None:
+        self._file = file
+        self._session = ClientSession(file, namespace, context)
+        self._table = self._session.table
+        self._client = context.client
         self._shortest_ttl = inf
         """No lease of ours has a shorter one."""
-        self._lets_others_run = False
+        self._yields_processor = False
         """It is a thread that calls, and no event loop waits for it."""
-        self.close = self._presence.close
-        self.forked = self._presence.forked
+        self.close = self._session.close
+        self.forked = self._session.forked
 
     @property
     def source(self) -> str:
-        return self._presence.source
+        return self._session.source
 
     # --- what an adapter asks for ---------------------------------------------------------------
 
     def apply(self, name: str, request: Request) -> Reply:
-        key, presence = name.encode(), self._presence
+        key, session = name.encode(), self._session
         if request.__class__ is Acquire and request.ttl < self._shortest_ttl:
             self._shortest_ttl = request.ttl  # it may be granted without another word here
         try:
-            with presence.database.mutex:
-                execute = presence.ready(request.__class__ is Acquire)
+            with session.database.mutex:
+                execute = session.open(request.__class__ is Acquire)
                 told = self._change_unread(execute, key, request) or self._change(execute, key, request)
                 reply, wakes = told
         except sqlite3.Error as error:
-            raise explain(self._place, error) from error
+            raise explain(self._file, error) from error
         if wakes:
             self._wake(key, wakes)
-            if self._table.unshown:
-                if self._lets_others_run:
+            if self._table.unpublished_handoffs:
+                if self._yields_processor:
                     yield_processor()  # the heir first, where one processor has both
-                with presence.database.mutex:
-                    self._table.show()
+                with session.database.mutex:
+                    self._table.publish_handoffs()
         return reply
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        presence = self._presence
+        session = self._session
         try:
-            with presence.database.mutex:
-                done = self._change_several(presence.ready(to_acquire=True), steps, stop_when_refused)
+            with session.database.mutex:
+                done = self._change_several(session.open(to_acquire=True), steps, stop_when_refused)
         except sqlite3.Error as error:
-            raise explain(self._place, error) from error
+            raise explain(self._file, error) from error
         for (name, _), step in zip(steps, done, strict=False):
             self._wake(name.encode(), step.wake)
         return [step.reply for step in done]
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        presence = self._presence
+        session = self._session
         try:
-            with presence.database.mutex:
-                execute = presence.ready(to_acquire=True)
+            with session.database.mutex:
+                execute = session.open(to_acquire=True)
                 found = self._table.load_prefix(execute, prefix.encode())
                 return [(key.decode(), told) for key, told in self._snapshots(execute, found)]
         except sqlite3.Error as error:
-            raise explain(self._place, error) from error
+            raise explain(self._file, error) from error
 
     def _snapshots(
-        self, execute: Execute, found: Iterable[tuple[bytes, Loaded]]
+        self, execute: Execute, found: Iterable[tuple[bytes, LoadedRecord]]
     ) -> Iterable[tuple[bytes, Snapshot]]:
         now, wall = boottime(), wall_us()
         for key, loaded in found:
@@ -169,30 +169,30 @@ class SqliteStore:
 
     # --- one change -----------------------------------------------------------------------------
 
-    def _change(self, execute: Execute, key: bytes, request: Request) -> Told:
-        for attempt in range(TRIES):
+    def _change(self, execute: Execute, key: bytes, request: Request) -> Outcome:
+        for attempt in range(ATTEMPTS_MAX):
             loaded = self._table.load(execute, key)
             now, wall = boottime(), wall_us()
-            hands_over = attempt < HANDING_TRIES or request.__class__ is not Release
+            hands_over = attempt < HANDOFF_ATTEMPTS_MAX or request.__class__ is not Release
             told = self._take_shortcut(execute, key, loaded, request, now, wall) if hands_over else None
             if told is not None:
                 return told
             rule = apply if hands_over else transitions.apply
             if self._is_plain(loaded, request, now):
-                record, guards = loaded.record, _NOBODY
+                record, guards = loaded.record, _NO_GUARDS
                 step = rule(record, request, now, wall)
             else:
                 view = self._view(execute, loaded, now, getattr(request, "nonce", ""), fresh=attempt > 0)
-                record, guards = view.record, expired(view, now)
+                record, guards = view.record, expiry_guards(view, now)
                 step = rule(record, request, now, wall, view.dead)
-            if not self._is_to_be_rebased(loaded, request) and _is_told_already(step, record, request, now):
+            if not self._is_to_be_rebased(loaded, request) and _needs_no_write(step, record, request, now):
                 return step.reply, ()  # perhaps it was written by another, for us
             if self._store(execute, key, loaded, step.record, wall, guards, successor_of(request, step)):
                 return step.reply, step.wake
-            self._presence.stay_registered(execute)
-        raise Busy
+            self._session.ensure_registered(execute)
+        raise StoreBusyError
 
-    def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Told | None:
+    def _change_unread(self, execute: Execute, key: bytes, request: Request) -> Outcome | None:
         """Without reading first, if what we know of it is all there is to know; None: it is not."""
         recalled = self._table.recall(key)
         if recalled is None:
@@ -213,29 +213,29 @@ class SqliteStore:
         after = step.record
         if after is before:
             return None  # nothing would be stored: whether it is still so, only a look can tell
-        stored = self._store(execute, key, recalled, after, wall, _NOBODY, successor_of(request, step))
+        stored = self._store(execute, key, recalled, after, wall, _NO_GUARDS, successor_of(request, step))
         return (step.reply, step.wake) if stored else None
 
     def _take_shortcut(
-        self, execute: Execute, key: bytes, loaded: Loaded, request: Request, now: float, wall: int
-    ) -> Told | None:
+        self, execute: Execute, key: bytes, loaded: LoadedRecord, request: Request, now: float, wall: int
+    ) -> Outcome | None:
         """Where others wait: joining the line and handing over, without understanding all of the record."""
         if loaded.boot != self._table.boot:
             return None
         table, forget_at = self._table, wall + RETENTION_US
         if request.__class__ is Release and not request.linger:
-            handed = shortcuts.handed_over(loaded.text, request.nonce, now, wall)
+            handed = shortcuts.hand_over(loaded.text, request.nonce, now, wall)
             if handed is not None:
-                text, heir = handed
-                if table.store_text(execute, key, loaded, text, forget_at, heir=heir.client):
-                    return _DONE, (heir,)
+                text, successor = handed
+                if table.store_text(execute, key, loaded, text, forget_at, successor=successor.client):
+                    return _DONE, (successor,)
         elif request.__class__ is Acquire:
             joined = shortcuts.joined(loaded.text, request, now)
             if joined is not None and table.store_text(execute, key, loaded, joined.text, forget_at):
                 return joined.reply, ()
         return None
 
-    def _is_plain(self, loaded: Loaded, request: Request, now: float) -> bool:
+    def _is_plain(self, loaded: LoadedRecord, request: Request, now: float) -> bool:
         """Whether the record says all there is to know, so that nobody in it needs to be looked up.
 
         That is where nobody is in it; and where nothing in it has run out, for giving back, for taking
@@ -248,7 +248,7 @@ class SqliteStore:
         if not record.holders and not record.queue:
             return True
         if request.__class__ is Acquire:
-            if not is_told_without_a_look(record, request):
+            if not is_decided_without_others(record, request):
                 return False
         elif request.__class__ is not Release:
             return False
@@ -256,11 +256,13 @@ class SqliteStore:
         return at is None or at > now
 
     def _view(
-        self, execute: Execute, loaded: Loaded, now: float, nonce: str = "", fresh: bool = False
-    ) -> View:
-        return self._presence.joined.census.view(execute, loaded.record, loaded.boot, now, nonce, fresh)
+        self, execute: Execute, loaded: LoadedRecord, now: float, nonce: str = "", fresh: bool = False
+    ) -> RecordView:
+        return self._session.open_registration.directory.view(
+            execute, loaded.record, loaded.boot, now, nonce, fresh
+        )
 
-    def _is_to_be_rebased(self, loaded: Loaded, request: Request) -> bool:
+    def _is_to_be_rebased(self, loaded: LoadedRecord, request: Request) -> bool:
         """Times of another clock are told anew once, and kept, or they would begin again with every look."""
         return (
             loaded.boot != self._table.boot
@@ -272,13 +274,13 @@ class SqliteStore:
         self,
         execute: Execute,
         key: bytes,
-        loaded: Loaded,
+        loaded: LoadedRecord,
         after: Record,
         wall: int,
         guards: Sequence[Guard] = (),
-        heir: str | None = None,
+        successor: str | None = None,
     ) -> bool:
-        if not self._table.store(execute, key, loaded, after, wall, guards, heir):
+        if not self._table.store(execute, key, loaded, after, wall, guards, successor):
             return False
         for holder in after.holders:
             if holder.ttl < self._shortest_ttl:
@@ -289,7 +291,7 @@ class SqliteStore:
 
     def _change_several(self, execute: Execute, steps: Steps, stop_when_refused: bool) -> list[Step]:
         """Decided outside the transaction, as ever; stored in one, all or nothing."""
-        for attempt in range(TRIES):
+        for attempt in range(ATTEMPTS_MAX):
             loaded = {name: self._table.load(execute, name.encode()) for name, _ in steps}
             now, wall = boottime(), wall_us()
             views = {n: self._view(execute, one, now, fresh=attempt > 0) for n, one in loaded.items()}
@@ -298,23 +300,23 @@ class SqliteStore:
             done = apply_in_order(records, steps, now, wall, stop_when_refused, dead)
             after = {name: step.record for (name, _), step in zip(steps, done, strict=False)}
             changes = [
-                (name.encode(), loaded[name], record, wall, expired(views[name], now))
+                (name.encode(), loaded[name], record, wall, expiry_guards(views[name], now))
                 for name, record in after.items()
                 if record is not records[name]
             ]
             if self._store_all(execute, changes):
                 return done
-            self._presence.stay_registered(execute)
-        raise Busy
+            self._session.ensure_registered(execute)
+        raise StoreBusyError
 
     def _store_all(
-        self, execute: Execute, changes: list[tuple[bytes, Loaded, Record, int, Sequence[Guard]]]
+        self, execute: Execute, changes: list[tuple[bytes, LoadedRecord, Record, int, Sequence[Guard]]]
     ) -> bool:
         if not changes:
             return True
         execute("BEGIN IMMEDIATE")
         stored = False
-        self._table.is_tentative = True
+        self._table.is_in_transaction = True
         try:
             stored = all(self._store(execute, *change) for change in changes)
             execute("COMMIT" if stored else "ROLLBACK")
@@ -324,36 +326,36 @@ class SqliteStore:
                 execute("ROLLBACK")
             raise
         finally:
-            self._table.is_tentative = False
+            self._table.is_in_transaction = False
             if not stored:
-                self._table.forget()
+                self._table.clear_caches()
         return stored
 
     # --- the keeper's batch ---------------------------------------------------------------------
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
         """Renew the client as a whole, with one row; then see what that reached."""
-        presence = self._presence
+        session = self._session
         try:
-            with presence.database.mutex:
-                if presence.has_moved():
-                    presence.leave()
+            with session.database.mutex:
+                if session.is_replaced():
+                    session.disconnect()
                     return [_database_gone(request) for _, request in steps]
-                execute = presence.ready()
-                this = _Round(presence.joined.renewed_at, boottime(), {}, [])
-                if not presence.joined.renew(execute, this.now):
-                    presence.rejoin(execute)
+                execute = session.open()
+                this = _RenewalRound(session.open_registration.renewed_at, boottime(), {}, [])
+                if not session.open_registration.renew(execute, this.now):
+                    session.register_again(execute)
                 elif this.now - this.renewed_before >= self._shortest_ttl:
                     self._remove_expired(execute, this)
                 replies = self._look_after(execute, steps, this)
         except sqlite3.Error as error:
-            raise explain(self._place, error) from error
+            raise explain(self._file, error) from error
         for key, due in this.wakes:
             self._wake(key, due)
-        presence.janitor.look()
+        session.janitor.start_if_due()
         return replies
 
-    def _remove_expired(self, execute: Execute, this: _Round) -> None:
+    def _remove_expired(self, execute: Execute, this: _RenewalRound) -> None:
         """The renewal came late. What it came too late for is in force again by our row, and must go.
 
         That is also what nobody here asks to renew any more, because it was given up meanwhile.
@@ -363,7 +365,7 @@ class SqliteStore:
             for holder in loaded.record.holders:
                 if holder.client != self._client or loaded.boot != self._table.boot:
                     continue
-                if ends_at(holder, this.renewed_before) <= this.now:
+                if lease_ends_at(holder, this.renewed_before) <= this.now:
                     self._changed(execute, key, Release(holder.nonce), this)
                 else:
                     self._shortest_ttl = min(self._shortest_ttl, holder.ttl)
@@ -371,7 +373,7 @@ class SqliteStore:
                 if waiter.client == self._client and waiter.wants is not None:
                     self._shortest_ttl = min(self._shortest_ttl, waiter.wants.ttl)
 
-    def _look_after(self, execute: Execute, steps: Steps, this: _Round) -> list[Reply]:
+    def _look_after(self, execute: Execute, steps: Steps, this: _RenewalRound) -> list[Reply]:
         """Reads after the row was written: what is still there now, nobody can take over as expired."""
         keys = [name.encode() for name, _ in steps]
         found = self._table.load_several(execute, list(dict.fromkeys(keys)))
@@ -387,12 +389,14 @@ class SqliteStore:
             replies.append(reply)
         return replies
 
-    def _renewed(self, execute: Execute, key: bytes, loaded: Loaded, request: Renew, this: _Round) -> Reply:
+    def _renewed(
+        self, execute: Execute, key: bytes, loaded: LoadedRecord, request: Renew, this: _RenewalRound
+    ) -> Reply:
         """Stored only where the client's row does not say it already."""
         holder = holder_of(loaded.record, request.nonce)
         if holder is None or loaded.boot != self._table.boot:
             return self._changed(execute, key, request, this)
-        if ends_at(holder, this.renewed_before) <= this.now:
+        if lease_ends_at(holder, this.renewed_before) <= this.now:
             self._changed(execute, key, Release(request.nonce), this)
             return Gone("expired")
         if not holder.renews or holder.ttl != request.ttl:
@@ -400,18 +404,18 @@ class SqliteStore:
         return _DONE
 
     def _refreshed(
-        self, execute: Execute, key: bytes, loaded: Loaded, request: Refresh, this: _Round
+        self, execute: Execute, key: bytes, loaded: LoadedRecord, request: Refresh, this: _RenewalRound
     ) -> Reply:
         """Where one stands; the place itself is kept by the client's row."""
-        if watches_not_much_longer(loaded.record, request.nonce, this.now):
+        if watch_expires_soon(loaded.record, request.nonce, this.now):
             return self._changed(execute, key, request, this)
         standing = this.standings.get(key)
         if standing is None:
-            standing = Standing(self._view(execute, loaded, this.now), this.now)
+            standing = QueueView(self._view(execute, loaded, this.now), this.now)
             this.standings[key] = standing
         return standing.of(request.nonce)
 
-    def _changed(self, execute: Execute, key: bytes, request: Request, this: _Round) -> Reply:
+    def _changed(self, execute: Execute, key: bytes, request: Request, this: _RenewalRound) -> Reply:
         reply, wake = self._change(execute, key, request)
         if wake:
             this.wakes.append((key, wake))
@@ -421,45 +425,45 @@ class SqliteStore:
 
     def _wake(self, key: bytes, wakes: Iterable[Wake]) -> None:
         """Tell those whom a change concerns. Who cannot be told may be dead: then the next one is told."""
-        membership, due = self._presence.membership, [*wakes]
+        registration, due = self._session.registration, [*wakes]
         for wake in due:
-            here = HERE.get(wake.client)
+            here = LOCAL_CLIENTS.get(wake.client)
             peer = None if here is None else here()
             if peer is not None:
                 peer.tell(wake.nonce, wake.handed)
-            elif membership is not None and membership.inbox.send(wake) is Sent.REFUSED:
+            elif registration is not None and registration.wakeup_socket.send(wake) is SendResult.REFUSED:
                 # Nothing is lost if that fails: the next waiter looks by itself before long.
-                with contextlib.suppress(Busy, EngineUnavailable, sqlite3.Error):
+                with contextlib.suppress(StoreBusyError, EngineUnavailable, sqlite3.Error):
                     due += self._drop_if_dead(key, wake.client)
 
     def _drop_if_dead(self, key: bytes, client: str) -> tuple[Wake, ...]:
         """Take out of this record what a dead client claims; tells who is to be woken in its place."""
-        with self._presence.database.mutex:
-            execute = self._presence.ready()
-            census = self._presence.joined.census
-            row = census.load(execute, [client])[client]
-            status = census.probe(client, None if row is None else row.identity)
+        with self._session.database.mutex:
+            execute = self._session.open()
+            directory = self._session.open_registration.directory
+            row = directory.load(execute, [client])[client]
+            status = directory.probe(client, None if row is None else row.identity)
             if status is Status.ALIVE or (status is Status.UNKNOWN and row is not None and not row.dead):
                 return ()
             if row is not None:
-                census.bury(execute, client, row)
+                directory.mark_dead(execute, client, row)
             return self._drop(execute, key, client)
 
     def _drop(self, execute: Execute, key: bytes, client: str) -> tuple[Wake, ...]:
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS_MAX):
             loaded = self._table.load(execute, key)
             now = boottime()
             record = loaded.record if loaded.boot == self._table.boot else rebase(loaded.record, now)
-            after, wakes = without(record, client, now)
+            after, wakes = without_client(record, client, now)
             if after is record or self._store(execute, key, loaded, after, wall_us()):
                 return wakes
-        raise Busy
+        raise StoreBusyError
 
     # --- hearing from others --------------------------------------------------------------------
 
     def listen_in_thread(self) -> None:
-        self._lets_others_run = True
-        if not self._presence.is_heard:
+        self._yields_processor = True
+        if not self._session.is_listening:
             self._listen(None)
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -467,43 +471,46 @@ class SqliteStore:
 
     def _listen(self, loop: asyncio.AbstractEventLoop | None) -> None:
         try:
-            with self._presence.database.mutex:
-                self._presence.listen(loop)
+            with self._session.database.mutex:
+                self._session.listen(loop)
         except sqlite3.Error as error:
-            raise explain(self._place, error) from error
+            raise explain(self._file, error) from error
 
     @property
     def notification_reader(self) -> NotificationReader | None:
-        membership = self._presence.membership
-        return None if membership is None else membership.listener.notification_reader
+        registration = self._session.registration
+        return None if registration is None else registration.listener.notification_reader
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        membership = self._presence.membership
-        if membership is None:
+        registration = self._session.registration
+        if registration is None:
             return
-        known = membership.census.known
-        others = {client: known(client) for client in clients if client not in HERE}
+        known = registration.directory.known_identity
+        others = {client: known(client) for client in clients if client not in LOCAL_CLIENTS}
         strangers = [client for client in others if others[client] is None] if None in others.values() else ()
         if strangers:
             # Nothing is lost if that fails: they are probed now and then.
-            with contextlib.suppress(sqlite3.Error, Busy, EngineUnavailable), self._presence.database.mutex:
-                for client, row in membership.census.load(self._presence.ready(), strangers).items():
+            with (
+                contextlib.suppress(sqlite3.Error, StoreBusyError, EngineUnavailable),
+                self._session.database.mutex,
+            ):
+                for client, row in registration.directory.load(self._session.open(), strangers).items():
                     others[client] = None if row is None else row.identity
-        membership.listener.watch(nonce, others)
+        registration.listener.watch(nonce, others)
 
     def unlisten(self, nonce: str, name: str | None) -> None:
         """A client has one inbox, whatever it waits for."""
-        if self._presence.membership is not None:
-            self._presence.membership.listener.unwatch(nonce)
+        if self._session.registration is not None:
+            self._session.registration.listener.unwatch(nonce)
 
 
-def _is_told_already(step: Step, before: Record, request: Request, now: float) -> bool:
+def _needs_no_write(step: Step, before: Record, request: Request, now: float) -> bool:
     """Nothing needs to be stored: nothing changed, or nothing that the client's own row does not say."""
     if step.record is before:
         return True
     if step.reply.__class__ is not Queued or not isinstance(request, Acquire):
         return False
-    return is_same_place(before, step.record, request.nonce, now)
+    return keeps_place(before, step.record, request.nonce, now)
 
 
 def _database_gone(request: Request) -> Reply:

@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple
 
 from ...rules.record import Record, cover, rebase
 from ...runtime.clock import wall_us
+from .database_file import SideDirectory
 from .liveness import Identity, Status, alive_name, probe
-from .place import Side
-from .table import Execute
-from .wakeups import socket_name
+from .records import Execute
+from .sockets import socket_name
 
-__all__ = ["Census", "Client", "View"]
+__all__ = ["Client", "ClientDirectory", "RecordView"]
 
-ROWS_AT_ONCE: Final = 500
-KNOWN_AT_MOST: Final = 10_000
+ROWS_PER_QUERY: Final = 500
+KNOWN_MAX: Final = 10_000
 
 
 class Client(NamedTuple):
@@ -34,7 +34,7 @@ class Client(NamedTuple):
     identity: Identity
 
 
-class View(NamedTuple):
+class RecordView(NamedTuple):
     """A record as it stands for whoever looks now."""
 
     record: Record
@@ -52,18 +52,20 @@ def _select(count: int) -> str:
     )
 
 
-class Census:
+class ClientDirectory:
     """What one client knows about the others."""
 
-    def __init__(self, side: Side, us: Identity, renewed_here: Callable[[str], float | None]) -> None:
+    def __init__(
+        self, side: SideDirectory, us: Identity, renewed_here: Callable[[str], float | None]
+    ) -> None:
         self._side = side
         self._us = us
-        self._renewed_here = renewed_here
+        self._local_renewal = renewed_here
         """When a client of this very process last renewed; None: it is not of this process."""
         self._known: dict[str, Client] = {}
-        self._elsewhere: dict[str, tuple[float, float]] = {}
+        self._first_seen: dict[str, tuple[float, float]] = {}
 
-    def known(self, client: str) -> Identity | None:
+    def known_identity(self, client: str) -> Identity | None:
         """What a client noted of itself when we last looked."""
         row = self._known.get(client)
         return None if row is None else row.identity
@@ -72,7 +74,7 @@ class Census:
 
     def view(
         self, execute: Execute, record: Record, boot: str, now: float, nonce: str = "", fresh: bool = False
-    ) -> View:
+    ) -> RecordView:
         """The record with its clients' renewals in it, and those who are dead.
 
         ``nonce``: the attempt that asks; only those it depends on are probed. ``fresh``: trust rows alone.
@@ -84,13 +86,13 @@ class Census:
         renewed = {client: row.renewed_at for client, row in rows.items() if row is not None}
         if not same_clock:
             record = rebase(record, now)
-        return View(cover(record, self._comparable(rows, now)), dead, renewed)
+        return RecordView(cover(record, self._comparable(rows, now)), dead, renewed)
 
     def _rows(self, execute: Execute, clients: Iterable[str], fresh: bool) -> dict[str, Client | None]:
         rows: dict[str, Client | None] = {}
         strangers = []
         for client in clients:
-            renewed_at = None if fresh else self._renewed_here(client)
+            renewed_at = None if fresh else self._local_renewal(client)
             if renewed_at is None:
                 strangers.append(client)
             else:
@@ -101,11 +103,11 @@ class Census:
 
     def load(self, execute: Execute, clients: list[str]) -> dict[str, Client | None]:
         rows: dict[str, Client | None] = dict.fromkeys(clients)
-        for start in range(0, len(clients), ROWS_AT_ONCE):
-            some = clients[start : start + ROWS_AT_ONCE]
+        for start in range(0, len(clients), ROWS_PER_QUERY):
+            some = clients[start : start + ROWS_PER_QUERY]
             for row in execute(_select(len(some)), some):
                 rows[row[0]] = _client(row)
-        if len(self._known) > KNOWN_AT_MOST:
+        if len(self._known) > KNOWN_MAX:
             self._known.clear()
         self._known.update((client, row) for client, row in rows.items() if row is not None)
         return rows
@@ -122,12 +124,12 @@ class Census:
             if row.identity.boot == self._us.boot:
                 times[client] = row.renewed_at
                 continue
-            stored, seen_at = self._elsewhere.get(client, (None, now))
+            stored, seen_at = self._first_seen.get(client, (None, now))
             if stored != row.renewed_at:
-                if len(self._elsewhere) > KNOWN_AT_MOST:
-                    self._elsewhere.clear()
+                if len(self._first_seen) > KNOWN_MAX:
+                    self._first_seen.clear()
                 seen_at = now
-                self._elsewhere[client] = (row.renewed_at, now)
+                self._first_seen[client] = (row.renewed_at, now)
             times[client] = seen_at
         return times
 
@@ -138,7 +140,7 @@ class Census:
     ) -> frozenset[str]:
         dead = {client for client, row in rows.items() if row is not None and row.dead}
         for client in suspects:
-            if client in dead or self._renewed_here(client) is not None:
+            if client in dead or self._local_renewal(client) is not None:
                 continue
             row = rows.get(client)
             status = self.probe(client, None if row is None else row.identity)
@@ -146,13 +148,13 @@ class Census:
             if status is Status.DEAD or (row is None and status is Status.UNKNOWN):
                 dead.add(client)
                 if row is not None:
-                    self.bury(execute, client, row)
+                    self.mark_dead(execute, client, row)
         return frozenset(dead)
 
     def probe(self, client: str, them: Identity | None) -> Status:
         return probe(self._side, client, them, self._us)
 
-    def bury(self, execute: Execute, client: str, row: Client) -> None:
+    def mark_dead(self, execute: Execute, client: str, row: Client) -> None:
         """Note that it is dead; only then remove its files, whose absence alone would mean "unknown"."""
         try:
             noted = execute(

@@ -9,11 +9,11 @@ from sqlite3 import Cursor
 from typing import Any, Final
 
 from ...rules.record import RETENTION_SECONDS, Record
-from .board import Board
 from .codec import SchemaTooNew, decode, encode
-from .place import Place
+from .database_file import DatabaseFile
+from .record_cache import SharedRecordCache
 
-__all__ = ["RETENTION_US", "Execute", "Guard", "Loaded", "Table"]
+__all__ = ["RETENTION_US", "Execute", "Guard", "LoadedRecord", "RecordTable"]
 
 Execute = Callable[..., Cursor]
 
@@ -49,12 +49,12 @@ UPDATE: Final = OVERWRITE + STILL_ALIVE
 HAND_OVER: Final = UPDATE + STILL_ALIVE
 """Also the heir must be alive."""
 
-NAMES_AT_ONCE: Final = 500
-KEPT_AT_MOST: Final = 20_000
+NAMES_PER_QUERY: Final = 500
+CACHED_MAX: Final = 20_000
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
-class Loaded:
+class LoadedRecord:
     """A record as stored: its text, which is understood when more than that is needed."""
 
     __slots__ = ("_read", "_record", "boot", "text", "version")
@@ -87,94 +87,94 @@ def _select_several(count: int) -> str:
     )
 
 
-class Table:
+class RecordTable:
     """The records of one namespace, as one client reads and writes them."""
 
-    def __init__(self, place: Place, namespace: str, client: str) -> None:
-        self._place = place
+    def __init__(self, file: DatabaseFile, namespace: str, client: str) -> None:
+        self._file = file
         self._namespace = namespace
         self._client = client
         self.boot = ""
         """Whose clock this client tells times on."""
-        self._read: dict[bytes, Loaded] = {}
-        self._written: dict[bytes, Loaded] = {}
-        self._shared: set[bytes] = set()
+        self._read: dict[bytes, LoadedRecord] = {}
+        self._written: dict[bytes, LoadedRecord] = {}
+        self._changed_by_others: set[bytes] = set()
         """What others wrote since we did: there it is no use to write without a look."""
         self._outdated: dict[bytes, int] = {}
         """What is up on the board and was found not to be so any more."""
-        self.board = Board(None, namespace)
+        self.record_cache = SharedRecordCache(None, namespace)
         """What others wrote of what several want."""
-        self.unshown: dict[bytes, None] = {}
+        self.unpublished_handoffs: dict[bytes, None] = {}
         """What was handed over, and is not on the board yet."""
-        self.is_tentative = False
+        self.is_in_transaction = False
         """What is written may yet be taken back: nobody is to rely on it."""
 
     # --- reading --------------------------------------------------------------------------------
 
-    def load(self, execute: Execute, key: bytes) -> Loaded:
+    def load(self, execute: Execute, key: bytes) -> LoadedRecord:
         row = execute(SELECT, (self._namespace, key)).fetchone()
         if row is None:
             # Tokens go on from where forgotten records ended, whatever the wall clock did since.
             return self.absent(Record(token=execute(SELECT_FLOOR).fetchone()[0]))
-        loaded = self._understand(key, *row)
+        loaded = self._from_row(key, *row)
         if loaded is self._written.get(key):
-            self._shared.discard(key)
+            self._changed_by_others.discard(key)
         return loaded
 
-    def absent(self, record: Record) -> Loaded:
+    def absent(self, record: Record) -> LoadedRecord:
         """Where nothing is stored."""
-        return Loaded(-1, self.boot, "", decode, record)
+        return LoadedRecord(-1, self.boot, "", decode, record)
 
-    def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, Loaded]:
+    def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, LoadedRecord]:
         found = {}
-        for start in range(0, len(keys), NAMES_AT_ONCE):
-            some = keys[start : start + NAMES_AT_ONCE]
+        for start in range(0, len(keys), NAMES_PER_QUERY):
+            some = keys[start : start + NAMES_PER_QUERY]
             for key, version, boot, text in execute(_select_several(len(some)), (self._namespace, *some)):
-                found[key] = self._understand(key, version, boot, text)
+                found[key] = self._from_row(key, version, boot, text)
         return found
 
-    def load_prefix(self, execute: Execute, prefix: bytes) -> Iterable[tuple[bytes, Loaded]]:
+    def load_prefix(self, execute: Execute, prefix: bytes) -> Iterable[tuple[bytes, LoadedRecord]]:
         # No byte of UTF-8 is 0xff, so this ends right behind the last name with the prefix.
         rows = execute(SELECT_RANGE, (self._namespace, prefix, prefix + b"\xff")).fetchall()
-        return [(row[0], self._understand(*row)) for row in rows]
+        return [(row[0], self._from_row(*row)) for row in rows]
 
-    def load_of_client(self, execute: Execute, client: str) -> Iterable[tuple[bytes, Loaded]]:
+    def load_of_client(self, execute: Execute, client: str) -> Iterable[tuple[bytes, LoadedRecord]]:
         rows = execute(SELECT_OF_CLIENT, (self._namespace, client)).fetchall()
-        return [(row[0], self._understand(*row)) for row in rows]
+        return [(row[0], self._from_row(*row)) for row in rows]
 
-    def recall(self, key: bytes) -> Loaded | None:
+    def recall(self, key: bytes) -> LoadedRecord | None:
         """What was written last, as far as we know without a look: what others put up, or what we wrote.
 
         Good for a change that is stored only if it still stands, and for nothing else.
         """
         written = self._written.get(key)
         ours = None if written is None else written.version
-        found = self.board.read(key, ours, self._outdated.get(key))
+        found = self.record_cache.read(key, ours, self._outdated.get(key))
         if found is not None:
-            return Loaded(*found, decode)
-        return None if key in self._shared else written
+            return LoadedRecord(*found, decode)
+        return None if key in self._changed_by_others else written
 
-    def is_outdated(self, key: bytes, recalled: Loaded) -> bool:
+    def is_outdated(self, key: bytes, recalled: LoadedRecord) -> bool:
         """Whether it was tried to store something on it, in vain."""
         return self._outdated.get(key) == recalled.version
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """It is another database from now on, or something that was written was taken back."""
         self._read.clear()
         self._written.clear()
-        self._shared.clear()
+        self._changed_by_others.clear()
         self._outdated.clear()
 
-    def _understand(self, key: bytes, version: int, boot: str, text: str) -> Loaded:
+    def _from_row(self, key: bytes, version: int, boot: str, text: str) -> LoadedRecord:
         written = self._written.get(key)
         if written is not None and written.version == version:
             return written  # versions never repeat
         known = self._read.get(key)
         if known is not None and known.version == version:
             return known
-        if len(self._read) >= KEPT_AT_MOST:
-            self.forget()
-        loaded = self._read[key] = Loaded(version, boot, text, partial(understand, self._place, key))
+        if len(self._read) >= CACHED_MAX:
+            self.clear_caches()
+        loaded = self._read[key] = LoadedRecord(version, boot, text, partial(decode_stored, self._file, key))
         return loaded
 
     # --- writing --------------------------------------------------------------------------------
@@ -183,28 +183,28 @@ class Table:
         self,
         execute: Execute,
         key: bytes,
-        loaded: Loaded,
+        loaded: LoadedRecord,
         after: Record,
         wall: int,
-        expired: Sequence[Guard] = (),
-        heir: str | None = None,
+        expiry_guards: Sequence[Guard] = (),
+        successor: str | None = None,
     ) -> bool:
         """Write, if the record is still the one that was loaded and all else still holds; tells whether.
 
         ``heir``: the client that it is handed to.
         """
         text, forget_at = encode(after), _forget_at(after, wall)
-        return self.store_text(execute, key, loaded, text, forget_at, expired, heir, after)
+        return self.store_text(execute, key, loaded, text, forget_at, expiry_guards, successor, after)
 
     def store_text(
         self,
         execute: Execute,
         key: bytes,
-        loaded: Loaded,
+        loaded: LoadedRecord,
         text: str,
         forget_at: int,
-        expired: Sequence[Guard] = (),
-        heir: str | None = None,
+        expiry_guards: Sequence[Guard] = (),
+        successor: str | None = None,
         after: Record | None = None,
     ) -> bool:
         """``store`` of a record that is a text already. ``after``: the record, where it is known.
@@ -221,46 +221,46 @@ class Table:
             version = loaded.version + 1
             values = (version, self.boot, text, forget_at, self._namespace, key, loaded.version, self._client)
             statement = UPDATE
-            if expired:
-                statement += NOT_RENEWED * len(expired)
-                values = (*values, *[value for guard in expired for value in guard])
-            if heir is not None:
+            if expiry_guards:
+                statement += NOT_RENEWED * len(expiry_guards)
+                values = (*values, *[value for guard in expiry_guards for value in guard])
+            if successor is not None:
                 statement = HAND_OVER if statement is UPDATE else statement + STILL_ALIVE
-                values = (*values, heir)
+                values = (*values, successor)
             written = execute(statement, values)
         if written.rowcount != 1:
             self._written.pop(key, None)
-            self._shared.add(key)
+            self._changed_by_others.add(key)
             self._outdated[key] = loaded.version
             return False
-        if len(self._written) >= KEPT_AT_MOST:
-            self.forget()
-        self._written[key] = Loaded(version, self.boot, text, decode, after)
-        if heir is not None:
-            self.unshown[key] = None
+        if len(self._written) >= CACHED_MAX:
+            self.clear_caches()
+        self._written[key] = LoadedRecord(version, self.boot, text, decode, after)
+        if successor is not None:
+            self.unpublished_handoffs[key] = None
             return True
-        if self.unshown:
-            self.unshown.pop(key, None)
-        if "\n" in text and not self.is_tentative:
-            self.board.put_up(key, version, self.boot, text)
+        if self.unpublished_handoffs:
+            self.unpublished_handoffs.pop(key, None)
+        if "\n" in text and not self.is_in_transaction:
+            self.record_cache.publish(key, version, self.boot, text)
         else:
-            self.board.take_down(key)
+            self.record_cache.invalidate(key)
         return True
 
-    def show(self) -> None:
+    def publish_handoffs(self) -> None:
         """Put up what was handed over: the heirs were told."""
-        while self.unshown:
-            key, _ = self.unshown.popitem()
+        while self.unpublished_handoffs:
+            key, _ = self.unpublished_handoffs.popitem()
             written = self._written.get(key)
             if written is not None:
-                self.board.put_up(key, written.version, written.boot, written.text)
+                self.record_cache.publish(key, written.version, written.boot, written.text)
 
-    def overwrite(self, execute: Execute, key: bytes, loaded: Loaded, after: Record, wall: int) -> None:
+    def overwrite(self, execute: Execute, key: bytes, loaded: LoadedRecord, after: Record, wall: int) -> None:
         """Write within a transaction, by one who is not a client at this moment."""
         version, text = loaded.version, encode(after)
         values = (version + 1, self.boot, text, _forget_at(after, wall), self._namespace, key, version)
         execute(OVERWRITE, values)
-        self.board.take_down(key)
+        self.record_cache.invalidate(key)
 
 
 def _forget_at(record: Record, wall: int) -> int:
@@ -268,13 +268,13 @@ def _forget_at(record: Record, wall: int) -> int:
     return forget_at if record.value is None else max(forget_at, record.value.forget_at_us)
 
 
-def understand(place: Place, key: bytes, text: str) -> Record:
+def decode_stored(file: DatabaseFile, key: bytes, text: str) -> Record:
     try:
         return decode(text)
     except SchemaTooNew as error:
-        raise place.unavailable(f"holds a {error}", "upgrade holdfast here") from error
+        raise file.unavailable(f"holds a {error}", "upgrade holdfast here") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise place.unavailable(
+        raise file.unavailable(
             f"holds a damaged record of {key.decode(errors='replace')!r}",
             "stop all that use it, delete it (with its -wal and -shm) and start them again",
         ) from error

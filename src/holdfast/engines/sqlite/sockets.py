@@ -21,25 +21,25 @@ from typing import Final
 from ...core.tokens import is_plausible
 from ...rules.requests import Handoff, Wake
 from ...runtime.clock import wall_us
-from .place import Side
+from .database_file import SideDirectory
 
-__all__ = ["Inbox", "Sent", "socket_name"]
+__all__ = ["SendResult", "WakeupSocket", "socket_name"]
 
 log = logging.getLogger("holdfast")
 
-LONGEST_PATH: Final = 103
+PATH_BYTES_MAX: Final = 103
 """What every system takes for the path of a socket."""
 
-LONGEST_NONCE: Final = 200
-LONGEST_MESSAGE: Final = 300
+NONCE_CHARS_MAX: Final = 200
+MESSAGE_BYTES_MAX: Final = 300
 """Of what is longer, only the beginning is read."""
 
-MOST_PEERS: Final = 32
+PEERS_MAX: Final = 32
 _new = tuple.__new__
-GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE)
+PEER_GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EPIPE)
 
 
-class Sent(enum.Enum):
+class SendResult(enum.Enum):
     DELIVERED = "delivered"
     FULL = "full"
     """Its buffer is full: it will look by itself."""
@@ -51,7 +51,7 @@ def socket_name(client: str) -> str:
     return f"{client}.sock"
 
 
-class _Way(socket.socket):
+class _PeerSocket(socket.socket):
     """To another's inbox. Looking up a path takes as long as sending, so one is kept for each."""
 
     __slots__ = ()
@@ -61,14 +61,14 @@ class _Way(socket.socket):
         self.close()
 
 
-class Inbox:
+class WakeupSocket:
     """One client's socket: others' wake-ups come in, its own go out."""
 
-    __slots__ = ("_client", "_recv", "_side", "_ways", "bound", "dropped", "name", "socket")
+    __slots__ = ("_client", "_peers", "_recv", "_side", "bound", "dropped", "name", "socket")
 
-    def __init__(self, side: Side, client: str) -> None:
+    def __init__(self, side: SideDirectory, client: str) -> None:
         self._side = side
-        self._ways: dict[str, _Way] = {}
+        self._peers: dict[str, _PeerSocket] = {}
         self._client = f"{client}-"
         """What the nonces of a client begin with."""
         self.dropped = 0
@@ -94,43 +94,43 @@ class Inbox:
         if os.path.exists("/proc/self/fd"):
             return f"/proc/self/fd/{self._side.fd}/{name}"
         path = os.path.join(self._side.path, name)
-        return path if len(os.fsencode(path)) <= LONGEST_PATH else None
+        return path if len(os.fsencode(path)) <= PATH_BYTES_MAX else None
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
     # --- what goes out --------------------------------------------------------------------------
 
-    def send(self, wake: Wake) -> Sent:
+    def send(self, wake: Wake) -> SendResult:
         client, nonce, handed = wake
         told = nonce if handed is None else f"{nonce}\n{handed[0]}\n{handed[1]!r}"
         message = told.encode("ascii", "replace")
-        way = self._ways.get(client)
-        if way is not None:
+        peer = self._peers.get(client)
+        if peer is not None:
             try:
-                way.send(message)
-                return Sent.DELIVERED
+                peer.send(message)
+                return SendResult.DELIVERED
             except OSError:
-                del way  # it may be there anew, or full
-                self._ways.pop(client, None)
+                del peer  # it may be there anew, or full
+                self._peers.pop(client, None)
         try:
-            self._way_to(client).send(message)
+            self._connect_peer(client).send(message)
         except OSError as error:
-            return Sent.REFUSED if error.errno in GONE else Sent.FULL
-        return Sent.DELIVERED
+            return SendResult.REFUSED if error.errno in PEER_GONE else SendResult.FULL
+        return SendResult.DELIVERED
 
-    def _way_to(self, client: str) -> _Way:
+    def _connect_peer(self, client: str) -> _PeerSocket:
         address = self._address(socket_name(client))
         if address is None:
             raise FileNotFoundError(errno.ENOENT, "its path is too long")
-        way = _Way(socket.AF_UNIX, socket.SOCK_DGRAM)
-        way.setblocking(False)
-        way.connect(address)
-        while len(self._ways) >= MOST_PEERS:
+        peer = _PeerSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        peer.setblocking(False)
+        peer.connect(address)
+        while len(self._peers) >= PEERS_MAX:
             with contextlib.suppress(StopIteration, RuntimeError):  # others do the same
-                self._ways.pop(next(iter(self._ways)), None)
-        self._ways[client] = way
-        return way
+                self._peers.pop(next(iter(self._peers)), None)
+        self._peers[client] = peer
+        return peer
 
     # --- what comes in --------------------------------------------------------------------------
 
@@ -140,8 +140,8 @@ class Inbox:
         A grant is believed because of the nonce: 128 random bits that stand in the record alone. Whoever
         wrote the grant read them there.
         """
-        nonce, *handed = self._recv(LONGEST_MESSAGE).decode("ascii", "replace").split("\n")
-        if not nonce.startswith(self._client) or len(nonce) > LONGEST_NONCE or not nonce.isascii():
+        nonce, *handed = self._recv(MESSAGE_BYTES_MAX).decode("ascii", "replace").split("\n")
+        if not nonce.startswith(self._client) or len(nonce) > NONCE_CHARS_MAX or not nonce.isascii():
             self._drop("that this client cannot have been sent")
             return None
         try:
@@ -164,4 +164,4 @@ class Inbox:
 
     def close(self) -> None:
         self.socket.close()
-        self._ways.clear()
+        self._peers.clear()

@@ -22,9 +22,9 @@ from hashlib import blake2b
 from typing import Final
 from zlib import crc32
 
-from .place import Side
+from .database_file import SideDirectory
 
-__all__ = ["NAME", "Board"]
+__all__ = ["NAME", "SharedRecordCache"]
 
 log = logging.getLogger("holdfast")
 
@@ -33,34 +33,34 @@ SLOTS: Final = 64
 SLOT_BYTES: Final = 8192
 """What is longer is not put up: some forty who wait."""
 
-HEAD: Final = struct.Struct("<8sQII")
+HEADER: Final = struct.Struct("<8sQII")
 """Whose it is, version, length and check sum of what follows."""
 
-LONGEST: Final = SLOT_BYTES - HEAD.size
-NOBODY: Final = b"\0" * HEAD.size
-KEPT_AT_MOST: Final = 20_000
+CONTENT_BYTES_MAX: Final = SLOT_BYTES - HEADER.size
+EMPTY_HEADER: Final = b"\0" * HEADER.size
+CACHED_MAX: Final = 20_000
 MASK: Final = 0xFFFFFFFF
 
-FIRST_READ: Final = 2048
+FIRST_READ_BYTES: Final = 2048
 """Read at once: most of what is up is not longer."""
 
-_head = HEAD.unpack_from
-_pack = HEAD.pack
+_head = HEADER.unpack_from
+_pack = HEADER.pack
 
 
-class Board:
+class SharedRecordCache:
     """One client's look at it, for one namespace. Where there is none, nothing is ever up."""
 
     __slots__ = ("_fd", "_namespace", "_slots")
 
-    def __init__(self, side: Side | None, namespace: str) -> None:
+    def __init__(self, side: SideDirectory | None, namespace: str) -> None:
         self._namespace = namespace.encode()
         self._slots: dict[bytes, tuple[int, bytes, int]] = {}
         """Where a name's notice is, by what it is known, and where its check sum begins."""
         self._fd = -1
         if side is not None:
             try:
-                self._fd = _shared(side)
+                self._fd = _open_file(side)
             except OSError as error:
                 log.warning("holdfast: %s/%s is not used: %s", side.path, NAME, error.strerror or error)
 
@@ -71,17 +71,17 @@ class Board:
             return None
         at, tag, seed = self._slots.get(key) or self._slot(key)
         try:
-            notice = os.pread(fd, FIRST_READ, at)
-            if len(notice) < HEAD.size:
+            notice = os.pread(fd, FIRST_READ_BYTES, at)
+            if len(notice) < HEADER.size:
                 return None  # it was cut off
             whose, version, length, check = _head(notice)
-            if whose != tag or version in known or length > LONGEST:
+            if whose != tag or version in known or length > CONTENT_BYTES_MAX:
                 return None
-            if length > len(notice) - HEAD.size:
-                notice += os.pread(fd, length + HEAD.size - len(notice), at + len(notice))
+            if length > len(notice) - HEADER.size:
+                notice += os.pread(fd, length + HEADER.size - len(notice), at + len(notice))
         except OSError:
             return None
-        body = notice[HEAD.size : HEAD.size + length]
+        body = notice[HEADER.size : HEADER.size + length]
         if crc32(body, (seed ^ version) & MASK) != check:
             return None
         try:
@@ -90,31 +90,31 @@ class Board:
             return None
         return version, boot, text
 
-    def put_up(self, key: bytes, version: int, boot: str, text: str) -> None:
+    def publish(self, key: bytes, version: int, boot: str, text: str) -> None:
         fd = self._fd
         if fd < 0:
             return
         at, tag, seed = self._slots.get(key) or self._slot(key)
         body = f"{boot}\n{text}".encode("utf-8", "surrogatepass")
         length = len(body)
-        if length > LONGEST:
-            self.take_down(key)
+        if length > CONTENT_BYTES_MAX:
+            self.invalidate(key)
             return
         head = _pack(tag, version, length, crc32(body, (seed ^ version) & MASK))
         with contextlib.suppress(OSError):  # no room: whoever reads it sees that it does not fit
             os.pwrite(fd, head + body, at)
 
-    def take_down(self, key: bytes) -> None:
+    def invalidate(self, key: bytes) -> None:
         """From now on the database is asked."""
         fd = self._fd
         if fd >= 0:
             at, tag, _ = self._slots.get(key) or self._slot(key)
             with contextlib.suppress(OSError):
                 if os.pread(fd, len(tag), at) == tag:
-                    os.pwrite(fd, NOBODY, at)
+                    os.pwrite(fd, EMPTY_HEADER, at)
 
     def _slot(self, key: bytes) -> tuple[int, bytes, int]:
-        if len(self._slots) >= KEPT_AT_MOST:
+        if len(self._slots) >= CACHED_MAX:
             self._slots.clear()
         tag = blake2b(self._namespace + b"\0" + key, digest_size=8).digest()
         number = int.from_bytes(tag, "little")
@@ -132,7 +132,7 @@ class Board:
             self.close()
 
 
-def _shared(side: Side) -> int:
+def _open_file(side: SideDirectory) -> int:
     fd = side.open(NAME)
     try:
         if os.fstat(fd).st_size < SLOTS * SLOT_BYTES and hasattr(os, "posix_fallocate"):

@@ -19,10 +19,10 @@ from urllib.parse import quote
 
 from ...errors import EngineUnavailable
 from ...runtime.clock import boottime, wall_us
-from ..local import Busy
-from .place import EACH_THEIR_OWN, NewDatabase, Place, Side
+from ..local import StoreBusyError
+from .database_file import EACH_THEIR_OWN, DatabaseFile, NewDatabase, SideDirectory
 
-__all__ = ["BEGIN_LOG", "SCHEMA", "Database", "connect", "explain"]
+__all__ = ["SCHEMA", "START_LOG", "DatabaseConnection", "connect", "explain"]
 
 SCHEMA: Final = 1
 APPLICATION: Final = 0x486F6C64
@@ -44,14 +44,14 @@ TABLES: Final = (
     f"PRAGMA user_version = {SCHEMA}",
 )
 
-BEGIN_LOG: Final = "UPDATE meta SET value = value + 1 WHERE key = 'swept_at'"
+START_LOG: Final = "UPDATE meta SET value = value + 1 WHERE key = 'swept_at'"
 """Changes nothing but a microsecond: what changes nothing at all is not written. The first write to a log
 waits for a sync to disk, with all others kept from writing."""
 
 NO_CHECKPOINT_ON_CLOSE: Final = 1006
 """SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which the module names from Python 3.12 on."""
 
-FORK_PATIENCE_SECONDS: Final = 5.0
+FORK_WAIT_SECONDS: Final = 5.0
 """How long a fork waits for a call under way, so that no connection is open when it happens."""
 
 _REMEDIES: Final[dict[int, tuple[str, str]]] = {
@@ -70,58 +70,58 @@ _REMEDIES: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-def explain(place: Place, error: sqlite3.Error) -> Exception:
+def explain(file: DatabaseFile, error: sqlite3.Error) -> Exception:
     """What a failure of SQLite means: somebody else is at it (Busy), or nobody can use it."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
-        return Busy()
+        return StoreBusyError()
     what, remedy = _REMEDIES.get(primary or 0, ("cannot be used", "look at the file, or give another path"))
-    return place.unavailable(f"{what} ({error})", remedy)
+    return file.unavailable(f"{what} ({error})", remedy)
 
 
 # --- connecting ---------------------------------------------------------------------------------
 
-opening = threading.Lock()
+open_mutex = threading.Lock()
 """Held around everything that opens or creates the file."""
 
-_inherited: set[tuple[int, int]] = set()
+_inherited_files: set[tuple[int, int]] = set()
 """Files of which an unannounced fork left open connections in this process."""
 
 
-def connect(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
+def connect(file: DatabaseFile) -> tuple[sqlite3.Connection, tuple[int, int]]:
     """A connection to a database that is there, with which file that is."""
-    before = place.identity()
-    if before in _inherited:
-        raise place.unavailable(
+    before = file.file_id()
+    if before in _inherited_files:
+        raise file.unavailable(
             "was open when this process was forked, by a server that forks behind Python's back",
             "connect after the fork (uWSGI: lazy-apps), or use a server engine",
         )
     connection = sqlite3.connect(
-        f"file:{quote(place.path)}?mode=rw",
+        f"file:{quote(file.path)}?mode=rw",
         timeout=0,
         isolation_level=None,
         check_same_thread=False,
         uri=True,
     )
     try:
-        _configure(place, connection)
-        place.check_leftovers()
-        if before is None or before != place.identity():
-            raise Busy  # Somebody replaced it this very moment.
+        _configure(file, connection)
+        file.check_companions()
+        if before is None or before != file.file_id():
+            raise StoreBusyError  # Somebody replaced it this very moment.
     except BaseException:
         connection.close()
         raise
     return connection, before
 
 
-def _configure(place: Place, connection: sqlite3.Connection) -> None:
-    _check_owner(place, connection)
+def _configure(file: DatabaseFile, connection: sqlite3.Connection) -> None:
+    _check_owner(file, connection)
     execute = connection.execute
     if execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         mode = execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise place.unavailable(
+            raise file.unavailable(
                 f"is on a file system without shared memory (journal mode {mode})", "put it on a local disk"
             )
     # A power cut may lose the last commits; whoever held a lease then is dead with the machine.
@@ -136,7 +136,7 @@ def _configure(place: Place, connection: sqlite3.Connection) -> None:
         _create_tables(connection)
 
 
-def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
+def _check_owner(file: DatabaseFile, connection: sqlite3.Connection) -> None:
     # One moment for all three: somebody else may be creating the tables right now.
     connection.execute("BEGIN")
     try:
@@ -148,13 +148,13 @@ def _check_owner(place: Place, connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
     if application == APPLICATION:
         if version > SCHEMA:
-            raise place.unavailable(
+            raise file.unavailable(
                 f"was made by a newer Holdfast (schema {version}, this one knows up to {SCHEMA})",
                 "upgrade holdfast here",
             )
         return
     if application or version or tables:
-        raise place.unavailable("belongs to another program", "give the locks a file of their own")
+        raise file.unavailable("belongs to another program", "give the locks a file of their own")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
@@ -190,7 +190,7 @@ def new_database() -> NewDatabase:
             if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
                 _create_tables(connection)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                connection.execute(BEGIN_LOG)
+                connection.execute(START_LOG)
                 return NewDatabase(_content(path), _content(f"{path}-wal"))
     return NewDatabase(b"", b"")
 
@@ -200,7 +200,7 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
-def _abandon(connection: sqlite3.Connection) -> None:
+def _leak(connection: sqlite3.Connection) -> None:
     """Never to be touched again, not even by the interpreter's end, which would close it."""
     import ctypes
 
@@ -210,38 +210,38 @@ def _abandon(connection: sqlite3.Connection) -> None:
 # --- one client's connection --------------------------------------------------------------------
 
 
-class Database:
+class DatabaseConnection:
     """One connection, opened when it is needed, under a mutex for the threads that share it."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, file: DatabaseFile) -> None:
+        self.file = file
         self.mutex = threading.Lock()
         self.connection: sqlite3.Connection | None = None
-        self.identity: tuple[int, int] | None = None
+        self.file_id: tuple[int, int] | None = None
         """Which file it was opened on."""
 
     def open(self) -> sqlite3.Connection:
         """The connection to a database that is there. Called with the mutex held."""
         if self.connection is not None:
             return self.connection
-        with opening:
+        with open_mutex:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        connection, self.identity = connect(self.place)
+        connection, self.file_id = connect(self.file)
         self.connection = connection
         _open.add(self)
         return connection
 
-    def is_of_file(self) -> bool:
+    def is_current(self) -> bool:
         """Whether it is open, on the file that others open now. Called with the mutex held."""
-        return self.connection is not None and self.place.identity() == self.identity
+        return self.connection is not None and self.file.file_id() == self.file_id
 
-    def create(self) -> Side:
+    def create(self) -> SideDirectory:
         """Make sure that there is a database, and open it. Called with the mutex held."""
         # Closing a file drops all locks that this process has on it: nobody may open it meanwhile.
-        with opening:
-            side = self.place.prepare(new_database)
+        with open_mutex:
+            side = self.file.prepare(new_database)
             try:
                 if self.connection is None:
                     self._connect()
@@ -253,7 +253,7 @@ class Database:
     def close(self) -> None:
         """Called with the mutex held. SQLite leaves the log alone if the file has moved."""
         if self.connection is not None:
-            reader = self._log_keeper(self.connection)
+            reader = self._open_log_keeper(self.connection)
             for each in (self.connection, reader):
                 if each is not None:
                     with contextlib.suppress(sqlite3.Error):
@@ -262,7 +262,7 @@ class Database:
             self.connection = None
             _open.discard(self)
 
-    def _log_keeper(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
+    def _open_log_keeper(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
         """A connection to be closed after this one, so that neither copies the log back and deletes it.
 
         SQLite does that when the last connection to a file is closed, unless it cannot write. This one
@@ -272,8 +272,8 @@ class Database:
             return None  # It has been told not to.
         reader = None
         try:
-            if self.identity is not None and self.place.identity() == self.identity:
-                uri = f"file:{quote(self.place.path)}?mode=ro"
+            if self.file_id is not None and self.file.file_id() == self.file_id:
+                uri = f"file:{quote(self.file.path)}?mode=ro"
                 reader = sqlite3.connect(
                     uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True
                 )
@@ -287,14 +287,14 @@ class Database:
         connection, self.connection = self.connection, None
         self.mutex = threading.Lock()
         _open.discard(self)
-        if connection is not None and self.identity is not None:
-            _abandon(connection)
-            _inherited.add(self.identity)
+        if connection is not None and self.file_id is not None:
+            _leak(connection)
+            _inherited_files.add(self.file_id)
 
 
 # --- forks --------------------------------------------------------------------------------------
 
-_open: set[Database] = set()
+_open: set[DatabaseConnection] = set()
 """Changed under ``opening``, or with the mutex of the one concerned held."""
 
 _held_for_fork: list[threading.Lock] = []
@@ -302,16 +302,16 @@ _held_for_fork: list[threading.Lock] = []
 
 def _before_fork() -> None:
     """Close every connection, and keep everyone from opening another until the fork is over."""
-    ends_at = boottime() + FORK_PATIENCE_SECONDS
-    while (left := ends_at - boottime()) > 0 and opening.acquire(timeout=left):
+    lease_ends_at = boottime() + FORK_WAIT_SECONDS
+    while (left := lease_ends_at - boottime()) > 0 and open_mutex.acquire(timeout=left):
         still_open = list(_open)
         if not still_open:
-            _held_for_fork.append(opening)
+            _held_for_fork.append(open_mutex)
             return
         # A call may be under way, and may want to open, too: let it end before anything is closed.
-        opening.release()
+        open_mutex.release()
         database = still_open[0]
-        if database.mutex.acquire(timeout=max(ends_at - boottime(), 0.0)):
+        if database.mutex.acquire(timeout=max(lease_ends_at - boottime(), 0.0)):
             _held_for_fork.append(database.mutex)
             database.close()
 
@@ -322,9 +322,9 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global opening
+    global open_mutex
     _held_for_fork.clear()
-    opening = threading.Lock()
+    open_mutex = threading.Lock()
     for database in list(_open):
         database.forked()
 

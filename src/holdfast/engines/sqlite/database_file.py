@@ -21,32 +21,32 @@ from typing import Final, NamedTuple
 
 from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
-from ..local import Busy
+from ..local import StoreBusyError
 
 __all__ = [
     "EACH_THEIR_OWN",
-    "NEW",
+    "NEW_SUFFIX",
+    "DatabaseFile",
     "NewDatabase",
-    "Place",
-    "Side",
+    "SideDirectory",
     "default_path",
+    "find_mount",
     "is_default",
-    "mount_of",
-    "path_of",
+    "path_from_url",
 ]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
 
-NEW: Final = ".new"
+NEW_SUFFIX: Final = ".new"
 """The end of a side file's name that is to become the database."""
 
-MOST_LINKS: Final = 40
+LINKS_MAX: Final = 40
 
-LEFTOVERS: Final = ("-wal", "-shm", "-journal")
+COMPANION_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database; without the database they belong to nothing."""
 
-REMOTE: Final = (
+REMOTE_FILE_SYSTEMS: Final = (
     "9p",
     "acfs",
     "afs",
@@ -100,7 +100,7 @@ def is_default(path: str) -> bool:
         return False
 
 
-def path_of(url: URL) -> str:
+def path_from_url(url: URL) -> str:
     """The file a URL names, made absolute now: a later chdir does not move it."""
     if url.username is not None or url.password is not None or url.hosts:
         raise InvalidArgument(
@@ -119,7 +119,7 @@ def path_of(url: URL) -> str:
     return os.path.abspath(path)
 
 
-def mount_of(path: str) -> tuple[str, str]:
+def find_mount(path: str) -> tuple[str, str]:
     """The mount that a path is on, and its kind, by mountinfo; both empty where that cannot be known."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
@@ -149,7 +149,7 @@ def _in_real_folder(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
-def _may(path: str, what: int) -> bool:
+def _has_access(path: str, what: int) -> bool:
     return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -209,7 +209,7 @@ class NewDatabase(NamedTuple):
     log: bytes
 
 
-class Side:
+class SideDirectory:
     """The folder beside the database with one liveness file and one socket for each client."""
 
     __slots__ = ("fd", "path")
@@ -224,7 +224,7 @@ class Side:
 
     def write_new(self, content: bytes) -> str:
         """A new private file that is on the disk with all its content; tells its name."""
-        name = f"{secrets.token_hex(8)}{NEW}"
+        name = f"{secrets.token_hex(8)}{NEW_SUFFIX}"
         with open(self.create(name), "wb") as file:
             try:
                 file.write(content)
@@ -285,12 +285,12 @@ class Side:
             os.close(fd)
 
     @contextlib.contextmanager
-    def gate(self) -> Iterator[None]:
+    def creation_lock(self) -> Iterator[None]:
         """One process at a time, for the few steps that create a database."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy from None
+            raise StoreBusyError from None
         except OSError as error:
             raise EngineUnavailable(
                 f"the file system of {self.path} has no file locks ({error.strerror}): "
@@ -302,14 +302,14 @@ class Side:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
 
-class Place:
+class DatabaseFile:
     """One database file. Making one does no I/O."""
 
-    __slots__ = ("makes_folder", "path")
+    __slots__ = ("creates_folder", "path")
 
-    def __init__(self, path: str, makes_folder: bool) -> None:
+    def __init__(self, path: str, creates_folder: bool) -> None:
         self.path = path
-        self.makes_folder = makes_folder
+        self.creates_folder = creates_folder
 
     @property
     def real_path(self) -> str:
@@ -318,13 +318,13 @@ class Place:
         A link of another user is refused, not followed: it could be gone again before its owner is looked at.
         """
         path = _in_real_folder(self.path)
-        for _ in range(MOST_LINKS):
+        for _ in range(LINKS_MAX):
             try:
                 found = os.lstat(path)
                 if not stat.S_ISLNK(found.st_mode):
                     return path
                 if found.st_uid not in (os.geteuid(), 0):
-                    raise self._foreign("belongs to", found)
+                    raise self._foreign_owner("belongs to", found)
                 path = _in_real_folder(os.path.join(os.path.dirname(path), os.readlink(path)))
             except (FileNotFoundError, NotADirectoryError):
                 return path
@@ -337,7 +337,7 @@ class Place:
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
 
-    def prepare(self, new_database: Callable[[], NewDatabase]) -> Side:
+    def prepare(self, new_database: Callable[[], NewDatabase]) -> SideDirectory:
         """Make sure of a private database file and a private side folder on a file system that can do it.
 
         ``new_database`` is called for the content of the files where there are none yet.
@@ -347,9 +347,9 @@ class Place:
             # Links are followed here and nowhere below: one that appears later is what it is, a link.
             real = self.real_path
             self._check_owners(real)
-            side = self.open_side(real)
+            side = self.open_side_directory(real)
             try:
-                self._ensure_file(side, real, new_database)
+                self._ensure_database(side, real, new_database)
             except BaseException:
                 side.close()
                 raise
@@ -378,7 +378,7 @@ class Place:
 
     def _check_folder(self) -> None:
         folder = os.path.dirname(self.path)
-        if self.makes_folder:
+        if self.creates_folder:
             _make_folders(folder)
         try:
             is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
@@ -386,13 +386,13 @@ class Place:
             is_folder = False
         if not is_folder:
             raise self.unavailable("has no folder", f"create {folder}")
-        mount_point, kind = mount_of(self.real_path)
+        mount_point, kind = find_mount(self.real_path)
         if mount_point == self.real_path:
             raise self.unavailable(
                 "is mounted alone, without what lies beside it",
                 f"mount its folder {os.path.dirname(self.real_path)} instead",
             )
-        if kind.startswith(REMOTE):
+        if kind.startswith(REMOTE_FILE_SYSTEMS):
             raise self.unavailable(
                 f"is on a {kind} mount, where locks do not reliably reach every process",
                 "give a path on a local disk, or use a server engine (redis://, postgresql://)",
@@ -403,65 +403,67 @@ class Place:
         for folder in dict.fromkeys((os.path.dirname(self.path), os.path.dirname(real))):
             found = os.stat(folder)
             if found.st_uid not in (os.geteuid(), 0):
-                raise self._foreign(f"is in a folder ({folder}) that belongs to", found)
+                raise self._foreign_owner(f"is in a folder ({folder}) that belongs to", found)
             if found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise self.unavailable(
                     f"is in a folder ({folder}) where every user can replace it",
                     f"let this user alone write the folder (chmod o-w {folder}), or give another path",
                 )
             if os.geteuid() == 0:
-                self._check_above(folder)
+                self._check_parents(folder)
         # Some of them may be missing. In a sticky folder another user may have made any of them.
-        for path in (self.path, real, *(real + leftover for leftover in LEFTOVERS)):
+        for path in (self.path, real, *(real + leftover for leftover in COMPANION_SUFFIXES)):
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(path)
                 is_link = path == self.path != real and stat.S_ISLNK(found.st_mode)
                 if found.st_uid != os.geteuid() and not (is_link and found.st_uid == 0):
                     what = "" if path in (self.path, real) else f"has a file beside it ({path}) that "
-                    raise self._foreign(f"{what}belongs to", found)
+                    raise self._foreign_owner(f"{what}belongs to", found)
 
-    def _check_above(self, folder: str) -> None:
+    def _check_parents(self, folder: str) -> None:
         """For root, who can write everywhere: whoever owns a folder above can lead the path anywhere."""
         for above in (Path(folder), *Path(folder).parents):
             found = os.lstat(above)
             if found.st_uid != 0:
-                raise self._foreign(f"is below a folder ({above}) that belongs to", found)
+                raise self._foreign_owner(f"is below a folder ({above}) that belongs to", found)
 
-    def _foreign(self, what: str, found: os.stat_result) -> EngineUnavailable:
+    def _foreign_owner(self, what: str, found: os.stat_result) -> EngineUnavailable:
         return self.unavailable(
             f"{what} {_user(found.st_uid)}, and this is {_user(os.geteuid())}",
             f"run as that user, or {EACH_THEIR_OWN}",
         )
 
-    def check_leftovers(self) -> None:
+    def check_companions(self) -> None:
         """Again, when SQLite has opened what lies beside the database: from now on nobody can replace it."""
         try:
             self._check_owners(self.real_path)
         except OSError as error:
             raise self.explain(error) from error
 
-    def open_side(self, real: str | None = None) -> Side:
+    def open_side_directory(self, real: str | None = None) -> SideDirectory:
         """The side folder; made if it is missing. Files of this user alone are in it."""
         path = (self.real_path if real is None else real) + ".clients"
         _make_folder(path)
-        self._check_side(path, make_private(path, PRIVATE_FOLDER))
+        self._check_side_directory(path, make_private(path, PRIVATE_FOLDER))
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            self._check_side(path, os.fstat(fd))
+            self._check_side_directory(path, os.fstat(fd))
         except BaseException:
             os.close(fd)
             raise
-        return Side(path, fd)
+        return SideDirectory(path, fd)
 
-    def _check_side(self, path: str, found: os.stat_result) -> None:
+    def _check_side_directory(self, path: str, found: os.stat_result) -> None:
         if not stat.S_ISDIR(found.st_mode):
             raise self.unavailable(f"has no private folder, {path} is something else", f"remove {path}")
         if found.st_uid != os.geteuid():
-            raise self._foreign(f"has a private folder ({path}) that belongs to", found)
+            raise self._foreign_owner(f"has a private folder ({path}) that belongs to", found)
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _ensure_file(self, side: Side, real: str, new_database: Callable[[], NewDatabase]) -> None:
+    def _ensure_database(
+        self, side: SideDirectory, real: str, new_database: Callable[[], NewDatabase]
+    ) -> None:
         if not os.path.lexists(real):
             # Written before the gate is closed: nobody waits for another's disk.
             new = new_database()
@@ -470,16 +472,16 @@ class Place:
                 for content in new:
                     names.append(side.write_new(content))
                     undo.callback(side.unlink, names[-1])
-                with side.gate():
+                with side.creation_lock():
                     self._create(side, real, *names)
         self._check_file(real, os.lstat(real))
         self._check_file(real, make_private(real, PRIVATE_FILE))
 
-    def _create(self, side: Side, path: str, name: str, log_name: str) -> None:
+    def _create(self, side: SideDirectory, path: str, name: str, log_name: str) -> None:
         """A new database, complete when it appears. Others cannot be at it: they come through this gate."""
         if os.path.lexists(path):
             return
-        for leftover in LEFTOVERS:
+        for leftover in COMPANION_SUFFIXES:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
@@ -488,7 +490,7 @@ class Place:
 
     def _check_file(self, real: str, found: os.stat_result) -> None:
         if found.st_uid != os.geteuid():
-            raise self._foreign("belongs to", found)
+            raise self._foreign_owner("belongs to", found)
         if not stat.S_ISREG(found.st_mode):
             raise self.unavailable("is not a file", "give the path of a file")
         if found.st_nlink > 1:
@@ -496,12 +498,12 @@ class Place:
             raise self.unavailable("has several names", "remove its other hard links")
         folder = os.path.dirname(real)
         # SQLite itself would open it read-only without a word.
-        if not _may(real, os.R_OK | os.W_OK):
+        if not _has_access(real, os.R_OK | os.W_OK):
             raise self.unavailable("is read-only", "let this user write it (chmod u+rw)")
-        if not _may(folder, os.W_OK | os.X_OK):
+        if not _has_access(folder, os.W_OK | os.X_OK):
             raise self.unavailable("is in a read-only folder", EACH_THEIR_OWN)
 
-    def identity(self) -> tuple[int, int] | None:
+    def file_id(self) -> tuple[int, int] | None:
         """Which file is there now; None: none. Never opens it: closing it would drop SQLite's own locks."""
         try:
             found = os.stat(self.path)
