@@ -1,7 +1,7 @@
-"""Engines that answer in this very process: a call succeeds at once or finds the store busy.
+"""Engines that run in this process: a call succeeds at once or finds the store busy.
 
-Busy is never waited for inside the store: the thread sleeps, or the task does, and tries again. So an event
-loop is never held up by another process.
+The store itself never waits while it is busy: the thread or the task sleeps and tries again. So another
+process never blocks an event loop.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PAUSE_SECONDS_MIN = 0.0001
 PAUSE_SECONDS_MAX = 0.002
 
 BUSY_SECONDS = 0.5
-"""After this long the protocol is told, which knows how much time there is left to go on trying."""
+"""After this long the protocol takes over: it knows how much time is left for further attempts."""
 
 BUSY_ATTEMPTS_MIN = 50
-"""But not before so many tries: on a busy machine half a second is over before a process has had its turn."""
+"""The fewest attempts before that: on a busy machine half a second may pass before the process runs."""
 
 
 class StoreBusyError(Exception):
-    """Somebody else is writing this very moment. Nothing happened."""
+    """Another process is writing at this moment. Nothing was changed."""
 
 
 class LocalStore(Protocol):
-    """What a local engine does for one client. Every call may raise Busy or EngineUnavailable."""
+    """One client's store. Every call may raise StoreBusyError or EngineUnavailable."""
 
     @property
     def source(self) -> str: ...
@@ -52,7 +52,7 @@ class LocalStore(Protocol):
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
     def listen_in_thread(self) -> None:
-        """Have wake-ups delivered by a thread of the store's own, if that needs one."""
+        """Let a thread of the store deliver wake-ups, if that needs one."""
         ...
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
@@ -90,7 +90,7 @@ class LocalAdapter:
 
 
 class _Backoff:
-    """Ever longer pauses with chance in them, so that two who collide do not collide again."""
+    """Growing random pauses, so that two processes that collide do not collide again."""
 
     __slots__ = ("_ends_at", "_longest", "_tries")
 
@@ -103,7 +103,7 @@ class _Backoff:
         self._tries += 1
         if self._tries >= BUSY_ATTEMPTS_MIN and boottime() >= self._ends_at:
             raise NotApplied(
-                "another process has been writing all the time: is one stopped in the middle of a write?"
+                "the database was busy all the time: is a process stopped in the middle of a write?"
             )
         self._longest = min(self._longest * 2, PAUSE_SECONDS_MAX)
         return random.uniform(0, self._longest)

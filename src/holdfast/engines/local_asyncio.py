@@ -1,4 +1,4 @@
-"""Local engines for the asyncio driver; a file apart, so that threads never import asyncio."""
+"""Local engines for the asyncio driver. It is a separate module, so that threads never import asyncio."""
 
 from __future__ import annotations
 

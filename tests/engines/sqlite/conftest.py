@@ -47,7 +47,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clients of this test tell the time by it, so that none passes but what the test says."""
     clock = Clock()
-    for module in ("janitor", "registration", "session", "store"):
+    for module in ("janitor", "registration", "renewal", "session", "store", "updates"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.boottime", clock)
     return clock
 

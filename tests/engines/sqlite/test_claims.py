@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from engines.sqlite.stores import One, query
 from holdfast.engines.sqlite.claims import QueueView, expiry_guards, without_client
 from holdfast.engines.sqlite.clients import RecordView
-from holdfast.rules.record import EMPTY, Record, cover
+from holdfast.engines.sqlite.lease_times import apply_renewals
+from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Queued, Refresh, Release, Request, Watch
 from holdfast.rules.transitions import apply
 
@@ -52,12 +53,12 @@ def test_where_everyone_stands_is_what_the_rule_tells_each(
 ) -> None:
     record, now = given_record
     # As it is where this is used: those who ask have just renewed.
-    record = cover(record, dict.fromkeys(CLIENTS, now))
+    record = apply_renewals(record, dict.fromkeys(CLIENTS, now))
     standing = QueueView(RecordView(record, dead, {}), now)
     for client in CLIENTS:
         for number in (1, 2, 3):
             nonce = f"{client}-{number}"
-            assert standing.of(nonce) == apply(record, Refresh(nonce), now, 1, dead).reply
+            assert standing.reply_to(nonce) == apply(record, Refresh(nonce), now, 1, dead).reply
 
 
 @given(records(), st.sampled_from(CLIENTS))

@@ -18,8 +18,9 @@ import pytest
 import holdfast
 from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.urls import parse_url
-from holdfast.engines.sqlite import database_file, default_url, open_engine
-from holdfast.engines.sqlite.database_file import DatabaseFile, default_path, find_mount, path_from_url
+from holdfast.engines.sqlite import config, database_file, default_url, open_engine
+from holdfast.engines.sqlite.config import default_path, path_from_url
+from holdfast.engines.sqlite.database_file import DatabaseFile, find_mount
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.rules.requests import Busy, Gone, Renew
 from support import run_python
@@ -129,7 +130,7 @@ def test_a_user_without_a_passwd_entry_is_told_what_to_do(monkeypatch: pytest.Mo
 
 def test_the_default_makes_its_folders_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "home" / ".local" / "share" / "holdfast" / "locks.db"
-    monkeypatch.setattr(database_file, "default_path", lambda: str(path))
+    monkeypatch.setattr(config, "default_path", lambda: str(path))
     monkeypatch.setenv("HOLDFAST_URL", "")
     before = os.umask(0)
     try:
@@ -256,7 +257,7 @@ def test_a_link_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
 def test_a_link_in_place_of_the_side_folder_is_refused(path: Path) -> None:
     (path.parent / "elsewhere").mkdir(mode=0o755)
     Path(f"{path}.clients").symlink_to("elsewhere")
-    assert "something else" in refusal(path)
+    assert "is not a folder" in refusal(path)
     assert mode_of(path.parent / "elsewhere") == 0o755
 
 
@@ -333,7 +334,7 @@ def test_a_newer_schema(path: Path) -> None:
     with One(path) as one:
         one.hold("x")
     update(path, "PRAGMA user_version = 99")
-    assert "made by a newer Holdfast" in refusal(path)
+    assert "created by a newer Holdfast" in refusal(path)
 
 
 def test_the_database_of_another_program(path: Path) -> None:
@@ -466,7 +467,7 @@ def test_a_file_with_two_names(path: Path) -> None:
     with One(path) as one:
         one.hold("x")
     os.link(path, path.parent / "other.db")
-    assert "has several names" in refusal(path)
+    assert "has several hard links" in refusal(path)
 
 
 def test_all_links_lead_to_the_same_locks(tmp_path: Path) -> None:

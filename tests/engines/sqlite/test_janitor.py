@@ -61,7 +61,7 @@ def test_tokens_go_on_where_forgotten_records_ended(
     last = used(one, "x")
     grow_old(path)
     sweep(path)
-    monkeypatch.setattr("holdfast.engines.sqlite.store.wall_us", lambda: 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.updates.wall_us", lambda: 1_000_000)
     assert used(one, "x") == last + 1
     assert used(one, "another") == last + 1
 
@@ -86,7 +86,7 @@ def test_a_record_that_is_forgotten_while_it_is_wanted(
 
     update(path, "DELETE FROM locks WHERE name = ?", b"x")
     monkeypatch.setattr(table, "load", forgotten_after_the_look)
-    monkeypatch.setattr("holdfast.engines.sqlite.store.wall_us", lambda: 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.updates.wall_us", lambda: 1_000_000)
     _, granted = other.hold("x")
     assert loads == [-1, -1]
     assert granted.token == last + 6

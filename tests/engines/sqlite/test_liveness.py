@@ -15,8 +15,8 @@ import pytest
 import holdfast
 from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, side_files, update
 from holdfast.engines.sqlite import liveness
-from holdfast.engines.sqlite.database_file import SideDirectory
 from holdfast.engines.sqlite.liveness import Identity, Status, identify, probe
+from holdfast.engines.sqlite.side_directory import SideDirectory
 from holdfast.rules.requests import Busy, Done, Gone, Granted, Queued, Renew
 from support import Process, run_python, wait_until
 from support.renewing import HAIR

@@ -18,7 +18,7 @@ from engines.sqlite.stores import HOLDER, Clock, One, query, record_of, update
 from holdfast.engines.local import StoreBusyError as TryAgain
 from holdfast.engines.sqlite import record_cache as record_caches
 from holdfast.engines.sqlite.codec import decode, encode
-from holdfast.engines.sqlite.database_file import DatabaseFile, SideDirectory
+from holdfast.engines.sqlite.database_file import DatabaseFile
 from holdfast.engines.sqlite.record_cache import (
     CONTENT_BYTES_MAX,
     HEADER,
@@ -28,6 +28,7 @@ from holdfast.engines.sqlite.record_cache import (
     SharedRecordCache,
 )
 from holdfast.engines.sqlite.records import RecordTable
+from holdfast.engines.sqlite.side_directory import SideDirectory
 from holdfast.engines.sqlite.sockets import SendResult, WakeupSocket
 from holdfast.rules import handoff
 from holdfast.rules.record import EMPTY

@@ -190,7 +190,7 @@ def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
         wait_until(lambda: successor.handed.get(waiting.nonce))
     else:
         assert isinstance(successor.ask("x", waiting), Granted)
-    assert successor.store._shortest_ttl == 0.2
+    assert successor.store._updates.shortest_ttl == 0.2
     clock.passes(0.3)
     successor.renew_batch()
     assert isinstance(other.ask("x", other.attempt()), Granted)

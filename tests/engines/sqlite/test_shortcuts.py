@@ -56,7 +56,7 @@ def compare(module: ModuleType, record: Record, request: Request, now: float, wa
         return 1
     if not isinstance(request, Acquire):
         return 0
-    joined = module.joined(text, request, now)
+    joined = module.join_queue(text, request, now)
     if joined is None:
         return 0
     told, reply = joined.reply, step.reply
@@ -148,7 +148,7 @@ def test_between_those_who_want_the_same_lock_each_step_has_one() -> None:
     asked = [ask_for(number) for number in range(8)]
     record = queue_of(*asked[:2])
     for ask in asked[2:]:
-        joined = shortcuts.joined(encode(record), ask, 100.0)
+        joined = shortcuts.join_queue(encode(record), ask, 100.0)
         assert joined is not None
         record = handoff.apply(record, ask, 100.0, WALL).record
         assert joined.text == encode(record)
@@ -166,8 +166,8 @@ def test_where_it_takes_a_closer_look_there_is_none() -> None:
     text = encode(record)
     assert shortcuts.hand_over(text, "n-0", 100.01 + CAME_SECONDS, WALL) is None
     assert shortcuts.hand_over(encode(record._replace(token=MAX_TOKEN - 1)), "n-0", 100.0, WALL) is None
-    assert shortcuts.joined(text, ask_for(3), 100.0 + PATIENCE_SECONDS) is None
-    assert shortcuts.joined(encode(queue_of(ask_for(0))), ask_for(3), 100.0) is None
+    assert shortcuts.join_queue(text, ask_for(3), 100.0 + PATIENCE_SECONDS) is None
+    assert shortcuts.join_queue(encode(queue_of(ask_for(0))), ask_for(3), 100.0) is None
 
 
 @pytest.mark.parametrize("place", range(6))
@@ -177,4 +177,4 @@ def test_texts_that_make_no_sense_have_none(place: int, junk: str) -> None:
     lines[place] = junk
     text = "\n".join(lines)
     shortcuts.hand_over(text, "n-0", 100.0, WALL)
-    shortcuts.joined(text, ask_for(3), 100.0)
+    shortcuts.join_queue(text, ask_for(3), 100.0)

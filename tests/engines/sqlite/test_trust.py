@@ -119,7 +119,7 @@ def test_the_listener_goes_on_whatever_a_message_causes(
         send(f"{one.id}-2")
         wait_until(lambda: one.posted == [f"{one.id}-2"])
     assert listener.is_running
-    assert "begins anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 def test_the_listener_goes_on_when_its_descriptors_are_closed_under_it(

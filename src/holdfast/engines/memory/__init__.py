@@ -61,7 +61,7 @@ class MemoryEngine:
         return LocalAsyncio(MemoryStore(space(self._name), self._namespace, context), context)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """The findings of ``holdfast doctor``."""
         from .diagnosis import diagnose
 
         return diagnose()

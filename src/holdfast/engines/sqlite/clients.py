@@ -1,8 +1,8 @@
-"""Who the clients in a record are: which of them are dead, and until when the others' leases reach.
+"""The directory of clients: which clients in a record are dead, and when the others last renewed.
 
-A client's renewal is one row, not one write for each lease; so what a record says about expiry is completed
-here from the rows of the clients in it. Dead clients are noted in their rows before their files are removed,
-so that their claims stay void.
+A client's renewal is one row, not one write for each lease. So the expiry times in a record are completed
+here from the rows of the clients in it. A dead client is marked in its row before its files are removed, so
+that its claims stay void.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from ...rules.record import Record, cover, rebase
+from ...rules.record import Record
 from ...runtime.clock import wall_us
-from .database_file import SideDirectory
+from .lease_times import apply_renewals, rebase
 from .liveness import Identity, Status, alive_name, probe
 from .records import Execute
+from .side_directory import SideDirectory
 from .sockets import socket_name
 
 __all__ = ["Client", "ClientDirectory", "RecordView"]
@@ -35,12 +36,12 @@ class Client(NamedTuple):
 
 
 class RecordView(NamedTuple):
-    """A record as it stands for whoever looks now."""
+    """A record as it is now, with its clients' renewals and deaths."""
 
     record: Record
     dead: frozenset[str]
     renewed_at: Mapping[str, float]
-    """What the rows said, as stored. A change that takes a client for expired is void if its row changed."""
+    """The renewals as stored. A change that takes a client for expired is void if its row has changed."""
 
 
 @cache
@@ -53,7 +54,7 @@ def _select(count: int) -> str:
 
 
 class ClientDirectory:
-    """What one client knows about the others."""
+    """What one client knows about the other clients."""
 
     def __init__(
         self, side: SideDirectory, us: Identity, renewed_here: Callable[[str], float | None]
@@ -61,12 +62,12 @@ class ClientDirectory:
         self._side = side
         self._us = us
         self._local_renewal = renewed_here
-        """When a client of this very process last renewed; None: it is not of this process."""
+        """When a client of this process last renewed; None: it belongs to another process."""
         self._known: dict[str, Client] = {}
         self._first_seen: dict[str, tuple[float, float]] = {}
 
     def known_identity(self, client: str) -> Identity | None:
-        """What a client noted of itself when we last looked."""
+        """The identity in a client's row when it was last read."""
         row = self._known.get(client)
         return None if row is None else row.identity
 
@@ -75,9 +76,10 @@ class ClientDirectory:
     def view(
         self, execute: Execute, record: Record, boot: str, now: float, nonce: str = "", fresh: bool = False
     ) -> RecordView:
-        """The record with its clients' renewals in it, and those who are dead.
+        """The record with its clients' renewals applied, and its dead clients.
 
-        ``nonce``: the attempt that asks; only those it depends on are probed. ``fresh``: trust rows alone.
+        ``nonce``: the attempt that asks. Only the clients that block it are probed. ``fresh``: read every
+        row, also those of clients in this process.
         """
         same_clock = boot == self._us.boot
         clients = _clients_of(record)
@@ -86,7 +88,7 @@ class ClientDirectory:
         renewed = {client: row.renewed_at for client, row in rows.items() if row is not None}
         if not same_clock:
             record = rebase(record, now)
-        return RecordView(cover(record, self._comparable(rows, now)), dead, renewed)
+        return RecordView(apply_renewals(record, self._comparable(rows, now)), dead, renewed)
 
     def _rows(self, execute: Execute, clients: Iterable[str], fresh: bool) -> dict[str, Client | None]:
         rows: dict[str, Client | None] = {}
@@ -113,9 +115,9 @@ class ClientDirectory:
         return rows
 
     def _comparable(self, rows: Mapping[str, Client | None], now: float) -> dict[str, float]:
-        """Renewals on our own clock.
+        """The renewals on this client's clock.
 
-        Those told on another one (another container's) count from when we first saw them: late is safe.
+        A renewal on another clock (in another container) counts from when it was first seen: late is safe.
         """
         times = {}
         for client, row in rows.items():
@@ -144,7 +146,7 @@ class ClientDirectory:
                 continue
             row = rows.get(client)
             status = self.probe(client, None if row is None else row.identity)
-            # No row: it said goodbye, or died long ago. Every claim was made by a client that had one.
+            # No row: the client unregistered, or died long ago. Every claim was made by a registered client.
             if status is Status.DEAD or (row is None and status is Status.UNKNOWN):
                 dead.add(client)
                 if row is not None:
@@ -155,14 +157,14 @@ class ClientDirectory:
         return probe(self._side, client, them, self._us)
 
     def mark_dead(self, execute: Execute, client: str, row: Client) -> None:
-        """Note that it is dead; only then remove its files, whose absence alone would mean "unknown"."""
+        """Mark a client dead, then remove its files. Their absence alone would mean "unknown"."""
         try:
             noted = execute(
                 "UPDATE clients SET dead = ? WHERE id = ? AND joined = ? AND dead = 0",
                 (wall_us(), client, row.joined),
             )
         except sqlite3.OperationalError:
-            return  # Somebody else is writing: whoever probes it next finds the same.
+            return  # Another process is writing. The next client that probes it finds the same.
         if noted.rowcount:
             self._side.unlink(alive_name(client))
             self._side.unlink(socket_name(client))
@@ -182,7 +184,7 @@ def _clients_of(record: Record) -> list[str]:
 
 
 def _blocking(record: Record, nonce: str) -> list[str]:
-    """Those whose death would let somebody pass: the holders, those whose turn it is, the one before us."""
+    """The clients whose death would unblock the attempt: holders, waiters with a turn, the one before it."""
     clients = {holder.client: None for holder in record.holders}
     before = ""
     for waiter in record.queue:

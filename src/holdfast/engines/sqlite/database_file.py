@@ -1,50 +1,28 @@
-"""Where the database lives, and whether locks can be trusted there: paths, owners, modes, file systems.
+"""The database file: where it lives, and whether locks can be trusted there. Owners, modes, file systems.
 
-The database and all that lies beside it belong to the effective user, or they are refused: another owner
-could change them at any time. Nothing here changes an owner, or a mode through a symbolic link: a file is
-opened first, its owner is read from the descriptor, and the mode is set through the same descriptor.
+The database and all files beside it must belong to the effective user: another owner could change them at any
+time. A file of another owner is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import pwd
-import secrets
-import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...core.urls import URL
-from ...errors import EngineUnavailable, InvalidArgument
-from ..local import StoreBusyError
+from ...errors import EngineUnavailable
+from .errors import OWN_DATABASE_REMEDY, remedy_of
+from .side_directory import PRIVATE_FILE, PRIVATE_FOLDER, SideDirectory, make_private, user_name
 
-__all__ = [
-    "EACH_THEIR_OWN",
-    "NEW_SUFFIX",
-    "DatabaseFile",
-    "NewDatabase",
-    "SideDirectory",
-    "default_path",
-    "find_mount",
-    "is_default",
-    "path_from_url",
-]
-
-PRIVATE_FILE: Final = 0o600
-PRIVATE_FOLDER: Final = 0o700
-
-NEW_SUFFIX: Final = ".new"
-"""The end of a side file's name that is to become the database."""
+__all__ = ["DatabaseFile", "NewDatabase", "find_mount"]
 
 LINKS_MAX: Final = 40
 
 COMPANION_SUFFIXES: Final = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database; without the database they belong to nothing."""
+"""The files that SQLite keeps beside a database."""
 
 REMOTE_FILE_SYSTEMS: Final = (
     "9p",
@@ -70,57 +48,11 @@ REMOTE_FILE_SYSTEMS: Final = (
     "virtiofs",
     "vmhgfs",
 )
-"""Kinds of file system (by how their names begin) whose locks and shared memory may not reach everyone."""
-
-
-EACH_THEIR_OWN: Final = (
-    "give each user a database of their own, in a folder that only this user writes, "
-    "or use a server engine (redis://, postgresql://)"
-)
-
-
-def default_path() -> str:
-    """The user's own database. Never from the environment, on which cron and a shell do not agree."""
-    uid = os.geteuid()
-    try:
-        home = pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        raise EngineUnavailable(
-            f"user {uid} has no entry in the passwd database, so the default locks database has no place: "
-            "give a URL, for example 'sqlite:////var/lib/app/locks.db', or set HOLDFAST_URL"
-        ) from None
-    return os.path.join(home, ".local", "share", "holdfast", "locks.db")
-
-
-def is_default(path: str) -> bool:
-    """Whether a path is one that nobody chose; only then its folders are made: a mistyped one is noticed."""
-    try:
-        return path == default_path()
-    except EngineUnavailable:
-        return False
-
-
-def path_from_url(url: URL) -> str:
-    """The file a URL names, made absolute now: a later chdir does not move it."""
-    if url.username is not None or url.password is not None or url.hosts:
-        raise InvalidArgument(
-            "sqlite:// has no host: write three slashes and a relative path (sqlite:///locks.db), "
-            "or four and an absolute one (sqlite:////var/lib/app/locks.db)"
-        )
-    if url.path == "":
-        return default_path()
-    path = url.path[1:]
-    if path in ("", "/") or path.endswith("/"):
-        raise InvalidArgument("sqlite:/// needs the path of a file: write for example sqlite:///locks.db")
-    if "\0" in path:
-        raise InvalidArgument("the path of the database has a NUL in it: write a path without one")
-    if path == ":memory:":
-        raise InvalidArgument("sqlite:///:memory: would be shared with nobody: write memory:// instead")
-    return os.path.abspath(path)
+"""Prefixes of the kinds of file system whose locks and shared memory may not reach every process."""
 
 
 def find_mount(path: str) -> tuple[str, str]:
-    """The mount that a path is on, and its kind, by mountinfo; both empty where that cannot be known."""
+    """The mount point and file system of a path, from mountinfo. Both are empty if it cannot be read."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -129,7 +61,7 @@ def find_mount(path: str) -> tuple[str, str]:
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         mount_point = _unescaped(before.split(" ")[4])
-        # Of two mounts on one point the later covers the earlier.
+        # Of two mounts on one point, the later one covers the earlier.
         if len(mount_point) >= len(found) and _is_within(path, mount_point):
             found, kind = mount_point, after.split(" ")[0]
     return found, kind
@@ -154,7 +86,7 @@ def _has_access(path: str, what: int) -> bool:
 
 
 def _make_folder(path: str) -> None:
-    """A private folder, whatever the umask; one that is there stays as it is."""
+    """Create a private folder, whatever the umask. An existing folder is left unchanged."""
     try:
         os.mkdir(path, PRIVATE_FOLDER)
     except FileExistsError:
@@ -168,142 +100,15 @@ def _make_folders(path: str) -> None:
         _make_folder(path)
 
 
-def make_private(name: str, mode: int, dir_fd: int | None = None) -> os.stat_result:
-    """Set the mode of what the effective user owns; tells what the name is. No link is followed.
-
-    What belongs to another user, and a link, is left as it is: the caller refuses it. Where there is O_PATH
-    the owner and the mode are those of one descriptor. It is no ordinary descriptor on purpose: to close one
-    of those would drop the locks that SQLite holds on the file in this process.
-    """
-    if not hasattr(os, "O_PATH"):  # macOS, BSD
-        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        if _is_to_be_changed(found, mode):
-            os.chmod(name, mode, dir_fd=dir_fd, follow_symlinks=False)
-        return found
-    fd = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
-    try:
-        found = os.fstat(fd)
-        if _is_to_be_changed(found, mode):
-            os.chmod(f"/proc/self/fd/{fd}", mode)
-        return found
-    finally:
-        os.close(fd)
-
-
-def _is_to_be_changed(found: os.stat_result, mode: int) -> bool:
-    is_ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
-    return is_ours and stat.S_IMODE(found.st_mode) != mode
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
-    except KeyError:
-        return f"user {uid}"
-
-
 class NewDatabase(NamedTuple):
-    """The content of a database's files before anybody has opened them."""
+    """The content of the files of a new database."""
 
     content: bytes
     log: bytes
 
 
-class SideDirectory:
-    """The folder beside the database with one liveness file and one socket for each client."""
-
-    __slots__ = ("fd", "path")
-
-    def __init__(self, path: str, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-
-    def create(self, name: str) -> int:
-        """A new private file; its descriptor does not survive exec."""
-        return self._open(name, os.O_EXCL)
-
-    def write_new(self, content: bytes) -> str:
-        """A new private file that is on the disk with all its content; tells its name."""
-        name = f"{secrets.token_hex(8)}{NEW_SUFFIX}"
-        with open(self.create(name), "wb") as file:
-            try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                self.unlink(name)
-                raise
-        return name
-
-    def open(self, name: str) -> int:
-        """A private file, new or not. One of another user is refused, with PermissionError."""
-        return self._open(name, 0)
-
-    def _open(self, name: str, flags: int) -> int:
-        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(name, flags, PRIVATE_FILE, dir_fd=self.fd)
-        try:
-            self._check_owner(name, fd)
-            os.fchmod(fd, PRIVATE_FILE)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    def open_to_read(self, name: str) -> int:
-        """A private file that is there. One of another user is refused, with PermissionError."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(name, flags, dir_fd=self.fd)
-        try:
-            self._check_owner(name, fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
-    def _check_owner(self, name: str, fd: int) -> None:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(errno.EPERM, "it is not a file: remove it", name)
-        if found.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, f"it belongs to {_user(found.st_uid)}: remove it", name)
-
-    def bind(self, bound: socket.socket, address: str, name: str) -> None:
-        """Give a socket its name here. Nobody else can reach it, not even for a moment."""
-        with contextlib.suppress(OSError):  # Linux alone takes the mode of a new name from the descriptor
-            os.fchmod(bound.fileno(), PRIVATE_FILE)
-        bound.bind(address)
-        make_private(name, PRIVATE_FILE, self.fd)
-
-    def unlink(self, name: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=self.fd)
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    @contextlib.contextmanager
-    def creation_lock(self) -> Iterator[None]:
-        """One process at a time, for the few steps that create a database."""
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusyError from None
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the file system of {self.path} has no file locks ({error.strerror}): "
-                "put the database on a local disk"
-            ) from error
-        try:
-            yield
-        finally:
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
-
-
 class DatabaseFile:
-    """One database file. Making one does no I/O."""
+    """One database file. Constructing this does no I/O."""
 
     __slots__ = ("creates_folder", "path")
 
@@ -313,9 +118,9 @@ class DatabaseFile:
 
     @property
     def real_path(self) -> str:
-        """Whatever links lead there: what lies beside the file must be one for all who use it.
+        """The path with all links resolved: all processes must use the same files beside the database.
 
-        A link of another user is refused, not followed: it could be gone again before its owner is looked at.
+        A link of another user is refused, not followed: it could be replaced before its owner is checked.
         """
         path = _in_real_folder(self.path)
         for _ in range(LINKS_MAX):
@@ -332,19 +137,19 @@ class DatabaseFile:
                 if isinstance(error, EngineUnavailable):
                     raise
                 raise self.explain(error) from error
-        raise self.unavailable("is a link that leads to itself", "remove the link")
+        raise self.unavailable("is a symbolic link that leads to itself", "remove the link")
 
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
 
     def prepare(self, new_database: Callable[[], NewDatabase]) -> SideDirectory:
-        """Make sure of a private database file and a private side folder on a file system that can do it.
+        """Check or create the private database file and the private folder beside it. Returns the folder.
 
-        ``new_database`` is called for the content of the files where there are none yet.
+        ``new_database`` is called for the content of the files if they do not exist yet.
         """
         try:
             self._check_folder()
-            # Links are followed here and nowhere below: one that appears later is what it is, a link.
+            # Links are followed here and nowhere below, so a link that appears later is not followed.
             real = self.real_path
             self._check_owners(real)
             side = self.open_side_directory(real)
@@ -360,19 +165,8 @@ class DatabaseFile:
         return side
 
     def explain(self, error: OSError) -> EngineUnavailable:
-        """What a failure of the file system means to a user."""
-        remedies = {
-            errno.ENOSPC: "free some space on its disk",
-            errno.EDQUOT: "free some of the user's quota",
-            errno.EROFS: "its file system is mounted read-only: mount it writable, or give another path",
-            errno.EACCES: f"this user may not write there: {EACH_THEIR_OWN}",
-            errno.EMFILE: "this process has too many open files: raise the limit (ulimit -n)",
-            errno.ENFILE: "the machine has too many open files",
-            errno.ENAMETOOLONG: "give a shorter path",
-            errno.ELOOP: "it is a symbolic link in its private folder: remove it",
-        }
-        remedy = remedies.get(error.errno or 0, "give a path on a local disk that this user can write")
-        return self.unavailable(f"cannot be used ({error.strerror or error})", remedy)
+        """The exception for a failure of the file system."""
+        return self.unavailable(f"cannot be used ({error.strerror or error})", remedy_of(error))
 
     # --- the folder -----------------------------------------------------------------------------
 
@@ -385,11 +179,11 @@ class DatabaseFile:
         except (FileNotFoundError, NotADirectoryError):
             is_folder = False
         if not is_folder:
-            raise self.unavailable("has no folder", f"create {folder}")
+            raise self.unavailable("is in a folder that does not exist", f"create {folder}")
         mount_point, kind = find_mount(self.real_path)
         if mount_point == self.real_path:
             raise self.unavailable(
-                "is mounted alone, without what lies beside it",
+                "is mounted without the files beside it",
                 f"mount its folder {os.path.dirname(self.real_path)} instead",
             )
         if kind.startswith(REMOTE_FILE_SYSTEMS):
@@ -399,7 +193,7 @@ class DatabaseFile:
             )
 
     def _check_owners(self, real: str) -> None:
-        """Nobody but this user (and root) can put another file, folder or link under our names."""
+        """Check that only this user and root can replace the database, or the files and folders beside it."""
         for folder in dict.fromkeys((os.path.dirname(self.path), os.path.dirname(real))):
             found = os.stat(folder)
             if found.st_uid not in (os.geteuid(), 0):
@@ -411,7 +205,7 @@ class DatabaseFile:
                 )
             if os.geteuid() == 0:
                 self._check_parents(folder)
-        # Some of them may be missing. In a sticky folder another user may have made any of them.
+        # Some of them may be missing. In a sticky folder another user may have created any of them.
         for path in (self.path, real, *(real + leftover for leftover in COMPANION_SUFFIXES)):
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(path)
@@ -421,7 +215,7 @@ class DatabaseFile:
                     raise self._foreign_owner(f"{what}belongs to", found)
 
     def _check_parents(self, folder: str) -> None:
-        """For root, who can write everywhere: whoever owns a folder above can lead the path anywhere."""
+        """For root, who can write everywhere: the owner of a parent folder can redirect the path anywhere."""
         for above in (Path(folder), *Path(folder).parents):
             found = os.lstat(above)
             if found.st_uid != 0:
@@ -429,19 +223,19 @@ class DatabaseFile:
 
     def _foreign_owner(self, what: str, found: os.stat_result) -> EngineUnavailable:
         return self.unavailable(
-            f"{what} {_user(found.st_uid)}, and this is {_user(os.geteuid())}",
-            f"run as that user, or {EACH_THEIR_OWN}",
+            f"{what} {user_name(found.st_uid)}, but this process runs as {user_name(os.geteuid())}",
+            f"run as the owner, or {OWN_DATABASE_REMEDY}",
         )
 
     def check_companions(self) -> None:
-        """Again, when SQLite has opened what lies beside the database: from now on nobody can replace it."""
+        """Check the owners again after SQLite has opened the files. From then on no user can replace them."""
         try:
             self._check_owners(self.real_path)
         except OSError as error:
             raise self.explain(error) from error
 
     def open_side_directory(self, real: str | None = None) -> SideDirectory:
-        """The side folder; made if it is missing. Files of this user alone are in it."""
+        """Open the folder beside the database, or create it. Only files of this user are in it."""
         path = (self.real_path if real is None else real) + ".clients"
         _make_folder(path)
         self._check_side_directory(path, make_private(path, PRIVATE_FOLDER))
@@ -455,7 +249,7 @@ class DatabaseFile:
 
     def _check_side_directory(self, path: str, found: os.stat_result) -> None:
         if not stat.S_ISDIR(found.st_mode):
-            raise self.unavailable(f"has no private folder, {path} is something else", f"remove {path}")
+            raise self.unavailable(f"has no private folder: {path} is not a folder", f"remove {path}")
         if found.st_uid != os.geteuid():
             raise self._foreign_owner(f"has a private folder ({path}) that belongs to", found)
 
@@ -465,7 +259,7 @@ class DatabaseFile:
         self, side: SideDirectory, real: str, new_database: Callable[[], NewDatabase]
     ) -> None:
         if not os.path.lexists(real):
-            # Written before the gate is closed: nobody waits for another's disk.
+            # Written before the lock is taken, so that no process waits for the disk of another.
             new = new_database()
             with contextlib.ExitStack() as undo:
                 names = []
@@ -478,11 +272,11 @@ class DatabaseFile:
         self._check_file(real, make_private(real, PRIVATE_FILE))
 
     def _create(self, side: SideDirectory, path: str, name: str, log_name: str) -> None:
-        """A new database, complete when it appears. Others cannot be at it: they come through this gate."""
+        """Put a complete new database in place. Called with the creation lock held."""
         if os.path.lexists(path):
             return
         for leftover in COMPANION_SUFFIXES:
-            # Of a database that was deleted: SQLite would take them for the new one's.
+            # They belong to a deleted database. SQLite would take them for the files of the new one.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
         os.rename(log_name, f"{path}-wal", src_dir_fd=side.fd)
@@ -494,17 +288,17 @@ class DatabaseFile:
         if not stat.S_ISREG(found.st_mode):
             raise self.unavailable("is not a file", "give the path of a file")
         if found.st_nlink > 1:
-            # SQLite would keep a log for each name, and neither would know of the other's.
-            raise self.unavailable("has several names", "remove its other hard links")
+            # SQLite would keep one log for each name, and the processes would not see each other's changes.
+            raise self.unavailable("has several hard links", "remove the other links")
         folder = os.path.dirname(real)
-        # SQLite itself would open it read-only without a word.
+        # SQLite itself would open it read-only without an error.
         if not _has_access(real, os.R_OK | os.W_OK):
             raise self.unavailable("is read-only", "let this user write it (chmod u+rw)")
         if not _has_access(folder, os.W_OK | os.X_OK):
-            raise self.unavailable("is in a read-only folder", EACH_THEIR_OWN)
+            raise self.unavailable("is in a read-only folder", OWN_DATABASE_REMEDY)
 
     def file_id(self) -> tuple[int, int] | None:
-        """Which file is there now; None: none. Never opens it: closing it would drop SQLite's own locks."""
+        """The id of the file; None: there is none. It is not opened: closing it would drop SQLite's locks."""
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,7 @@
-"""Tidying up the log, the forgotten and the dead, on a thread of its own: no caller waits for the disk."""
+"""Housekeeping on a separate thread, so that no caller waits for the disk.
+
+It copies the log back into the database, deletes idle records, and removes what dead clients left.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,12 @@ from ...rules.transitions import apply
 from ...runtime.clock import boottime, wall_us
 from ..local import StoreBusyError
 from .clients import ClientDirectory
-from .connection import START_LOG, DatabaseConnection
-from .database_file import NEW_SUFFIX, DatabaseFile, SideDirectory
+from .connection import DatabaseConnection
+from .database_file import DatabaseFile
 from .liveness import Status, alive_name, identify
 from .records import Execute, decode_stored
+from .schema import START_LOG
+from .side_directory import NEW_SUFFIX, SideDirectory
 from .sockets import socket_name
 
 __all__ = ["Janitor", "is_due", "truncate_log"]
@@ -28,17 +33,17 @@ __all__ = ["Janitor", "is_due", "truncate_log"]
 log = logging.getLogger("holdfast")
 
 CHANGES_PER_CHECKPOINT: Final = 1000
-"""After about so many changes by one client the log is copied back into the database."""
+"""After about this many changes by one client the log is copied back into the database."""
 
 LONG_LOG_PAGES: Final = 8000
-"""A log this long (32 MiB) is begun anew even if that keeps others from writing for a moment."""
+"""A log this long (32 MiB) is restarted even if that keeps other processes from writing for a moment."""
 
 HUGE_LOG_PAGES: Final = 4 * LONG_LOG_PAGES
-"""A log this long is cut off, too; a shorter one stays as it is, for to write over it is much cheaper than to
-make the file grow again."""
+"""A log this long is truncated, too. A shorter file keeps its size: overwriting it is much cheaper than
+letting it grow again."""
 
 LOG_BYTES_KEPT: Final = 1 << 20
-"""A log shorter than this is left behind: to read it again takes a millisecond, to copy it back a sync."""
+"""A shorter log is left as it is: reading it takes the next client a millisecond, copying it back a sync."""
 
 RUN_INTERVAL_SECONDS: Final = 60.0
 SWEEP_US: Final = 600_000_000
@@ -51,33 +56,32 @@ KEEP: Final = "UPDATE locks SET forget_at = ? WHERE namespace = ? AND name = ? A
 RAISE_FLOOR: Final = "UPDATE meta SET value = max(value, ?) WHERE key = 'floor'"
 
 _running: set[str] = set()
-"""Paths of the databases that a thread of this process is tidying."""
+"""Paths of the databases that a janitor thread of this process is working on."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)
 
 
 class Janitor:
-    """Knows when there is something to do for one client's database."""
+    """Starts the housekeeping of one client's database when it is due."""
 
     __slots__ = ("_changes", "_checked_at", "_file")
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._changes = 0
-        """So many had been made when we last began."""
+        """The number of changes at the last start."""
         self._checked_at = boottime()
 
     def check_log(self, changes: int) -> None:
-        """Called now and then by who writes: so many changes were made through its connection by now."""
-        if (
-            abs(changes - self._changes) >= CHANGES_PER_CHECKPOINT
-        ):  # fewer than before: it is another connection
+        """Called now and then by a client that writes, with the number of changes of its connection."""
+        # Fewer changes than before: it is another connection.
+        if abs(changes - self._changes) >= CHANGES_PER_CHECKPOINT:
             self._changes = changes
             self.start()
 
     def start_if_due(self) -> None:
-        """Called now and then by whoever holds or waits."""
+        """Called with each batch of renewals."""
         if boottime() - self._checked_at >= RUN_INTERVAL_SECONDS:
             self.start()
 
@@ -95,18 +99,18 @@ class Janitor:
         try:
             clean_up(self._file)
         except (sqlite3.Error, StoreBusyError, OSError, EngineUnavailable) as error:
-            log.debug("holdfast: tidying %s is put off: %s", self._file.path, error)
+            log.debug("holdfast: housekeeping of %s is postponed: %s", self._file.path, error)
         finally:
             _running.discard(self._file.path)
 
 
 def clean_up(file: DatabaseFile) -> None:
-    """Copy the log back; every ten minutes, also forget what is idle and dead."""
+    """Copy the log back. Every ten minutes, also remove idle records and dead clients."""
     database = DatabaseConnection(file)
     with database.mutex:
         try:
             execute = database.open().execute
-            # Nobody waits for the janitor, so it may wait for others: put off, a sweep would be lost.
+            # No caller waits for the janitor, so it may wait for other processes: a postponed sweep is lost.
             execute("PRAGMA busy_timeout = 2000")
             _checkpoint(execute)
             if _is_time_to_sweep(execute):
@@ -116,7 +120,7 @@ def clean_up(file: DatabaseFile) -> None:
 
 
 def _checkpoint(execute: Execute) -> None:
-    """Without keeping anyone from writing; only a log that grew long all the same is begun anew by force."""
+    """Copy the log back without blocking writers. Only a log that is long nevertheless is restarted."""
     _, pages, _ = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages > LONG_LOG_PAGES:
         execute("PRAGMA busy_timeout = 100")
@@ -126,10 +130,11 @@ def _checkpoint(execute: Execute) -> None:
 
 
 def truncate_log(file: DatabaseFile, execute: Execute) -> None:
-    """Called by a client that leaves: a log that grew long is cut off by the last one out.
+    """Called by a client that closes: the last client truncates a long log.
 
-    Nobody but the next to open the database reads all of it. Nobody is kept from writing while the disk
-    is waited for: by then there is nothing left to copy, or others are there and it is left to them.
+    The log matters to the next client that opens the database, which reads all of it. No writer is blocked
+    while this waits for the disk: either nothing is left to copy, or other clients exist and this is left to
+    them.
     """
     with contextlib.suppress(OSError):
         if os.stat(f"{file.real_path}-wal").st_size < LOG_BYTES_KEPT:
@@ -139,16 +144,16 @@ def truncate_log(file: DatabaseFile, execute: Execute) -> None:
     _, pages, copied = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages == copied:
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        execute(START_LOG)  # The next one who comes does not wait for the disk, nor keeps others waiting.
+        execute(START_LOG)  # The next client then does not wait for the disk, nor block others.
 
 
 def is_due(swept_at: int, wall: int) -> bool:
-    """By the wall clock; one that was set back must not put it off for ever."""
+    """By the wall clock. A clock that was set back must not postpone the sweep for ever."""
     return not swept_at <= wall <= swept_at + SWEEP_US
 
 
 def _is_time_to_sweep(execute: Execute) -> bool:
-    """Only one of all processes sweeps at a time."""
+    """Whether a sweep is due and this process claimed it: one process sweeps at a time."""
     swept_at = execute("SELECT value FROM meta WHERE key = 'swept_at'").fetchone()[0]
     wall = wall_us()
     return is_due(swept_at, wall) and execute(CLAIM_SWEEP, (wall, swept_at)).rowcount == 1
@@ -189,7 +194,7 @@ def _forget_records(file: DatabaseFile, execute: Execute, directory: ClientDirec
 def _is_forgettable(
     execute: Execute, directory: ClientDirectory, record: Record, boot: str, wall: int
 ) -> bool:
-    """Nobody alive holds it or waits for it, and no value that is still of use is in it."""
+    """Whether no live client holds the lock or waits for it, and it carries no value that is still kept."""
     now = boottime()
     view = directory.view(execute, record, boot, now)
     told = apply(view.record, Inspect(), now, wall, view.dead).reply
@@ -201,7 +206,7 @@ def _forget(
     forgotten: list[tuple[int, tuple[str, bytes, int]]],
     kept: list[tuple[int, str, bytes, int]],
 ) -> None:
-    """In one transaction with the floor under all later tokens: the wall clock may have been set back."""
+    """Delete records and raise the floor of later tokens in one transaction: the clock may have gone back."""
     execute("BEGIN IMMEDIATE")
     try:
         if forgotten:
@@ -218,7 +223,7 @@ def _forget(
 
 
 def _remove_orphans(execute: Execute, side: SideDirectory) -> None:
-    """Files of clients that ended before they were in the table, or whose row is long gone."""
+    """Remove the files of clients that ended before they had a row, or whose row was deleted long ago."""
     names = os.listdir(side.fd)
     for name in names:
         if name.endswith(NEW_SUFFIX) and _is_abandoned(side, name):
@@ -230,7 +235,7 @@ def _remove_orphans(execute: Execute, side: SideDirectory) -> None:
 
 
 def _is_abandoned(side: SideDirectory, name: str) -> bool:
-    """Whoever was making a database of it has died."""
+    """Whether the process that was creating a database with this file has died."""
     with contextlib.suppress(OSError):
         found = os.stat(name, dir_fd=side.fd, follow_symlinks=False)
         return found.st_mtime * 1_000_000 + SWEEP_US < wall_us()
@@ -243,7 +248,7 @@ def _remove_if_unlocked(side: SideDirectory, client: str) -> None:
     except OSError:
         return
     try:
-        # Held while it is removed: who is just about to lock it sees that it is gone, and makes another.
+        # Locked while it is removed: a client that locks it next sees that it is gone, and creates another.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         side.unlink(socket_name(client))
         side.unlink(alive_name(client))

@@ -1,7 +1,8 @@
-"""Listening for wake-ups and for the deaths of others, on a thread of its own or in an event loop.
+"""Wake-ups and the deaths of other clients, received on a separate thread or in an event loop.
 
-A client that blocks us is watched through a descriptor of its process, readable when it ends. Where there is
-none (another pid namespace, another system, too many at once) its liveness is probed four times a second.
+A client that blocks a waiter is watched through a pidfd of its process, which becomes readable when the
+process ends. Without a pidfd (another pid namespace, another system, too many at once) the liveness of the
+client is probed four times a second.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ DESCRIPTORS_MAX: Final = 64
 PROBE_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 0.05
-"""The pause before listening begins anew, so that what fails at once does not fill the log."""
+"""The pause after a failure, so that a repeated failure does not fill the log."""
 
 log = logging.getLogger("holdfast")
 
 
 class _DeathWatch:
-    """One client whose death somebody waits for."""
+    """One client whose death waiters are notified of."""
 
     __slots__ = ("dead", "fd", "nonces", "them")
 
     def __init__(self, them: Identity | None) -> None:
         self.them = them
         self.fd = -1
-        """-1: probed now and then."""
+        """-1: there is no pidfd, so the client is probed at intervals."""
         self.dead = False
-        """It was dead when we began."""
+        """It was already dead when the watch started."""
         self.nonces: set[str] = set()
 
 
 class NotificationListener:
-    """What one client hears of others."""
+    """Receives one client's wake-ups, and watches other clients."""
 
     def __init__(
         self,
@@ -69,9 +70,9 @@ class NotificationListener:
         self._watches: dict[str, _DeathWatch] = {}
         self._watching: dict[str, frozenset[str]] = {}
         self._ended: deque[str] = deque()
-        """Nonces that nobody waits with any more, and whom they watch is yet to be let go."""
+        """Nonces that no attempt waits with any more, and whose watches are not dropped yet."""
         self._clients: dict[int, str] = {}
-        """Whose process a descriptor is of."""
+        """The client of each pidfd."""
         self._thread: threading.Thread | None = None
         self._self_pipe: SelfPipe | None = None
         self._poller: select.epoll | select.poll | None = None
@@ -83,7 +84,7 @@ class NotificationListener:
     # --- what to watch --------------------------------------------------------------------------
 
     def watch(self, nonce: str, clients: dict[str, Identity | None]) -> None:
-        """Post to the nonce when one of these dies; those watched for it before are let go."""
+        """Notify the nonce when one of these clients dies. This replaces its earlier watches."""
         wanted = frozenset(clients)
         with self._mutex:
             self._drop_ended_watches()
@@ -103,7 +104,7 @@ class NotificationListener:
             self._post(nonce)
 
     def unwatch(self, nonce: str) -> None:
-        """Seen to when somebody is watched or probed next: whoever was just woken has no time for it."""
+        """Deferred until the next watch or probe: the waiter was just woken and must not lose time."""
         self._ended.append(nonce)
 
     def _drop_ended_watches(self) -> None:
@@ -124,19 +125,19 @@ class NotificationListener:
         elif self._poller is not None and watch.fd >= 0:
             self._poller.register(watch.fd, select.POLLIN)
         elif self._self_pipe is not None:
-            self._self_pipe.ring()  # the thread waits for longer than it may now
+            self._self_pipe.ring()  # The thread has to wake up earlier now, to probe.
         return watch
 
     def _open(self, client: str, watch: _DeathWatch) -> None:
-        """A descriptor of its process, if there is one and it is of the right process."""
+        """Open a pidfd of the client's process, if there can be one."""
         fd = self._descriptor(watch.them)
-        # Looked at after it is open: the number might be in use again.
+        # Probed after the pidfd is open: another process may have got the same process id.
         status = self._probe(client, watch.them)
         watch.dead = status is Status.DEAD
         if status is Status.ALIVE:
             watch.fd = fd
         elif fd >= 0:
-            # Probing it now and then is bounded, a descriptor that stays readable is not.
+            # A pidfd that stays readable would wake the thread without end. Probes are at intervals.
             os.close(fd)
 
     def _descriptor(self, them: Identity | None) -> int:
@@ -158,10 +159,10 @@ class NotificationListener:
         watch.nonces.discard(nonce)
         if not watch.nonces and watch.fd < 0:
             del self._watches[client]
-        # A descriptor is kept for the next time: who blocks us once mostly does so again.
+        # A pidfd is kept for the next time: a client that blocked once mostly does so again.
 
     def _close_unused(self) -> bool:
-        """Let go of the descriptors that nobody needs at the moment; tells whether there were any."""
+        """Close the pidfds that no waiter needs at the moment. Returns whether there were any."""
         unused = [client for client, watch in self._watches.items() if watch.fd >= 0 and not watch.nonces]
         for client in unused:
             self._close_watch(self._watches.pop(client))
@@ -192,7 +193,7 @@ class NotificationListener:
             self._post(nonce)
 
     def _probe_all(self) -> bool:
-        """Look after those who have no descriptor; tells whether there are any."""
+        """Probe the clients without a pidfd. Returns whether there are any."""
         with self._mutex:
             self._drop_ended_watches()
             probed = [(client, watch.them) for client, watch in self._watches.items() if watch.fd < 0]
@@ -202,7 +203,7 @@ class NotificationListener:
         return bool(probed)
 
     def deliver(self) -> bool:
-        """Post what has come, if anything has: whoever listens is called again for what is behind it."""
+        """Deliver one message, if there is one. The caller is called again for the next."""
         try:
             message = self._wakeup_socket.receive()
         except OSError:
@@ -215,7 +216,7 @@ class NotificationListener:
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread listens, or is about to."""
+        """Whether the listener thread runs or is about to start."""
         thread = self._thread
         return thread is not None and (thread.ident is None or thread.is_alive())
 
@@ -231,32 +232,31 @@ class NotificationListener:
         thread.start()
 
     def _prepare(self) -> None:
-        """Called with the mutex held. What is there already may be what failed: it is made anew."""
+        """Called with the mutex held. Existing pollers may be what failed, so they are replaced."""
         if self.notification_reader is not None:
-            self.notification_reader.ring()  # whoever waits there looks, and then waits to be told
+            self.notification_reader.ring()  # A waiter that reads there polls, then waits for notifications.
         self._close_poller()
         self._self_pipe = SelfPipe()
         self._poller = select.epoll() if HAS_EPOLL else select.poll()
         for fd in (self._self_pipe.fileno(), *self._clients):
             self._poller.register(fd, select.POLLIN)
         if HAS_EPOLL:
-            self.notification_reader = SocketReader(
-                self, self._wakeup_socket
-            )  # first: who comes first is told first
+            # First: of several epolls, the one that registers first is notified first.
+            self.notification_reader = SocketReader(self, self._wakeup_socket)
         register_exclusive(self._poller, self._wakeup_socket.fileno())
 
     def _listen(self) -> None:
-        """Until the client is closed. Whatever fails is logged, and listening begins anew.
+        """Listen until the client is closed. A failure is logged, and listening starts again.
 
-        Nothing is lost by that: messages wait in the inbox, and a descriptor tells of a death for ever.
+        Nothing is lost by that: messages wait in the socket, and the pidfd of a dead process stays readable.
         """
         while not self._closing:
             try:
                 self._listen_on()
-            except BaseException as error:  # noqa: BLE001 - nobody else would listen
+            except BaseException as error:  # noqa: BLE001 - no other thread would listen
                 if self._closing:
-                    return  # we stood still, and whoever closes did not wait for us any longer
-                log.warning("holdfast: listening for wake-ups failed and begins anew: %r", error)
+                    return  # close() did not wait for this thread any longer
+                log.warning("holdfast: receiving wake-ups failed and starts again: %r", error)
                 time.sleep(RESTART_SECONDS)
                 with contextlib.suppress(OSError, ValueError), self._mutex:
                     if not self._closing:
@@ -296,7 +296,7 @@ class NotificationListener:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop listening. The inbox is closed by whoever opened it, afterwards."""
+        """Stop listening. The owner of the socket closes it afterwards."""
         self._closing = True
         if self._self_pipe is not None:
             self._self_pipe.ring()
@@ -330,18 +330,18 @@ class NotificationListener:
             poller.close()  # type: ignore[union-attr]  # an epoll
 
     def forked(self) -> None:
-        """This is the child: close descriptors, but leave the loop alone: its own is the parent's, too."""
+        """In the child: close descriptors, but do not touch the loop, whose selector the parent shares."""
         self._closing = True
         self._loop = self._timer = None
         self._mutex = threading.Lock()
-        self._close_poller()  # first: what is unregistered there is unregistered for the parent, too
+        self._close_poller()  # First: unregistering from it would unregister for the parent, too.
         for watch in self._watches.values():
             self._close_watch(watch)
         self._watches.clear()
 
 
 class SocketReader(EpollExclusiveReader):
-    """Lets one waiting thread read the inbox itself. Others' messages it delivers on the way."""
+    """Lets one waiting thread read the socket itself. It also delivers messages to other waiters."""
 
     __slots__ = ("_listener",)
 

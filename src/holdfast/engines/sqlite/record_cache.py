@@ -1,15 +1,15 @@
-"""A notice board that all processes share: what was last written of records that others wait for.
+"""A cache of contended records that all processes share: what was last written of them.
 
-Whoever wants to change such a record decides on what the board says of it, instead of asking the database
-first; its change is stored only if the record is still the same. That is all the board is good for: what is
-up may be outdated, and nobody takes it for true without storing something.
+A client that changes such a record decides on the cached text instead of reading the database first. Its
+change is stored only if the record is still the same. An entry may be outdated, so it serves no other
+purpose: no client relies on it without storing something.
 
-Only what was stored is put up, by the one who stored it: a version of a record is one text, wherever it
-stands. Whoever changes a record that is up puts up what it became, or takes it down. Two who write at the
-same time, or one who dies while it writes, leave something that its check sum does not fit.
+Only what was stored is published, by the client that stored it, so a version of a record has one text. A
+client that changes a published record publishes the new text or invalidates the entry. Two clients that write
+at the same time, or one that dies while it writes, leave an entry whose checksum does not match.
 
-It is a file that is read and written with ``pread`` and ``pwrite``, never mapped: to read mapped memory
-of a file that was cut off ends the process (SIGBUS). What is missing here is simply not up.
+It is a file that is read and written with ``pread`` and ``pwrite``, never mapped: reading the mapped memory
+of a truncated file kills the process (SIGBUS). A missing entry only costs a read of the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Final
 from zlib import crc32
 
-from .database_file import SideDirectory
+from .side_directory import SideDirectory
 
 __all__ = ["NAME", "SharedRecordCache"]
 
@@ -31,10 +31,10 @@ log = logging.getLogger("holdfast")
 NAME: Final = "board"
 SLOTS: Final = 64
 SLOT_BYTES: Final = 8192
-"""What is longer is not put up: some forty who wait."""
+"""A longer record is not published. This is enough for some forty waiters."""
 
 HEADER: Final = struct.Struct("<8sQII")
-"""Whose it is, version, length and check sum of what follows."""
+"""The tag of the key, and the version, length and checksum of the content."""
 
 CONTENT_BYTES_MAX: Final = SLOT_BYTES - HEADER.size
 EMPTY_HEADER: Final = b"\0" * HEADER.size
@@ -42,21 +42,21 @@ CACHED_MAX: Final = 20_000
 MASK: Final = 0xFFFFFFFF
 
 FIRST_READ_BYTES: Final = 2048
-"""Read at once: most of what is up is not longer."""
+"""Most entries are not longer, so that one read is enough."""
 
 _head = HEADER.unpack_from
 _pack = HEADER.pack
 
 
 class SharedRecordCache:
-    """One client's look at it, for one namespace. Where there is none, nothing is ever up."""
+    """One client's access to the cache, for one namespace. Without a file the cache is always empty."""
 
     __slots__ = ("_fd", "_namespace", "_slots")
 
     def __init__(self, side: SideDirectory | None, namespace: str) -> None:
         self._namespace = namespace.encode()
         self._slots: dict[bytes, tuple[int, bytes, int]] = {}
-        """Where a name's notice is, by what it is known, and where its check sum begins."""
+        """For each key: the offset of its slot, its tag, and the start value of its checksum."""
         self._fd = -1
         if side is not None:
             try:
@@ -65,7 +65,7 @@ class SharedRecordCache:
                 log.warning("holdfast: %s/%s is not used: %s", side.path, NAME, error.strerror or error)
 
     def read(self, key: bytes, *known: int | None) -> tuple[int, str, str] | None:
-        """Version, boot and text of a record as it was stored, unless it is a version that is known."""
+        """Version, boot and text of a record as it was stored. None: not cached, or a known version."""
         fd = self._fd
         if fd < 0:
             return None
@@ -73,7 +73,7 @@ class SharedRecordCache:
         try:
             notice = os.pread(fd, FIRST_READ_BYTES, at)
             if len(notice) < HEADER.size:
-                return None  # it was cut off
+                return None  # The file was truncated.
             whose, version, length, check = _head(notice)
             if whose != tag or version in known or length > CONTENT_BYTES_MAX:
                 return None
@@ -101,11 +101,11 @@ class SharedRecordCache:
             self.invalidate(key)
             return
         head = _pack(tag, version, length, crc32(body, (seed ^ version) & MASK))
-        with contextlib.suppress(OSError):  # no room: whoever reads it sees that it does not fit
+        with contextlib.suppress(OSError):  # Disk full: the checksum of a partial entry does not match.
             os.pwrite(fd, head + body, at)
 
     def invalidate(self, key: bytes) -> None:
-        """From now on the database is asked."""
+        """Remove the entry, so that the database is read."""
         fd = self._fd
         if fd >= 0:
             at, tag, _ = self._slots.get(key) or self._slot(key)
@@ -127,7 +127,7 @@ class SharedRecordCache:
             os.close(fd)
 
     def __del__(self) -> None:
-        """An interrupt can strike between any two steps, and nobody has it any more."""
+        """An interrupt can strike between any two steps, so that no caller is left to close it."""
         if getattr(self, "_fd", -1) >= 0:
             self.close()
 
@@ -136,7 +136,7 @@ def _open_file(side: SideDirectory) -> int:
     fd = side.open(NAME)
     try:
         if os.fstat(fd).st_size < SLOTS * SLOT_BYTES and hasattr(os, "posix_fallocate"):
-            # With room on the disk for all of it: a notice is not lost because the disk is full.
+            # Reserve the disk space, so that no entry is lost because the disk is full.
             os.posix_fallocate(fd, 0, SLOTS * SLOT_BYTES)
     except BaseException:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""The table of records: read, understood, and written only where nothing changed in between."""
+"""The table of records: read, decoded, and written only if nothing changed in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RETENTION_US", "Execute", "Guard", "LoadedRecord", "RecordTable"]
 Execute = Callable[..., Cursor]
 
 Guard = tuple[str, float]
-"""A client that was declared expired, and when it had renewed as far as that was known."""
+"""A client whose lease the decision takes for expired, and the renewal that the decision relied on."""
 
 SELECT: Final = "SELECT version, boot, record FROM locks WHERE namespace = ? AND name = ?"
 SELECT_FLOOR: Final = "SELECT value FROM meta WHERE key = 'floor'"
@@ -31,10 +31,10 @@ SELECT_OF_CLIENT: Final = (
 )
 
 STILL_ALIVE: Final = " AND EXISTS (SELECT 1 FROM clients WHERE id = ? AND dead = 0)"
-"""One whom others took for dead changes nothing: what it claims would be void."""
+"""A client that others have marked dead must not change anything: its claims are void."""
 
 NOT_RENEWED: Final = " AND NOT EXISTS (SELECT 1 FROM clients WHERE id = ? AND renewed_at <> ?)"
-"""A lease was declared expired: that is true only while its client has not renewed."""
+"""A lease that was taken for expired has expired only if its client has not renewed since."""
 
 INSERT: Final = (
     "INSERT INTO locks (namespace, name, version, boot, record, forget_at) "  # noqa: S608 - constants only
@@ -47,7 +47,7 @@ OVERWRITE: Final = (
 )
 UPDATE: Final = OVERWRITE + STILL_ALIVE
 HAND_OVER: Final = UPDATE + STILL_ALIVE
-"""Also the heir must be alive."""
+"""The successor must be alive, too."""
 
 NAMES_PER_QUERY: Final = 500
 CACHED_MAX: Final = 20_000
@@ -55,7 +55,7 @@ RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 
 class LoadedRecord:
-    """A record as stored: its text, which is understood when more than that is needed."""
+    """A record as stored. Its text is decoded only when the record itself is needed."""
 
     __slots__ = ("_read", "_record", "boot", "text", "version")
 
@@ -63,9 +63,9 @@ class LoadedRecord:
         self, version: int, boot: str, text: str, read: Callable[[str], Record], record: Record | None = None
     ) -> None:
         self.version = version
-        """-1: there is none."""
+        """-1: the record is not stored."""
         self.boot = boot
-        """Whose clock its times are told on."""
+        """Names the clock of its times."""
         self.text = text
         self._read = read
         self._record = record
@@ -95,26 +95,26 @@ class RecordTable:
         self._namespace = namespace
         self._client = client
         self.boot = ""
-        """Whose clock this client tells times on."""
+        """Names the clock of this client."""
         self._read: dict[bytes, LoadedRecord] = {}
         self._written: dict[bytes, LoadedRecord] = {}
         self._changed_by_others: set[bytes] = set()
-        """What others wrote since we did: there it is no use to write without a look."""
+        """Records that other clients wrote after this one: what this client wrote is of no use there."""
         self._outdated: dict[bytes, int] = {}
-        """What is up on the board and was found not to be so any more."""
+        """Versions in the shared cache that are known not to be the stored ones any more."""
         self.record_cache = SharedRecordCache(None, namespace)
-        """What others wrote of what several want."""
+        """What other clients wrote to contended records."""
         self.unpublished_handoffs: dict[bytes, None] = {}
-        """What was handed over, and is not on the board yet."""
+        """Records that were handed over, and are not in the shared cache yet."""
         self.is_in_transaction = False
-        """What is written may yet be taken back: nobody is to rely on it."""
+        """What is written may still be rolled back, so it is not published."""
 
     # --- reading --------------------------------------------------------------------------------
 
     def load(self, execute: Execute, key: bytes) -> LoadedRecord:
         row = execute(SELECT, (self._namespace, key)).fetchone()
         if row is None:
-            # Tokens go on from where forgotten records ended, whatever the wall clock did since.
+            # Tokens continue after those of deleted records, whatever the wall clock did since.
             return self.absent(Record(token=execute(SELECT_FLOOR).fetchone()[0]))
         loaded = self._from_row(key, *row)
         if loaded is self._written.get(key):
@@ -122,7 +122,7 @@ class RecordTable:
         return loaded
 
     def absent(self, record: Record) -> LoadedRecord:
-        """Where nothing is stored."""
+        """A record that is not stored."""
         return LoadedRecord(-1, self.boot, "", decode, record)
 
     def load_several(self, execute: Execute, keys: list[bytes]) -> dict[bytes, LoadedRecord]:
@@ -134,7 +134,7 @@ class RecordTable:
         return found
 
     def load_prefix(self, execute: Execute, prefix: bytes) -> Iterable[tuple[bytes, LoadedRecord]]:
-        # No byte of UTF-8 is 0xff, so this ends right behind the last name with the prefix.
+        # No byte of UTF-8 is 0xff, so the range ends right after the last name with the prefix.
         rows = execute(SELECT_RANGE, (self._namespace, prefix, prefix + b"\xff")).fetchall()
         return [(row[0], self._from_row(*row)) for row in rows]
 
@@ -143,9 +143,9 @@ class RecordTable:
         return [(row[0], self._from_row(*row)) for row in rows]
 
     def recall(self, key: bytes) -> LoadedRecord | None:
-        """What was written last, as far as we know without a look: what others put up, or what we wrote.
+        """What was written last, as far as is known without reading: by another client, or by this one.
 
-        Good for a change that is stored only if it still stands, and for nothing else.
+        It may be outdated: use it only for a change that is stored only if the record is still the same.
         """
         written = self._written.get(key)
         ours = None if written is None else written.version
@@ -155,11 +155,11 @@ class RecordTable:
         return None if key in self._changed_by_others else written
 
     def is_outdated(self, key: bytes, recalled: LoadedRecord) -> bool:
-        """Whether it was tried to store something on it, in vain."""
+        """Whether a change of this version was already refused because the record had changed."""
         return self._outdated.get(key) == recalled.version
 
     def clear_caches(self) -> None:
-        """It is another database from now on, or something that was written was taken back."""
+        """Called when the database is replaced, or a transaction is rolled back."""
         self._read.clear()
         self._written.clear()
         self._changed_by_others.clear()
@@ -168,7 +168,7 @@ class RecordTable:
     def _from_row(self, key: bytes, version: int, boot: str, text: str) -> LoadedRecord:
         written = self._written.get(key)
         if written is not None and written.version == version:
-            return written  # versions never repeat
+            return written  # Versions never repeat.
         known = self._read.get(key)
         if known is not None and known.version == version:
             return known
@@ -189,9 +189,9 @@ class RecordTable:
         expiry_guards: Sequence[Guard] = (),
         successor: str | None = None,
     ) -> bool:
-        """Write, if the record is still the one that was loaded and all else still holds; tells whether.
+        """Write, if the record is still the one that was loaded and all guards hold. Returns whether it did.
 
-        ``heir``: the client that it is handed to.
+        ``successor``: the client that the lock is handed to.
         """
         text, forget_at = encode(after), _forget_at(after, wall)
         return self.store_text(execute, key, loaded, text, forget_at, expiry_guards, successor, after)
@@ -207,13 +207,13 @@ class RecordTable:
         successor: str | None = None,
         after: Record | None = None,
     ) -> bool:
-        """``store`` of a record that is a text already. ``after``: the record, where it is known.
+        """``store`` of a record that is a text already. ``after``: the record, if it is known.
 
-        What was handed over is not put up yet: first the heir is to be told.
+        A handoff is not published yet: the successor is notified first.
         """
         values: tuple[Any, ...]
         if loaded.version < 0:
-            # Versions never repeat, not even where a forgotten name begins anew.
+            # Versions never repeat, not even when a name is stored again after its record was deleted.
             version, floor = random.getrandbits(52), loaded.record.token
             values = (self._namespace, key, version, self.boot, text, forget_at, floor, self._client)
             written = execute(INSERT, values)
@@ -248,7 +248,7 @@ class RecordTable:
         return True
 
     def publish_handoffs(self) -> None:
-        """Put up what was handed over: the heirs were told."""
+        """Publish the records that were handed over, after the successors were notified."""
         while self.unpublished_handoffs:
             key, _ = self.unpublished_handoffs.popitem()
             written = self._written.get(key)
@@ -256,7 +256,7 @@ class RecordTable:
                 self.record_cache.publish(key, written.version, written.boot, written.text)
 
     def overwrite(self, execute: Execute, key: bytes, loaded: LoadedRecord, after: Record, wall: int) -> None:
-        """Write within a transaction, by one who is not a client at this moment."""
+        """Write within a transaction, for a client that is not registered at this moment."""
         version, text = loaded.version, encode(after)
         values = (version + 1, self.boot, text, _forget_at(after, wall), self._namespace, key, version)
         execute(OVERWRITE, values)
@@ -276,5 +276,5 @@ def decode_stored(file: DatabaseFile, key: bytes, text: str) -> Record:
     except (ValueError, TypeError, AttributeError) as error:
         raise file.unavailable(
             f"holds a damaged record of {key.decode(errors='replace')!r}",
-            "stop all that use it, delete it (with its -wal and -shm) and start them again",
+            "stop all processes that use it, delete it (with its -wal and -shm) and start them again",
         ) from error

@@ -1,4 +1,4 @@
-"""Being a client: known to be alive, able to hear, in the table of clients, in this order; and leaving."""
+"""The registration of a client: its liveness lock, its wake-up socket and its row, taken in this order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from ...engine_api import Notifier
 from ...runtime.clock import boottime, wall_us
 from .clients import ClientDirectory
-from .database_file import SideDirectory
 from .liveness import AliveFile, identify
 from .notifications import NotificationListener
 from .records import Execute
+from .side_directory import SideDirectory
 from .sockets import WakeupSocket
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ RENEW: Final = "UPDATE clients SET renewed_at = ? WHERE id = ? AND dead = 0"
 DELETE: Final = "DELETE FROM clients WHERE id = ?"
 
 LOCAL_CLIENTS: dict[str, weakref.ref[Registration]] = {}
-"""The clients of this process: alive without a look, and woken without a message."""
+"""The clients of this process. They need no probe, and are notified without a message."""
 
 
 def _unregister_local(client: str, here: weakref.ref[Registration]) -> None:
-    """Nobody has it any more, and nobody closed it."""
+    """Called when a registration is garbage-collected without having been closed."""
     if LOCAL_CLIENTS.get(client) is here:
         del LOCAL_CLIENTS[client]
 
@@ -42,7 +42,7 @@ def _local_renewal(client: str) -> float | None:
 
 
 class Registration:
-    """By what others know this client."""
+    """What makes this client known to the others."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Registration:
         post: Notifier,
     ) -> None:
         self.client = client
-        self.tell = post
-        """What a message would do, were it from another process: the nonce is posted."""
+        self.notify = post
+        """Notifies a nonce of this client, as a message from another process would."""
         self.side = side
         self.us = identify()
         with contextlib.ExitStack() as undo:
@@ -75,7 +75,7 @@ class Registration:
         execute(INSERT, (self.client, boot, self.renewed_at, wall_us(), *process))
 
     def renew(self, execute: Execute, now: float) -> bool:
-        """All that this client holds and waits for lasts from ``now``; False: others took it for dead."""
+        """Renew all leases and queue places of this client. False: another client has marked it dead."""
         if execute(RENEW, (now, self.client)).rowcount != 1:
             return False
         self.renewed_at = now
@@ -86,7 +86,7 @@ class Registration:
         return row is not None and not row[0]
 
     def unregister(self, execute: Execute) -> None:
-        """Without its row a client claims nothing; only then its files go."""
+        """Delete the row, so that the client claims nothing. Then remove its files."""
         execute(DELETE, (self.client,))
         self.side.unlink(self.wakeup_socket.name)
         self.side.unlink(self._alive.name)
@@ -103,7 +103,7 @@ class Registration:
         self._close_files()
 
     def forked(self) -> None:
-        """This is the child: close what was inherited, without a word."""
+        """In the child: close what was inherited, and write nothing."""
         LOCAL_CLIENTS.pop(self.client, None)
         self.listener.forked()
         self._close_files()

@@ -1,4 +1,4 @@
-"""One client's presence at the database: connected when needed, moved when it moves, left in the end."""
+"""One client's session with the database: opened when needed, moved to a new file, closed in the end."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ...rules.record import rebase
 from ...runtime.clock import boottime, wall_us
 from ..local import StoreBusyError
 from .claims import without_client
-from .connection import DatabaseConnection, explain
-from .database_file import DatabaseFile, SideDirectory
+from .connection import DatabaseConnection
+from .database_file import DatabaseFile
+from .errors import explain
 from .janitor import Janitor, is_due, truncate_log
+from .lease_times import rebase
 from .record_cache import SharedRecordCache
 from .records import Execute, LoadedRecord, RecordTable
 from .registration import Registration
+from .side_directory import SideDirectory
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,14 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["ClientSession"]
 
 FILE_CHECK_SECONDS: Final = 0.1
-"""How often an acquire makes sure that the file is still the one that others open, its log not too long."""
+"""How often an acquire checks that the file was not replaced and that its log is not too long."""
 
 UNREGISTER_TRIES: Final = 20
 UNREGISTER_PAUSE_SECONDS: Final = 0.001
 
 
 class ClientSession:
-    """What one client has open. All but ``close`` and ``forked`` is called with ``database.mutex`` held."""
+    """What one client has open. All methods but ``close`` and ``forked`` need ``database.mutex`` held."""
 
     def __init__(self, file: DatabaseFile, namespace: str, context: AdapterContext) -> None:
         self.file = file
@@ -50,9 +52,9 @@ class ClientSession:
         self._post = context.post
         self._pid = os.getpid()
         self._loops: list[asyncio.AbstractEventLoop | None] = []
-        """Where wake-ups are to be delivered: a loop, or (None) a thread. Empty: nowhere yet."""
+        """Where wake-ups are delivered: in a loop, or (None) by a thread. Empty: nowhere yet."""
         self._file_id: tuple[int, int] | None = None
-        """Which file we are a client of."""
+        """The file in which this client is registered."""
         self._checked_at = 0.0
         self._closed = False
         _all.add(self)
@@ -63,13 +65,13 @@ class ClientSession:
             raise self.file.unavailable("is not open", "connect again")
         return self.registration
 
-    # --- coming ---------------------------------------------------------------------------------
+    # --- opening --------------------------------------------------------------------------------
 
     def open(self, to_acquire: bool = False) -> Execute:
-        """The way to the database."""
+        """Open the session if needed. Returns the function that executes statements."""
         if os.getpid() != self._pid:
             raise self.file.unavailable(
-                "was opened before this process was forked by code that Python does not see",
+                "was opened before this process was forked without Python noticing",
                 "connect again in the child",
             )
         connection = self.database.connection
@@ -81,7 +83,7 @@ class ClientSession:
                 self._checked_at = now
                 self.janitor.check_log(connection.total_changes)
                 if self.is_replaced():
-                    # What was held there excludes nobody any more; the next renewal tells.
+                    # Locks in the old file exclude no client any more; the next renewal reports the loss.
                     return self._connect()
         return connection.execute
 
@@ -89,7 +91,7 @@ class ClientSession:
         if self._closed:
             raise self.file.unavailable("was closed by this client", "connect again")
         if self.registration is not None and not self.is_replaced():
-            # The connection was closed for a fork of this process: we are still who we were.
+            # The connection was closed for a fork of this process. The registration is still valid.
             execute = self.database.open().execute
             if self.database.file_id == self._file_id:
                 return execute
@@ -109,7 +111,8 @@ class ClientSession:
             self._register_client(execute, side)
         except BaseException as error:
             self._drop_registration()
-            # Open, it disturbs nobody; opened and closed at each try, it would lock out others who come.
+            # If the database is busy the connection stays open: opening and closing it at each attempt would
+            # lock out other processes that connect.
             if not self._is_busy(error):
                 self.database.close()
             side.close()
@@ -141,25 +144,25 @@ class ClientSession:
 
     @property
     def is_listening(self) -> bool:
-        """Whether wake-ups are delivered already, by a thread."""
+        """Whether a thread delivers wake-ups already."""
         registration = self.registration
         return registration is not None and registration.listener.is_running
 
     def listen(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver wake-ups from now on, also when the database is another one day."""
+        """Deliver wake-ups from now on, also after the database file was replaced."""
         self._loops = [loop]
         self.open()
         self.open_registration.listen(loop)
 
-    # --- being taken for dead -------------------------------------------------------------------
+    # --- registered again after being marked dead ------------------------------------------------
 
     def ensure_registered(self, execute: Execute) -> None:
-        """A change was not stored. Where that is because others took us for dead, join again."""
+        """A change was not stored. If others have marked this client dead, register it again."""
         if not self.open_registration.is_registered(execute):
             self.register_again(execute)
 
     def register_again(self, execute: Execute) -> None:
-        """Others took us for dead, so that all we claimed is void: take it out, then be a client anew."""
+        """Others have marked this client dead, so its claims are void: remove them, then register again."""
         self.table.clear_caches()
         execute("BEGIN IMMEDIATE")
         try:
@@ -182,22 +185,22 @@ class ClientSession:
         after, _ = without_client(record, self._client, now)
         self.table.overwrite(execute, key, loaded, after, wall_us())
 
-    # --- going ----------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------
 
     def is_replaced(self) -> bool:
-        """The file was deleted or replaced: what we hold there excludes nobody any more."""
+        """Whether the file was deleted or replaced: locks in it exclude no client any more."""
         try:
             return self.registration is not None and self.file.file_id() != self._file_id
         except EngineUnavailable:
-            return False  # It cannot be seen (its folder was closed to us), which is not being gone.
+            return False  # A file in a folder that cannot be read is not known to be gone.
 
     def disconnect(self) -> None:
-        """Let go of the database without a word."""
+        """Close the connection, without unregistering."""
         self._drop_registration()
         self.database.close()
 
     def _drop_registration(self) -> None:
-        """Be no client any more."""
+        """Drop the registration, without unregistering."""
         registration, self.registration = self.registration, None
         if registration is not None:
             registration.close()
@@ -205,14 +208,14 @@ class ClientSession:
         self.table.clear_caches()
 
     def close(self) -> None:
-        """Say goodbye and let go of everything. Safe to call again."""
+        """Unregister and close everything. It may be called again."""
         self._closed = True
         if os.getpid() != self._pid:
             self.database.forked()
             return
         registration = self.registration
         if registration is not None:
-            # Before the mutex is taken: whom the listener wakes may want it.
+            # Before the mutex is taken: a waiter that the listener wakes may need the mutex.
             registration.listener.close()
         with self.database.mutex:
             if self.registration is not None and not self.is_replaced():
@@ -221,7 +224,7 @@ class ClientSession:
             self.disconnect()
 
     def _unregister(self, registration: Registration) -> None:
-        """If it does not get through: the lock on our file is let go of, and says the same."""
+        """If this fails, the released liveness lock still shows that the client is gone."""
         for _ in range(UNREGISTER_TRIES):
             with contextlib.suppress(sqlite3.Error, StoreBusyError, EngineUnavailable):
                 registration.unregister(self.database.open().execute)
@@ -229,14 +232,14 @@ class ClientSession:
             time.sleep(UNREGISTER_PAUSE_SECONDS)
 
     def _truncate_log(self) -> None:
-        """If it cannot be now: the next one who leaves does it, or the janitor."""
+        """If this fails, the next client that closes does it, or the janitor."""
         connection = self.database.connection
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 truncate_log(self.file, connection.execute)
 
     def forked(self) -> None:
-        """This is the child: let go of everything inherited without a word."""
+        """In the child: close everything inherited, and write nothing."""
         self._closed = True
         registration, self.registration = self.registration, None
         if registration is not None:
@@ -245,7 +248,7 @@ class ClientSession:
         self.database.forked()
 
     def __del__(self) -> None:
-        # Dropped without close(). A child of a fork leaves alone what is its parent's.
+        # Dropped without close(). A forked child leaves what its parent has.
         if getattr(self, "_closed", True) or (self.registration is None and self.database.connection is None):
             return
         self.close()

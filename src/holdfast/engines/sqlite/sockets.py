@@ -1,10 +1,11 @@
-"""Wake-ups between processes: a datagram with a nonce, to a socket in the side folder. Nothing hangs on it.
+"""Wake-ups between processes: datagrams with a nonce, sent to a socket in the side directory.
 
-Who was handed the lock is told its token, and has nothing to ask. Whoever has to look finds what the record
-became on the board, and need not read the database first.
+The datagram of a handoff carries the token, so the new holder need not ask for it. A waiter that has to look
+finds the new record in the shared cache, and need not read the database first.
 
-Socket paths end at 108 bytes, so where there is a /proc they are reached through the folder's descriptor.
-Where a socket cannot be bound a waiter is not woken, and looks again by itself within a second.
+No decision depends on a wake-up: without one, a waiter polls within a second. That is so where a socket
+cannot be bound. Socket paths are limited to 108 bytes, so with a /proc they are reached through the
+descriptor of the directory.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from typing import Final
 from ...core.tokens import is_plausible
 from ...rules.requests import Handoff, Wake
 from ...runtime.clock import wall_us
-from .database_file import SideDirectory
+from .side_directory import SideDirectory
 
 __all__ = ["SendResult", "WakeupSocket", "socket_name"]
 
 log = logging.getLogger("holdfast")
 
 PATH_BYTES_MAX: Final = 103
-"""What every system takes for the path of a socket."""
+"""The length of a socket path that every system accepts."""
 
 NONCE_CHARS_MAX: Final = 200
 MESSAGE_BYTES_MAX: Final = 300
-"""Of what is longer, only the beginning is read."""
+"""A longer message is truncated."""
 
 PEERS_MAX: Final = 32
 _new = tuple.__new__
@@ -42,9 +43,9 @@ PEER_GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.EP
 class SendResult(enum.Enum):
     DELIVERED = "delivered"
     FULL = "full"
-    """Its buffer is full: it will look by itself."""
+    """The receive buffer is full: the waiter will poll."""
     REFUSED = "refused"
-    """Nobody listens there: is it dead?"""
+    """No process has the socket open: the client may be dead."""
 
 
 def socket_name(client: str) -> str:
@@ -52,17 +53,17 @@ def socket_name(client: str) -> str:
 
 
 class _PeerSocket(socket.socket):
-    """To another's inbox. Looking up a path takes as long as sending, so one is kept for each."""
+    """Connected to the socket of one peer, and kept: looking up its path takes as long as sending."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        """An interrupt can strike between any two steps, and nobody has it any more."""
+        """An interrupt can strike between any two steps, so that no caller is left to close it."""
         self.close()
 
 
 class WakeupSocket:
-    """One client's socket: others' wake-ups come in, its own go out."""
+    """One client's socket: receives wake-ups from other clients, and sends wake-ups to them."""
 
     __slots__ = ("_client", "_peers", "_recv", "_side", "bound", "dropped", "name", "socket")
 
@@ -70,9 +71,9 @@ class WakeupSocket:
         self._side = side
         self._peers: dict[str, _PeerSocket] = {}
         self._client = f"{client}-"
-        """What the nonces of a client begin with."""
+        """The prefix of this client's nonces."""
         self.dropped = 0
-        """How many messages, or the grants they brought, were not believed."""
+        """How many messages or handoffs were rejected as not genuine."""
         self.name = socket_name(client)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
@@ -99,7 +100,7 @@ class WakeupSocket:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    # --- what goes out --------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------
 
     def send(self, wake: Wake) -> SendResult:
         client, nonce, handed = wake
@@ -111,7 +112,7 @@ class WakeupSocket:
                 peer.send(message)
                 return SendResult.DELIVERED
             except OSError:
-                del peer  # it may be there anew, or full
+                del peer  # The peer may have a new socket, or its buffer is full.
                 self._peers.pop(client, None)
         try:
             self._connect_peer(client).send(message)
@@ -122,40 +123,40 @@ class WakeupSocket:
     def _connect_peer(self, client: str) -> _PeerSocket:
         address = self._address(socket_name(client))
         if address is None:
-            raise FileNotFoundError(errno.ENOENT, "its path is too long")
+            raise FileNotFoundError(errno.ENOENT, "the path of the socket is too long")
         peer = _PeerSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
         peer.setblocking(False)
         peer.connect(address)
         while len(self._peers) >= PEERS_MAX:
-            with contextlib.suppress(StopIteration, RuntimeError):  # others do the same
+            with contextlib.suppress(StopIteration, RuntimeError):  # Other threads do the same.
                 self._peers.pop(next(iter(self._peers)), None)
         self._peers[client] = peer
         return peer
 
-    # --- what comes in --------------------------------------------------------------------------
+    # --- receiving ------------------------------------------------------------------------------
 
     def receive(self) -> tuple[str, Handoff | None] | None:
-        """The next message; None: it is not for us. Raises OSError where there is none.
+        """The next message; None: it is not for this client. Raises OSError if there is none.
 
-        A grant is believed because of the nonce: 128 random bits that stand in the record alone. Whoever
-        wrote the grant read them there.
+        A handoff is trusted because of its nonce: 128 random bits that are only in the record. The sender
+        must have read them there.
         """
         nonce, *handed = self._recv(MESSAGE_BYTES_MAX).decode("ascii", "replace").split("\n")
         if not nonce.startswith(self._client) or len(nonce) > NONCE_CHARS_MAX or not nonce.isascii():
-            self._drop("that this client cannot have been sent")
+            self._drop("that is not addressed to this client")
             return None
         try:
             token, age = handed
             brought = _new(Handoff, (int(token), float(age)))
         except ValueError:
-            return nonce, None  # it only wakes, or another version says it otherwise
+            return nonce, None  # A plain wake-up, or the format of another version.
         if not is_plausible(brought[0], wall_us()) or not 0.0 <= brought[1] < inf:
-            self._drop("with a grant that cannot be genuine")
-            return nonce, None  # whoever waits looks for itself
+            self._drop("with a handoff that cannot be genuine")
+            return nonce, None  # The waiter polls.
         return nonce, brought
 
     def _drop(self, what: str) -> None:
-        """A warning for the first one, for it should not happen; any number may follow."""
+        """Log a warning for the first message only: any number may follow."""
         self.dropped += 1
         level = logging.WARNING if self.dropped == 1 else logging.DEBUG
         log.log(
