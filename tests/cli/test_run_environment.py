@@ -57,7 +57,7 @@ def test_a_run_inside_a_run_of_the_same_name_is_refused(command_line: CommandLin
     process = command_line.finish("run", "x", *kind, *HOLDFAST, "run", "x", *kind, "echo", "ran")
     assert process.returncode == 64
     assert process.stdout == ""
-    assert "'x' is held by the run around this one" in process.stderr
+    assert "'x' is held by an enclosing run" in process.stderr
     assert "--nested" in process.stderr
 
 

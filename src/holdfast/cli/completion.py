@@ -1,4 +1,4 @@
-"""``holdfast completion``: scripts for shells, from what the commands declare."""
+"""``holdfast completion``: completion scripts for shells, made from the declarations of the commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Examples:
   eval "$(holdfast completion zsh)"          in ~/.zshrc, after compinit
   holdfast completion fish | source          in ~/.config/fish/config.fish
 
-It completes commands and options and, after NAME, the command to run with its
-own arguments. It asks no engine.
+The script completes commands, options and, after NAME, the command to run and
+its arguments. It does not contact an engine.
 """
 
 HELP = Option(("-h", "--help"), "Show this.")
@@ -33,7 +33,7 @@ def completion(shell: str) -> None:
 
 
 def _entries() -> Iterator[tuple[str, Command | Group]]:
-    """Every command and group by its full name, the root first under no name."""
+    """Every command and group by its full name. The root is first and has an empty name."""
     from .app import ROOT
 
     waiting: list[tuple[str, Command | Group]] = [("", ROOT)]
@@ -52,7 +52,7 @@ def _words(found: Command | Group) -> list[str]:
 
 
 def _valued(found: Command | Group) -> list[str]:
-    """The options after which a value stands."""
+    """The options that take a value."""
     options = found.options if isinstance(found, Command) else []
     return [name for option in options if option.metavar for name in option.names]
 
@@ -107,7 +107,8 @@ def _bash() -> str:
 
 
 def _zsh() -> str:
-    """For zsh one `_arguments` line a command: it knows where options end, and completes commands itself."""
+    """For zsh, one `_arguments` call for each command. It also handles the end of options and inner
+    commands."""
     lines = ["#compdef holdfast", "# holdfast: completion for zsh", "_holdfast() {", "  local state line"]
     lines += _zsh_group("", 2)
     lines += ["}", "compdef _holdfast holdfast", ""]
@@ -181,7 +182,7 @@ def _fish() -> str:
                 lines.append(f"complete -c holdfast -n {_quoted(condition)} -a {word} -d {told}")
             continue
         if len(words) == 1:
-            # "redlock init" has a word in common with "init".
+            # "redlock init" shares a word with "init".
             for group in groups:
                 seen += f" ; and not __fish_seen_subcommand_from {group}"
         for option in (*found.options, HELP):
@@ -199,7 +200,7 @@ def _fish() -> str:
 
 
 def _quoted(text: str) -> str:
-    """For all three shells: what is between single quotes means itself."""
+    """Single quotes, in which all three shells take every character literally."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -25,6 +25,8 @@ from holdfast.rules.transitions import apply
 from rules.moves import CLIENTS
 from rules.test_transitions import records
 
+pytestmark = pytest.mark.timeless
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 HOLDER = Holder("n", "a", "host/1/t", "exclusive", 7, 0.0, 10.0, 10.0, True, None, {})

@@ -19,6 +19,8 @@ from holdfast.rules.requests import Acquire, Done, Handoff, Queued, Release, Req
 from rules.moves import KINDS, aimed, long_moves
 from rules.test_handing import ask_for, queue_of
 
+pytestmark = pytest.mark.timeless
+
 WALL = 5_000_000
 SEEDS = 60
 

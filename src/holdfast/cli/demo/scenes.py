@@ -77,7 +77,7 @@ def one_cron_job(play: Play, locks: holdfast.Client) -> Found:
         tokens += [report.details["token"] for report in in_order]
         slowest = max(slowest, *(finished[server].moment - fired[server].moment for server in servers))
         who = ", ".join(f"{play.name(server)} (process {play.troupe.pid(server)})" for server in runners)
-        play.stage.say(f"{window}  run by {who or 'nobody'}; {SERVERS - len(runners)} others found it done")
+        play.stage.say(f"{window}  run by {who or 'none'}; {SERVERS - len(runners)} others found it done")
         play.pause(0.4)
     windows = JobLog(play.folder).windows()
     others = SERVERS * len(WINDOWS) - len(ran)
@@ -159,7 +159,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
     holders = locks.inspect(LEDGER).holders
     if not holders or holders[0].token != first.details["token"]:
         raise DemoFailed(
-            f"the lease of {play.name(late)} was over before anybody could look: "
+            f"the lease of {play.name(late)} ended before it could be observed: "
             "this machine is too busy for the scene"
         )
     left = holders[0].remaining + (clock() - stopped)
@@ -187,7 +187,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         + (f"refused, {refusal.partition('.')[0]}" if refusal else "ACCEPTED")
     )
     stage.say(
-        f"{play.name(late)} is told of its loss {told * 1000:.1f} ms after it went on, and begins again"
+        f"{play.name(late)} is notified of its loss {told * 1000:.1f} ms after it went on, and starts again"
     )
     troupe.next("finished", [late])
     guarded, unguarded = ledger.balances()
@@ -203,7 +203,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         ),
         Check("the late write was refused", "StaleToken" if refusal else "it was accepted", bool(refusal)),
         Check(
-            "the late one was told",
+            "the late one was notified",
             f"after {told * 1000:.1f} ms: LockLost, {lost.details['reason']}",
             lost.details["reason"] in {"expired", "stolen"},
         ),
@@ -291,7 +291,7 @@ def _growing(tokens: list[int]) -> bool:
 SCENES: Mapping[int, Scene] = {
     1: Scene(
         "Twenty servers, one cron job",
-        "All fire the same job in its window; the lock's value says if it was done.",
+        "All start the same job in its window. The lock's value says whether it was done.",
         SERVERS,
         one_cron_job,
     ),
@@ -309,7 +309,7 @@ SCENES: Mapping[int, Scene] = {
     ),
     4: Scene(
         "Holders are killed",
-        f"Five in a row, by SIGKILL. Nobody waits until their ttl of {KILL_TTL_SECONDS:g} s is over.",
+        f"Five in a row, by SIGKILL. No waiter waits until their ttl of {KILL_TTL_SECONDS:g} s is over.",
         KILLS + 1,
         killed_holders,
     ),
