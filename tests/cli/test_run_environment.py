@@ -65,7 +65,7 @@ def test_also_further_out(command_line: CommandLine) -> None:
     inner = [*HOLDFAST, "run", "y", *HOLDFAST, "run", "x", "echo", "ran"]
     process = command_line.finish("run", "x", *inner)
     assert process.returncode == 64
-    assert "held by the run around" in process.stderr
+    assert "held by an enclosing run" in process.stderr
 
 
 def test_other_names_and_namespaces_are_other_locks(command_line: CommandLine) -> None:

@@ -149,10 +149,10 @@ def _zsh_group(path: str, indent: int) -> list[str]:
 
 
 def _zsh_option(option: Option) -> list[str]:
-    told = option.help.partition(";")[0].replace("[", "(").replace("]", ")").replace(":", "\\:")
+    text = _first_sentence(option).replace("[", "(").replace("]", ")").replace(":", "\\:")
     value = f":{option.metavar}: " if option.metavar else ""
     instead = "*" if option.many else f"({' '.join(option.names)})"
-    return [f"{instead}{name}[{told}]{value}" for name in option.names]
+    return [f"{instead}{name}[{text}]{value}" for name in option.names]
 
 
 def _zsh_arguments(command: Command) -> list[str]:
@@ -178,8 +178,8 @@ def _fish() -> str:
             none = f"not __fish_seen_subcommand_from {listed}"
             condition = f"{seen} ; and {none}" if seen else "__fish_use_subcommand"
             for word, place in found.commands.items():
-                told = _quoted(summary(load(place)))
-                lines.append(f"complete -c holdfast -n {_quoted(condition)} -a {word} -d {told}")
+                text = _quoted(summary(load(place)))
+                lines.append(f"complete -c holdfast -n {_quoted(condition)} -a {word} -d {text}")
             continue
         if len(words) == 1:
             # "redlock init" shares a word with "init".
@@ -188,8 +188,8 @@ def _fish() -> str:
         for option in (*found.options, HELP):
             names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names)
             value = " -x" if option.metavar else ""
-            told = _quoted(option.help.partition(";")[0])
-            lines.append(f"complete -c holdfast -n {_quoted(seen)} {names}{value} -d {told}")
+            text = _quoted(_first_sentence(option))
+            lines.append(f"complete -c holdfast -n {_quoted(seen)} {names}{value} -d {text}")
         if found.handler is completion:
             lines.append(f"complete -c holdfast -n {_quoted(seen)} -a 'bash zsh fish'")
         if any(argument.raw for argument in found.arguments):
@@ -197,6 +197,11 @@ def _fish() -> str:
                 f"complete -c holdfast -n {_quoted(seen)} -a '(__fish_complete_subcommand --fcs-skip=3)'"
             )
     return "\n".join(lines) + "\n"
+
+
+def _first_sentence(option: Option) -> str:
+    """Shells show one short line for each option."""
+    return option.help.partition(";")[0].partition(". ")[0].rstrip(".")
 
 
 def _quoted(text: str) -> str:

@@ -99,15 +99,15 @@ def rejoin(node: list[str], wait: float | None, durable: bool, url: str | None, 
     from .output import print_json, print_table
 
     where = chosen(url)
-    told = redlock.rejoin(where, node or None, wait=wait, durable=durable)
+    results = redlock.rejoin(where, node or None, wait=wait, durable=durable)
     if json:
-        print_json(told)
-    elif told:
-        print_table("", ("node", "result"), list(told.items()))
+        print_json(results)
+    elif results:
+        print_table("", ("node", "result"), list(results.items()))
     else:
         complain("every node already takes part")
     ready = {each.node for each in redlock.status(where) if each.takes_part}
-    return Status.OK if told.keys() <= ready else Status.UNAVAILABLE
+    return Status.OK if results.keys() <= ready else Status.UNAVAILABLE
 
 
 def chosen(url: str | None) -> str:

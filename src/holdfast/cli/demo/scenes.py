@@ -23,18 +23,18 @@ from .worker import DEPLOY, LEDGER
 __all__ = ["SCENES", "Scene"]
 
 Found = tuple[tuple[Check, ...], Mapping[str, object]]
-"""What was checked, and the same in numbers."""
+"""The checks, and the same as numbers."""
 
 SERVERS = 20
 WINDOWS = ("02:00", "03:00")
 SPREAD_SECONDS = 0.3
 JOB_SECONDS = 0.1
 TO_BE_SEEN_SECONDS = 0.4
-"""So much longer both take when people are watching."""
+"""How much longer both take when people are watching."""
 
 BUYERS = 10
 BARRIER_SECONDS = 0.2
-"""Time for the order to reach all, so that all begin at once."""
+"""Time for the order to reach all workers, so that they start at once."""
 
 PAUSE_TTL_SECONDS = 1.0
 CLOCK_SLACK_SECONDS = 0.05
@@ -44,7 +44,7 @@ OTHER_DEPOSIT = 5
 KILLS = 5
 KILL_TTL_SECONDS = 30.0
 AT_ONCE_SECONDS = 2.0
-"""What counts as at once on the busiest machine; the lease has far more left."""
+"""What counts as at once, also on a busy machine. The lease has far more time left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Scene:
 
 
 def one_cron_job(play: Play, locks: holdfast.Client) -> Found:
-    """Run once per window: whoever gets the lock looks at its value first."""
+    """Run once per window: the worker that gets the lock reads its value first."""
     servers = play.cast(SERVERS, "server")
     ran: list[int] = []
     tokens: list[int] = []
@@ -140,7 +140,8 @@ def one_unit_left(play: Play, locks: holdfast.Client) -> Found:
 
 
 def paused_holder(play: Play, locks: holdfast.Client) -> Found:
-    """It read the balance and is stopped before it writes. Its lease runs out; another goes on."""
+    """A worker reads the balance and is stopped before it writes. Its lease expires; another worker goes
+    on."""
     late, other = play.cast(2, "clerk")
     troupe, stage = play.troupe, play.stage
     ledger = Ledger(play.folder)
@@ -232,7 +233,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
 
 
 def killed_holders(play: Play, locks: holdfast.Client) -> Found:
-    """One holder after the other is killed; the next in line does not wait for the lease to end."""
+    """One holder after the other is killed. The next waiter does not wait for the lease to end."""
     workers = play.cast(KILLS + 1, "worker")
     troupe = play.troupe
     for place, worker in enumerate(workers):

@@ -82,8 +82,8 @@ class QueueView:
     __slots__ = ("_now", "_places", "_record")
 
     def __init__(self, view: RecordView, now: float) -> None:
-        told = apply(view.record, Inspect(), now, 0, view.dead).reply
-        self._record = told.record if isinstance(told, Snapshot) else view.record
+        reply = apply(view.record, Inspect(), now, 0, view.dead).reply
+        self._record = reply.record if isinstance(reply, Snapshot) else view.record
         self._places = {waiter.nonce: place for place, waiter in enumerate(self._record.queue)}
         self._now = now
 

@@ -197,8 +197,8 @@ def _is_forgettable(
     """Whether no live client holds the lock or waits for it, and it carries no value that is still kept."""
     now = boottime()
     view = directory.view(execute, record, boot, now)
-    told = apply(view.record, Inspect(), now, wall, view.dead).reply
-    return isinstance(told, Snapshot) and is_idle(told.record) and told.record.value is None
+    reply = apply(view.record, Inspect(), now, wall, view.dead).reply
+    return isinstance(reply, Snapshot) and is_idle(reply.record) and reply.record.value is None
 
 
 def _forget(

@@ -104,8 +104,8 @@ class WakeupSocket:
 
     def send(self, wake: Wake) -> SendResult:
         client, nonce, handed = wake
-        told = nonce if handed is None else f"{nonce}\n{handed[0]}\n{handed[1]!r}"
-        message = told.encode("ascii", "replace")
+        text = nonce if handed is None else f"{nonce}\n{handed[0]}\n{handed[1]!r}"
+        message = text.encode("ascii", "replace")
         peer = self._peers.get(client)
         if peer is not None:
             try:
