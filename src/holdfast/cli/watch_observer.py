@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["observe"]
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """The interval between two polls for unannounced changes."""
-LOOK_SHARE = 0.05
+POLL_SHARE_MAX = 0.05
 """The largest share of the time spent on polls: if a poll takes long, polls are rarer."""
 FORGET_SECONDS = 30.0
 """A name that was found by its prefix and has been free for this long is not watched any more."""
@@ -165,7 +165,7 @@ class Observer:
         loop = asyncio.get_running_loop()
         took_seconds = 0.0
         while True:
-            await asyncio.sleep(max(LOOK_SECONDS, took_seconds / LOOK_SHARE))
+            await asyncio.sleep(max(POLL_SECONDS, took_seconds / POLL_SHARE_MAX))
             began = loop.time()
             try:
                 await self._look()

@@ -1,6 +1,6 @@
-"""Running the coroutines of an engine: what a coroutine awaits is performed, and the result is sent to it.
+"""Running the scripts of an engine: what a script awaits is done, and what came of it is told to the script.
 
-Threads and loops share the coroutines. All that differs between the two is here.
+Threads and loops share the scripts; here is all that differs between the two.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 
 def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
-    """Run it in this thread. What ``perform`` raises is raised in the coroutine, which decides what
-    follows."""
+    """In this thread. What ``perform`` raises is raised in the script, which decides what becomes of it."""
     send, throw = script.send, script.throw
     reply: Any = None
     trouble: BaseException | None = None
@@ -29,17 +28,17 @@ def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
                 op = throw(error)
             try:
                 reply = perform(op)
-            except BaseException as failure:  # noqa: BLE001 - the coroutine decides what follows
+            except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                 trouble = failure
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # the value a coroutine returns is its T
+        return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
     finally:
-        error = trouble = None  # Their tracebacks refer to this frame: a cycle would keep its objects alive.
+        error = trouble = None  # they know this frame, and what it has would be kept by a circle
         script.close()
 
 
 async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run it in an event loop."""
+    """The same in an event loop."""
     send, throw = script.send, script.throw
     reply: Any = None
     trouble: BaseException | None = None
@@ -53,10 +52,10 @@ async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], A
                 op = throw(error)
             try:
                 reply = await perform(op)
-            except BaseException as failure:  # noqa: BLE001 - the coroutine decides what follows
+            except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
                 trouble = failure
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # the value a coroutine returns is its T
+        return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
     finally:
         error = trouble = None
         script.close()

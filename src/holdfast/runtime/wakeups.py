@@ -1,4 +1,4 @@
-"""The wake-up of one waiting thread: where notifications arrive, and what the thread sleeps on."""
+"""Waking one thread that waits: what a waiter is posted to, and what it sleeps on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .clock import boottime
 __all__ = ["ThreadWakeup"]
 
 SLEEP_SECONDS_MAX: Final = 1.0
-"""A wait is cut into pieces of this length. While the machine is suspended, the boot clock runs on, and the
-clock of a waiting thread stands still."""
+"""Waiting is cut into pieces of this length: the machine may sleep meanwhile, and then our clock runs on
+while the clock by which threads wait stands still."""
 
 
 class ThreadWakeup:
-    """Remembers one wake-up until the thread waits for it. Posting never blocks.
+    """Remembers one wake-up until somebody waits for it. Posting never blocks.
 
     ``notification_reader``: the waiter reads the engine's notifications itself, unless another thread does.
     """
@@ -27,11 +27,11 @@ class ThreadWakeup:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        """The record whose changes arrive here, if the attempt subscribed to them."""
+        """The record whose changes are heard here, if the engine was asked to tell of them."""
         self._handed: Handoff | None = None
         self._is_to_look = False
-        """A wake-up came without a handoff. From then on the waiter polls, and believes no handoff: its nonce
-        was sent on a channel, where other clients may have read it."""
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
+        nonce has been told on a channel, where others may have heard it."""
         self.notification_reader: NotificationReader | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -41,15 +41,15 @@ class ThreadWakeup:
         if handed is None:
             self._is_to_look = True
         self._handed = handed
-        try:  # noqa: SIM105 - every wake-up passes here, where each call counts
+        try:  # noqa: SIM105 - on the way of every wake-up, where each call counts
             self._lock.release()
         except RuntimeError:
-            pass  # Posted already, and not fetched yet.
+            pass  # posted already and not yet fetched
         if self._is_reading and self.notification_reader is not None:
             self.notification_reader.ring()
 
     def fetch(self) -> Handoff | None:
-        """The handoff that arrived since the last call."""
+        """What was brought along since the last time."""
         handed = None if self._is_to_look else self._handed
         self._handed = None
         return handed
@@ -58,7 +58,7 @@ class ThreadWakeup:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
 
     def wait_until(self, until: float | None) -> bool:
-        """Wait until a moment of the local clock, or (None) until posted."""
+        """Wait until a moment of the local clock; None: until posted."""
         if until is None:
             return self._lock.acquire()
         if self.notification_reader is not None:
@@ -68,7 +68,7 @@ class ThreadWakeup:
                     return self._read_until(until, self.notification_reader.hear)
             finally:
                 self._is_reading = False
-                self.notification_reader.give_back()  # Also after an interrupt.
+                self.notification_reader.give_back()  # whatever an interrupt left of it
         while True:
             left = until - boottime()
             if self.wait(min(left, SLEEP_SECONDS_MAX)):
@@ -77,7 +77,7 @@ class ThreadWakeup:
                 return False
 
     def _read_until(self, until: float, hear: Callable[[float], bool]) -> bool:
-        # Checked after ``_is_reading`` is set: a thread that posts from now on rings.
+        # Looked at after it is known that we hear: whoever posts from now on rings.
         while not self._lock.acquire(blocking=False):
             left = until - boottime()
             if left <= 0:

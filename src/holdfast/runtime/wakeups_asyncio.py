@@ -1,4 +1,4 @@
-"""The wake-up of one waiting task. It is a separate module, so that threads never import asyncio."""
+"""Waking one task that waits; a file apart, so that threads never import asyncio."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .clock import boottime
 __all__ = ["LoopWakeup"]
 
 SLEEP_SECONDS_MAX: Final = 1.0
-"""A wait is cut into pieces of this length: the loop's clock stands still while the machine is suspended."""
+"""Waiting is cut into pieces of this length: the loop's clock stands still while the machine sleeps."""
 
 
 class LoopWakeup:
-    """Remembers one wake-up until the task waits for it. For one waiter, within one loop."""
+    """Remembers one wake-up until somebody waits for it. For one waiter, within one loop."""
 
     __slots__ = ("_handed", "_is_to_look", "_loop", "_posted", "_waiter", "name")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.name: str | None = None
-        """The record whose changes arrive here, if the attempt subscribed to them."""
+        """The record whose changes are heard here, if the engine was asked to tell of them."""
         self._handed: Handoff | None = None
         self._is_to_look = False
-        """A wake-up came without a handoff. From then on the waiter polls, and believes no handoff: its nonce
-        was sent on a channel, where other clients may have read it."""
+        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
+        nonce has been told on a channel, where others may have heard it."""
         self._loop = loop
         self._posted = False
         self._waiter: asyncio.Future[None] | None = None
@@ -38,7 +38,7 @@ class LoopWakeup:
         self._wake()
 
     def fetch(self) -> Handoff | None:
-        """The handoff that arrived since the last call."""
+        """What was brought along since the last time."""
         handed = None if self._is_to_look else self._handed
         self._handed = None
         return handed
@@ -48,7 +48,7 @@ class LoopWakeup:
             self._waiter.set_result(None)
 
     async def wait_until(self, until: float | None) -> bool:
-        """Wait until a moment of the local clock, or (None) until posted."""
+        """Wait until a moment of the local clock; None: until posted."""
         while not self._posted:
             left = SLEEP_SECONDS_MAX if until is None else until - boottime()
             if left <= 0:
