@@ -316,6 +316,33 @@ ADVISORY_FIGURES: Final = (
     *fair_within_two(ADVISORY),
 )
 
+GUARD_FIGURES: Final = (
+    Target(
+        "A fenced pgbench transaction, as a part of the rate of the same unfenced",
+        "pairs",
+        ratio("rate", "fenced", "unfenced"),
+        0.75,
+        "at least",
+    ),
+    Target(
+        "A row of a protected table, as a part of the rate of an unprotected one",
+        "pairs",
+        ratio("rate", "protected", "unprotected"),
+        0.6,
+        "at least",
+    ),
+)
+
+FENCING_REDIS_FIGURES: Final = (
+    Target(
+        "A fenced write, as a part of the rate of a plain EVALSHA that sets",
+        "redis_writes",
+        ratio("rate", "fenced-redis", "evalsha-set"),
+        0.8,
+        "at least",
+    ),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -326,4 +353,6 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "zookeeper": ZOOKEEPER_FIGURES,
     "postgresql": LEASE_TABLE_FIGURES,
     "postgresql+advisory": ADVISORY_FIGURES,
+    "fencing": GUARD_FIGURES,
+    "fencing-redis": FENCING_REDIS_FIGURES,
 }

@@ -74,7 +74,7 @@ class GroupRun:
 
     def qualify(self, service: Service) -> None:
         """Only who excludes is measured. A peer that does not is left out; else nothing makes sense."""
-        for each in self.group.contestants:
+        for each in self.group.contestants if self.group.locks else ():
             place = Place(self.folder / "exclusion" / each.key, f"exclusion-{each.key}", service.addresses)
             try:
                 prove_exclusion(each, place)

@@ -30,6 +30,8 @@ class Group:
     """Measurement → what has to be said about it in this group."""
     serve: Callable[[], AbstractContextManager[Service]] = no_servers
     """Starts the servers; they are gone with the context."""
+    locks: bool = True
+    """Its contestants are locks, which prove first that they exclude."""
     least_scripts: int | None = None
     """How many scripts a pair of the subject runs, where more of them show grants that took longer."""
 

@@ -21,6 +21,8 @@ class ThreadsHandle(Handle):
         self._leases: list[holdfast.Lease] = []
         self.acquire = self._lock.acquire
         self.release = self._lock.release
+        # A first attempt that may not wait gives a busy machine half a second to connect.
+        self._client.inspect(name)
 
     def try_acquire(self) -> bool:
         return self._lock.acquire(blocking=False) is not None
@@ -56,7 +58,8 @@ class HoldfastAsyncio(AsyncioHandle):
         super().__init__(place, name)
 
     async def connect(self, place: Place) -> None:
-        """With the first use."""
+        """Within ``io_timeout``: a first attempt that may not wait gives a busy machine half a second."""
+        await self._client.inspect("connect")
 
     async def disconnect(self) -> None:
         await self._client.close()

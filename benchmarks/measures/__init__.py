@@ -19,6 +19,7 @@ from . import (
     held,
     neighbour,
     pairs,
+    redis_writes,
     renewal,
     simulation,
     stopped,
@@ -70,6 +71,7 @@ class Measure:
 
 MEASURES: Final[Mapping[str, Measure]] = {
     "pairs": Measure(pairs.measure, 2.5),
+    "redis_writes": Measure(redis_writes.measure, 4),
     "tasks": Measure(tasks.measure, 6, able("tasks")),
     "stopped": Measure(stopped.measure, 8, able("quorum")),
     "handoff": Measure(handoff.measure, 6, able("processes")),

@@ -98,6 +98,9 @@ class BaseDriver(Protocol):
     @property
     def source(self) -> str: ...
 
+    @property
+    def adapter(self) -> object: ...
+
 
 class BaseClient(Protocol):
     """What a lease needs of its client."""
@@ -188,6 +191,11 @@ class BaseLease:
     def check(self) -> None:
         """Raise LockLost unless it may still be relied on (NotHeld, if it was released)."""
         locks.check(self._state, boottime())
+
+    def _ticket(self) -> Any:
+        """Where an engine of tickets keeps this grant, for guards of data in the same store; else None."""
+        handle_of = getattr(self._client._driver.adapter, "handle_of", None)
+        return None if handle_of is None else handle_of(self._state.nonce)
 
     def __reduce__(self) -> Any:
         raise TypeError("a lease cannot be pickled: hand it over with lease.export() and client.adopt(text)")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import BY_SCHEME, GROUPS, IN_MEMORY
+from benchmarks.engines import BY_SCHEME, GROUPS, GUARDS, IN_MEMORY
 from benchmarks.figures import FIGURES
 from benchmarks.measures import MEASURES
 from support import run_python
@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_SECONDS = 100.0
 
 ENGINES = [
-    pytest.param(scheme, marks=pytest.mark.engine(scheme.removesuffix(IN_MEMORY))) for scheme in GROUPS
+    pytest.param(
+        scheme,
+        marks=pytest.mark.engine("postgresql" if scheme == GUARDS else scheme.removesuffix(IN_MEMORY)),
+    )
+    for scheme in GROUPS
 ]
 
 

@@ -29,6 +29,7 @@ ENGINES_OF = {
     "redlock.md": ("redlock",),
     "etcd.md": ("etcd",),
     "zookeeper.md": ("zookeeper",),
+    "fencing-key-value.md": ("redis", "etcd", "zookeeper"),
 }
 
 

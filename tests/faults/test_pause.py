@@ -37,7 +37,7 @@ db = sqlite3.connect({str(data)!r})
 
 def write():
     with db:
-        fencing.enforce(db, "invoices", lease)
+        fencing.enforce(db, "invoices", lease.fence)
         db.execute("INSERT INTO invoice VALUES ('child')")
     return "written"
 

@@ -123,7 +123,7 @@ db = sqlite3.connect({str(data)!r})
 
 def write():
     with db:
-        fencing.enforce(db, "invoices", lease)
+        fencing.enforce(db, "invoices", lease.fence)
         db.execute("INSERT INTO invoice VALUES ('child')")
     return "written"
 
@@ -471,7 +471,7 @@ def test_a_restart_that_forgets_everything(server: Redis, guard: sqlite3.Connect
         with guard:
             fencing.advance(guard, "invoices", newer)
         with pytest.raises(StaleToken), guard:
-            fencing.enforce(guard, "invoices", lease)
+            fencing.enforce(guard, "invoices", lease.fence)
         assert lease.wait_lost(timeout=10)
         newer.release()
 
@@ -499,7 +499,7 @@ def test_a_stranger_who_is_first_after_all_was_forgotten(server: Redis, guard: s
             fencing.move(guard, "invoices", newer.fence.source)
             fencing.advance(guard, "invoices", newer)
         with pytest.raises(StaleToken), guard:
-            fencing.enforce(guard, "invoices", lease)
+            fencing.enforce(guard, "invoices", lease.fence)
         newer.release()
 
 
@@ -529,7 +529,7 @@ def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path:
         with db:
             fencing.advance(db, "invoices", newer)
         with pytest.raises(StaleToken), db:
-            fencing.enforce(db, "invoices", stale)
+            fencing.enforce(db, "invoices", stale.fence)
         newer.release()
 
 
@@ -679,7 +679,7 @@ def test_the_clock_of_the_server_jumps_ahead(guard: sqlite3.Connection) -> None:
             with guard:
                 fencing.enforce(guard, "invoices", newer)
             with pytest.raises(StaleToken), guard:
-                fencing.enforce(guard, "invoices", old)
+                fencing.enforce(guard, "invoices", old.fence)
             assert old.wait_lost(timeout=10)
             newer.release()
 
@@ -701,5 +701,5 @@ def test_the_clock_of_the_server_jumps_back(guard: sqlite3.Connection) -> None:
             with guard:
                 fencing.enforce(guard, "invoices", newer)
             with pytest.raises(StaleToken), guard:
-                fencing.enforce(guard, "invoices", old)
+                fencing.enforce(guard, "invoices", old.fence)
             newer.release()

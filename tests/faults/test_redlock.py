@@ -375,7 +375,7 @@ def test_a_majority_of_clocks_jumps(mended: Nodes, seconds: float, tmp_path: Pat
             with db:
                 fencing.advance(db, "invoices", newer)
             with pytest.raises(StaleToken), db:
-                fencing.enforce(db, "invoices", old)
+                fencing.enforce(db, "invoices", old.fence)
             newer.release()
 
 
@@ -404,7 +404,7 @@ db = sqlite3.connect({str(data)!r})
 
 def write():
     with db:
-        fencing.enforce(db, "invoices", lease)
+        fencing.enforce(db, "invoices", lease.fence)
     return "written"
 
 lease = locks.lock("x", ttl=1.0).acquire()

@@ -10,13 +10,16 @@ accepted, then overwritten. That happens in 22 of the 70. With advance-first it 
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import combinations
+from typing import Any
 
 import pytest
 
+from fencing.sql_clients import new_database
 from holdfast import fencing
 from holdfast.errors import StaleToken
 from holdfast.fencing.rule import Mark, Refuse, after, decide
@@ -66,30 +69,40 @@ def rule_guard() -> Iterator[Guard]:
         yield present
 
 
-def sqlite_guard(db: sqlite3.Connection) -> Iterator[Guard]:
-    def present(token: int) -> bool:
-        try:
-            with db:
-                fencing.enforce(db, "counter", token)
-        except StaleToken:
-            return False
-        return True
+def sql_guard(db: Any) -> Iterator[Guard]:
+    """Each step is a transaction; each schedule has a resource of its own."""
+    for number in itertools.count():
 
-    while True:
-        with db:
-            db.execute("DELETE FROM holdfast_fence")
+        def present(token: int, resource: str = f"counter {number}") -> bool:
+            try:
+                fencing.enforce(db, resource, token)
+            except StaleToken:
+                db.rollback()
+                return False
+            db.commit()
+            return True
+
         yield present
 
 
-@pytest.fixture(params=["rule", "sqlite"])
+GUARDS = [
+    pytest.param("rule"),
+    pytest.param("sqlite"),
+    pytest.param("postgresql", marks=[pytest.mark.realtime, pytest.mark.engine("postgresql")]),
+    pytest.param("mariadb", marks=[pytest.mark.realtime, pytest.mark.engine("mariadb")]),
+]
+
+
+@pytest.fixture(params=GUARDS)
 def guards(request: pytest.FixtureRequest) -> Iterator[Iterator[Guard]]:
     """A fresh guard for each schedule."""
     if request.param == "rule":
         yield rule_guard()
         return
-    with closing(sqlite3.connect(":memory:")) as db:
+    database = None if request.param == "sqlite" else new_database(request.param)
+    with closing(sqlite3.connect(":memory:") if database is None else database.connect()) as db:
         fencing.install(db)
-        yield sqlite_guard(db)
+        yield sql_guard(db)
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,23 @@ from hypothesis import strategies as st
 
 from holdfast import fencing
 from holdfast.errors import Conflict, StaleToken
+from holdfast.fencing.connections import SqliteTable
 from holdfast.fencing.plans import (
     TRIES,
     Commit,
     Found,
+    Plan,
     Read,
     Result,
     Statement,
     conditional,
+    load,
     present,
     run,
     run_async,
 )
 from holdfast.fencing.rule import Mark, Refuse, after, decide
-from holdfast.fencing.sqlite import SqliteDialect, SqliteTable
+from holdfast.fencing.sqlite import SqliteDialect
 
 marks = st.builds(
     Mark,
@@ -121,9 +124,31 @@ def test_an_awaiting_driver_carries_out_the_same_plans() -> None:
             await run_async(present(SqliteDialect(), "r", Mark(42, "s", "a")), execute)
             with pytest.raises(StaleToken, match="too old"):
                 await run_async(present(SqliteDialect(), "r", Mark(41, "s", "b")), execute)
-            assert table.load("r") == Mark(42, "s", "a")
+            assert run(load(SqliteDialect(), "r"), table.carry_out) == Mark(42, "s", "a")
 
     asyncio.run(main())
+
+
+@pytest.mark.realtime
+def test_a_plan_is_told_what_its_driver_raised_and_may_clean_up() -> None:
+    def plan() -> Plan[str]:
+        try:
+            yield "work"
+        except ConnectionError:
+            done: str = yield "clean up"
+            return done
+        return "worked"
+
+    def carry_out(request: Any) -> str:
+        if request == "work":
+            raise ConnectionError
+        return f"did {request}"
+
+    async def carry_out_async(request: Any) -> str:
+        return carry_out(request)
+
+    assert run(plan(), carry_out) == "did clean up"
+    assert asyncio.run(run_async(plan(), carry_out_async)) == "did clean up"
 
 
 def test_what_a_driver_raises_reaches_the_caller() -> None:

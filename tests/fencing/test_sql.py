@@ -10,15 +10,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import NullPool, create_engine
 
+import holdfast
 from holdfast import fencing
-from holdfast.errors import HoldfastError, InvalidArgument, StaleToken
+from holdfast.errors import HoldfastError, InvalidArgument, NotHeld, StaleToken
+from holdfast.fencing import aio
 from holdfast.fencing.arguments import Presentable, mark_of
+from holdfast.fencing.plans import load, present, run
 from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.sql import table_of
 from holdfast.model import Fence, Mode
@@ -202,6 +207,24 @@ def test_what_is_no_token(call: Callable[..., None], token: Any) -> None:
         call(db, "invoices", token)
 
 
+@pytest.mark.realtime
+def test_a_lease_that_is_over_is_refused_before_any_statement(db: sqlite3.Connection) -> None:
+    """It knows by itself. Its fence does not, and meets the guard."""
+    with holdfast.connect("memory://") as locks:
+        over = locks.lock("invoices").acquire()
+        assert over is not None
+        over.release()
+        with closing(sqlite3.connect(":memory:", factory=Untouchable)) as untouched:
+            for call in PRESENTING:
+                with pytest.raises(NotHeld):
+                    call(untouched, "invoices", over)
+            with pytest.raises(NotHeld), fencing.transaction(untouched, over):
+                pass
+            with pytest.raises(NotHeld):
+                fencing.fenced_update(untouched, "invoice", {"id": 1}, over, {})
+    write(db, over.fence, "by its fence")
+
+
 @pytest.mark.parametrize("resource", BAD_RESOURCES, ids=ascii)
 def test_what_is_no_resource(resource: Any) -> None:
     with closing(sqlite3.connect(":memory:", factory=Untouchable)) as db:
@@ -360,9 +383,32 @@ def test_reading_first_on_a_wal_database_fails_closed_and_says_why(
 # Connections as users have them
 
 
+def test_what_a_pool_of_sqlalchemy_gives_out(path: Path) -> None:
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    raw = engine.raw_connection()
+    fencing.enforce(raw, "invoices", lease(42))
+    raw.rollback()
+    assert fencing.newest(raw, "invoices") is None
+    raw.close()
+    not_one: Any = engine
+    with pytest.raises(InvalidArgument, match="not a connection or cursor"):
+        fencing.newest(not_one, "invoices")
+
+
 def test_public_names() -> None:
-    verbs = ["advance", "enforce", "install", "move", "newest", "transaction"]
-    assert sorted(fencing.__all__) == sorted([*verbs, "Grant", "fence_text", "parse_fence"])
+    verbs = ["advance", "enforce", "install", "marks", "move", "newest", "prune", "transaction"]
+    tables = ["fenced_update", "fenced_upsert", "protect_table", "unprotect_table"]
+    stores = ["FencedEtcd", "FencedFile", "FencedObject", "FencedRedis", "FencedZooKeeper"]
+    awaited = ["AsyncFencedEtcd", "AsyncFencedObject", "AsyncFencedRedis"]
+    tickets = ["EtcdCompare", "ZooKeeperCheck", "etcd_compares", "zookeeper_check"]
+    web = ["FencingMiddleware", "WSGIFencingMiddleware", "fencing_headers", "httpx_auth", "requests_auth"]
+    others = [*stores, *awaited, *tickets, *web, "Grant", "fence_text", "parse_fence"]
+    assert sorted(fencing.__all__) == sorted([*verbs, *tables, *others])
+    # Also once every module of the package is loaded: none of them may have the name of a function.
+    assert all(not isinstance(getattr(fencing, name), ModuleType) for name in fencing.__all__ * 2)
+    stores = ["FencedEtcd", "FencedObject", "FencedRedis"]
+    assert sorted(aio.__all__) == sorted([*stores, *verbs, *tables])
+    assert [getattr(aio, name).__name__ for name in stores] == [f"Async{name}" for name in stores]
 
 
 def test_a_cursor_in_the_middle_of_a_result_goes_on(db: sqlite3.Connection) -> None:
@@ -430,19 +476,32 @@ def every_mark(tokens: Sequence[int]) -> list[Mark]:
     return [Mark(*each) for each in parts]
 
 
+def passes(db: sqlite3.Connection, mark: Mark) -> bool:
+    table = table_of(db)
+    try:
+        run(present(table.dialect, "r", mark), table.carry_out)
+    except StaleToken:
+        return False
+    return True
+
+
+def stored_in(db: sqlite3.Connection) -> Mark | None:
+    table = table_of(db)
+    return run(load(table.dialect, "r"), table.carry_out)
+
+
 @pytest.mark.parametrize("stored", [None, *every_mark([5])], ids=str)
 def test_each_single_step_of_the_sql_is_the_rules(stored: Mark | None) -> None:
     """Exhaustive where it matters: older, a peer, equal and newer, with every part known or not."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         fencing.install(db)
-        table = table_of(db)
         for presented in every_mark([2, 3, 4, 5, 6]):
             db.execute("DELETE FROM holdfast_fence")
             if stored is not None:
-                assert table.present("r", stored)
+                assert passes(db, stored)
             decision = decide(stored, presented)
-            assert table.present("r", presented) == (not isinstance(decision, Refuse)), presented
-            assert table.load("r") == after(stored, decision), presented
+            assert passes(db, presented) == (not isinstance(decision, Refuse)), presented
+            assert stored_in(db) == after(stored, decision), presented
 
 
 @given(st.lists(st.one_of(presentables, presentables, presentables, moves), max_size=30))
@@ -457,7 +516,7 @@ def test_sql_and_rule_give_the_same_decisions_and_the_same_state(sequence: list[
                 stored = moved(stored, source)
             else:
                 stored = present_to_both(db, stored, step)
-            assert table_of(db).load("r") == stored
+            assert stored_in(db) == stored
 
 
 def present_to_both(db: sqlite3.Connection, stored: Mark | None, presented: Presentable) -> Mark | None:

@@ -100,7 +100,7 @@ def test_without_the_variable_all_is_needed(machine: Machine) -> None:
     for engines in ("", " , "):
         done = machine.install(engines)
         assert done.returncode == 1, "not all of it was installed"
-        packages = "etcd-server libzookeeper-java default-jre-headless postgresql pgbouncer"
+        packages = "etcd-server libzookeeper-java default-jre-headless postgresql pgbouncer mariadb-server"
         assert f"not found: {packages}" in done.stderr
 
 

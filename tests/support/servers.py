@@ -16,11 +16,13 @@ from typing import TypeVar
 from holdfast.lab.servers import (
     Etcd,
     EtcdCluster,
+    MariaDB,
     PgBouncer,
     PostgreSQL,
     Redis,
     RedisCluster,
     RedisSentinel,
+    SeaweedFS,
     ZooKeeper,
     ZooKeeperEnsemble,
 )
@@ -29,12 +31,14 @@ from holdfast.lab.servers.group import Group
 __all__ = [
     "shared_etcd",
     "shared_etcd_cluster",
+    "shared_mariadb",
     "shared_pgbouncer",
     "shared_postgresql",
     "shared_redis",
     "shared_redis_cluster",
     "shared_redis_tls",
     "shared_redlock",
+    "shared_seaweedfs",
     "shared_sentinel",
     "shared_valkey",
     "shared_zookeeper",
@@ -130,6 +134,18 @@ def shared_zookeeper() -> ZooKeeper:
 def shared_zookeeper_ensemble() -> ZooKeeperEnsemble:
     """Three members."""
     return ZooKeeperEnsemble().start()
+
+
+@_shared
+def shared_seaweedfs() -> SeaweedFS:
+    """An object store with the S3 API."""
+    return SeaweedFS().start()
+
+
+@_shared
+def shared_mariadb() -> MariaDB:
+    """No engine: the guards for SQL are tested on it."""
+    return MariaDB().start()
 
 
 @_shared

@@ -6,7 +6,9 @@ so each of them says that a wrong call is seen.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Any, assert_type
 
 import holdfast
@@ -155,6 +157,23 @@ def guarded(db: Any, lease: holdfast.Lease, async_lease: AsyncLease) -> None:
     fencing.enforce(db, "invoices", async_lease)
     fencing.advance(db, "invoices", lease.fence)
     fencing.advance(db, "invoices", 7)
+
+
+def guarded_elsewhere(s3: Any, lease: holdfast.Lease, app: Any) -> None:
+    file = fencing.FencedFile("prices.json", timeout=5)
+    file.write(b"x", lease)
+    file.write("text", lease)  # type: ignore[arg-type]  # bytes alone
+    assert_type(file.read(), bytes)
+    assert_type(file.newest(), Fence | None)
+    stored = fencing.FencedObject(s3, "shop", "prices.json", layout="manifest")
+    stored.put(b"x", lease.fence)
+    assert_type(stored.get(), bytes | None)
+    fencing.FencedObject(s3, "shop", "prices.json", layout="metadata")  # type: ignore[arg-type]  # no such
+    awaited: Coroutine[Any, Any, bytes | None] = fencing.AsyncFencedObject(s3, "shop", "x").get()
+    awaited.close()
+    assert_type(fencing.fencing_headers(lease), dict[str, str])
+    fencing.FencingMiddleware(app, lambda: closing(sqlite3.connect("shop.db")), resource="invoices")
+    fencing.WSGIFencingMiddleware(app, lambda: closing(sqlite3.connect("shop.db")))
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print

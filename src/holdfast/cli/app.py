@@ -45,6 +45,7 @@ ROOT = Group(
         "init": "init:COMMAND",
         "demo": "demo.command:COMMAND",
         "completion": "completion:COMMAND",
+        "fence": "fence:GROUP",
         "redlock": "redlock:GROUP",
     },
     EPILOG,

@@ -107,7 +107,7 @@ class AsyncioDriver:
             Listen: self._listen,
             Wait: self._wait,
             Pause: lambda op: asyncio.sleep(op.seconds),
-            SleepUntil: lambda op: self._bells[op.bell].wait_until(op.until),
+            SleepUntil: lambda op: self._bells[op.timer].wait_until(op.until),
         }
 
     @property

@@ -101,7 +101,7 @@ class ThreadsDriver:
             Wait: self._wait,
             Notify: lambda op: self.post(op.nonce),
             Pause: lambda op: time.sleep(op.seconds),
-            SleepUntil: lambda op: self._bells[op.bell].wait_until(op.until),
+            SleepUntil: lambda op: self._bells[op.timer].wait_until(op.until),
             Signal: lambda op: self.signal(op.lease),
         }
 

@@ -74,6 +74,10 @@ class TicketsAsyncio:
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
         """Who dies loses its tickets, and those are watched."""
 
+    def handle_of(self, nonce: str) -> Any:
+        """Where the ticket is that was granted to this attempt; None: it is over."""
+        return self._desk.handle_of(nonce)
+
     async def _run(self, script: TicketCoroutine[T]) -> T:
         return await trampoline.run_in_loop(script, self._do)
 

@@ -22,6 +22,7 @@ __all__ = [
     "checked_resource",
     "checked_source",
     "mark_of",
+    "name_of",
     "presented",
     "refuse_read_lease",
 ]
@@ -71,8 +72,11 @@ def presented(lease_or_token: Presentable) -> HasFence | Fence | int:
 
 
 def mark_of(lease_or_token: Presentable) -> Mark:
-    """The mark that a lease, a fence, a grant's text or a bare token presents."""
+    """The mark that a lease, a fence, a grant's text or a bare token presents.
+
+    A lease that is lost (or was released) raises what its ``check()`` does: ``LockLost``, ``NotHeld``."""
     lease_or_token = presented(lease_or_token)
+    _refuse_lost(lease_or_token)
     if isinstance(lease_or_token, int):
         return Mark(token=_checked_token(lease_or_token))
     fence = lease_or_token.fence if isinstance(lease_or_token, HasFence) else lease_or_token
@@ -81,6 +85,21 @@ def mark_of(lease_or_token: Presentable) -> Mark:
     _check_text("fence.source", fence.source)
     _check_text("fence.nonce", fence.nonce)
     return Mark(_checked_token(fence.token), fence.source, fence.nonce, _peers_of(lease_or_token))
+
+
+def name_of(lease: object) -> str:
+    """The lock's own name: the resource, where none is given."""
+    name = getattr(lease, "name", None)
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{type(lease).__name__} does not say what the lock protects: pass resource=")
+    return name
+
+
+def _refuse_lost(lease_or_token: object) -> None:
+    """A lease knows by itself that it was lost or released: then no storage need be asked."""
+    check = getattr(lease_or_token, "check", None)
+    if check is not None and isinstance(lease_or_token, HasFence):
+        check()
 
 
 def refuse_read_lease(lease_or_token: Presentable) -> None:

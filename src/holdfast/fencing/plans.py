@@ -67,23 +67,51 @@ class Result:
 class Dialect(Protocol):
     """``holdfast_fence`` in one kind of SQL: texts, no connection."""
 
-    def upsert(self, resource: str, mark: Mark) -> Statement:
-        """Changes one row exactly if the rule lets the mark pass; locks the guard either way."""
+    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+        """What to try first where that is quicker: it passes the same marks, if there is a row."""
+        ...
+
+    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
+        """Stores the mark if the rule lets it pass; locks the guard either way.
+
+        With ``guards_writes`` the triggers of ``protect_table`` let through what follows in this
+        transaction."""
+        ...
+
+    def has_passed(self, result: Result) -> bool | None:
+        """What the upsert's result says. None: it does not say, the stored mark has to be looked at."""
         ...
 
     def select(self, resource: str) -> Statement: ...
 
+    def select_locked(self, resource: str) -> Statement:
+        """What the upsert of this transaction has seen, however old the transaction's snapshot is."""
+        ...
+
     def mark_in(self, row: Sequence[Any]) -> Mark: ...
 
 
-def present(dialect: Dialect, resource: str, mark: Mark) -> Plan[None]:
-    """Check the mark and store it, or raise ``StaleToken``. Yields ``Statement``, is sent ``Result``."""
-    result: Result = yield dialect.upsert(resource, mark)
-    if result.changed == 1:
-        return
+def present(dialect: Dialect, resource: str, mark: Mark, guards_writes: bool = False) -> Plan[Result]:
+    """Check the mark and store it, or raise ``StaleToken``. Yields ``Statement``, is sent ``Result``.
+
+    One statement where the mark passes. Ends with what that statement returned.
+    """
+    update = dialect.update(resource, mark, guards_writes)
+    if update is not None:
+        updated: Result = yield update
+        if dialect.has_passed(updated):
+            return updated
+    result: Result = yield dialect.upsert(resource, mark, guards_writes)
+    has_passed = dialect.has_passed(result)
+    if has_passed:
+        return result
     # Still under the lock the refused statement took, so this is the row that refused it.
-    stored = yield from load(dialect, resource)
+    found: Result = yield dialect.select_locked(resource)
+    stored = dialect.mark_in(found.rows[0]) if found.rows else None
     decision = decide(stored, mark)
+    # Presenting a mark that has passed changes nothing, so the rule itself says whether this one has.
+    if has_passed is None and stored is not None and not isinstance(decision, Refuse):
+        return result
     if stored is None or not isinstance(decision, Refuse):
         raise HoldfastError(
             f"table holdfast_fence refused token {mark.token} of {resource!r} against the rule:"
@@ -151,11 +179,16 @@ def conditional(resource: str, mark: Mark) -> Plan[None]:
 
 
 def run(plan: Plan[Done], carry_out: Callable[[Any], Any]) -> Done:
-    """For drivers that block. What ``carry_out`` raises ends the plan."""
+    """For drivers that block. What ``carry_out`` raises is raised in the plan, which may clean up."""
     try:
         request = next(plan)
         while True:
-            request = plan.send(carry_out(request))
+            try:
+                answer = carry_out(request)
+            except BaseException as error:  # noqa: BLE001 - the plan raises it again
+                request = plan.throw(error)
+            else:
+                request = plan.send(answer)
     except StopIteration as end:
         done: Done = end.value
         return done
@@ -166,7 +199,12 @@ async def run_async(plan: Plan[Done], carry_out: Callable[[Any], Awaitable[Any]]
     try:
         request = next(plan)
         while True:
-            request = plan.send(await carry_out(request))
+            try:
+                answer = await carry_out(request)
+            except BaseException as error:  # noqa: BLE001 - as above
+                request = plan.throw(error)
+            else:
+                request = plan.send(answer)
     except StopIteration as end:
         done: Done = end.value
         return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import StaleToken
 from .rule import Mark, Why
 
-__all__ = ["stale_token"]
+__all__ = ["stale_row", "stale_token"]
 
 
 def stale_token(resource: str, stored: Mark, presented: Mark, why: Why) -> StaleToken:
@@ -42,3 +42,16 @@ def _other_source(resource: str, stored: Mark, presented: Mark) -> str:
 
 
 _MESSAGES = {Why.OLDER: _older, Why.OTHER_GRANT: _other_grant, Why.OTHER_SOURCE: _other_source}
+
+
+def stale_row(row: str, newest: int, token: int) -> StaleToken:
+    """The refusal of a row that carries its own token."""
+    error = StaleToken(
+        f"token {token} is too old for row {row}: it was written under token {newest}. The lock was granted"
+        " to another holder while this one was still working. Roll back, drop what was computed, and"
+        " acquire the lock again to go on"
+    )
+    error.resource = row
+    error.token = token
+    error.newest = newest
+    return error

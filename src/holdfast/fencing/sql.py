@@ -1,88 +1,64 @@
-"""The guard for SQL databases: the calls users make, the same for every dialect.
+"""The guard for SQL databases, blocking: the calls users make, the same for every database and driver.
 
-What differs between databases is behind ``FenceTable``, one file per dialect; ``table_of`` alone knows
-which dialect a connection or cursor speaks. SQLite is here; a further dialect is one file and one line.
+What they do is in ``sql_plans`` and ``row_plans``, the texts are in a file for each dialect, and what differs
+between drivers is in ``connections``. ``aio`` has the same calls, awaited.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
-from ..errors import HoldfastError, InvalidArgument
 from ..model import Fence
-from .arguments import Presentable, checked_resource, checked_source, mark_of, refuse_read_lease
-from .plans import Dialect, Result, Statement, present, run
-from .rule import Mark
-from .sqlite import SqliteTable
+from . import row_plans, sql_plans
+from .arguments import Presentable, checked_resource, checked_source, mark_of, name_of, refuse_read_lease
+from .connections import Executes, FenceTable, table_of
+from .dialects import TableName
+from .plans import Done, Plan, run
+from .row_plans import TOKEN_COLUMN, RowChange
+from .sql_plans import StoredMark
 
 __all__ = [
-    "Executes",
-    "FenceTable",
     "advance",
     "enforce",
+    "fenced_update",
+    "fenced_upsert",
     "install",
+    "marks",
     "move",
     "newest",
+    "protect_table",
+    "prune",
     "table_of",
     "transaction",
+    "unprotect_table",
 ]
 
 
-class Executes(Protocol):
-    """A DB-API connection or cursor, as far as its type can be told without importing its driver."""
-
-    @property
-    def execute(self) -> Callable[..., object]: ...
-
-
-class FenceTable(Protocol):
-    """``holdfast_fence`` in one dialect, through one connection of the user's."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-    def execute(self, statement: Statement) -> Result: ...
-    def install(self) -> None: ...
-    def in_transaction(self) -> bool: ...
-    def would_commit_at_once(self) -> bool: ...
-    @property
-    def is_always_in_a_transaction(self) -> bool: ...
-    def attached(self) -> list[str]: ...
-    def roll_back(self) -> None: ...
-    def present(self, resource: str, mark: Mark) -> bool: ...
-    def load(self, resource: str) -> Mark | None: ...
-    def move(self, resource: str, source: str) -> None: ...
-    def is_not_installed(self, error: Exception) -> bool: ...
-    def explain(self, error: Exception) -> str | None: ...
-    def begin(self) -> None: ...
-    def set_seal(self) -> None: ...
-    def commit_sealed(self) -> bool: ...
-
-
 def install(connection: Executes) -> None:
-    """Create the guard's table ``holdfast_fence`` in this database, unless it is there.
+    """Create the guard's table in this database, unless it is there.
 
-    Any number of processes may call it, at once and again. Inside an open transaction the table is part
-    of it: commit. (With ``sqlite3.connect(..., autocommit=False)`` a transaction is always open.)
+    Any number of processes may call it, at once and again. Inside an open transaction the table is part of
+    it: commit. (With ``sqlite3.connect(..., autocommit=False)`` a transaction is always open.) MariaDB
+    commits whatever is open when a table is created, so there an open transaction is refused.
     """
     table = table_of(connection)
-    with _explained(table):
-        table.install()
+    _run(table, sql_plans.install(table))
 
 
 def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> None:
     """Refuse a stale holder. The first statement of the transaction that writes.
 
-    ``resource`` names what the lock protects, usually by the lock's own name: one guard per lock, not one
-    per row. From here to the end of the transaction nobody else can pass a guard of this database, so
-    what is checked here still holds when the transaction commits.
+    ``resource`` names what the lock protects, usually by the lock's own name: one guard per lock, not one per
+    row. From here to the end of the transaction nobody else can pass the guard of this resource (with SQLite:
+    of this database), so what is checked here still holds when the transaction commits.
 
     Raises ``StaleToken`` (with ``resource``, ``token``, ``newest``) if a newer holder has been here: roll
     back. Raises ``InvalidArgument`` where there is no transaction (the check would commit on its own and
-    guard nothing), for a read lease, where another database file is attached (the guard is of ``main``
-    alone), and before ``install``. A database that is busy is the driver's error, with a note.
+    guard nothing), for a read lease, where another file is attached to a SQLite connection (the guard is of
+    ``main`` alone), and before ``install``; ``LockLost`` for a lease that knows it is lost. A database that
+    is busy, and a race that it gave to another transaction, is the driver's error, with a note.
 
     What this call cannot see, and ``transaction`` can: a commit between this call and the write (with
     sqlite3, ``executescript`` commits before it runs), and a savepoint around this call that is rolled back.
@@ -91,61 +67,41 @@ def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> Non
     refuse_read_lease(lease_or_token)
     mark = mark_of(lease_or_token)
     table = table_of(cursor)
-    if table.would_commit_at_once():
-        raise InvalidArgument(
-            "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
-            ' execute "BEGIN IMMEDIATE" first, then enforce, then write, then COMMIT'
-        )
-    _present(table, resource, mark, guards_writes=True)
+    _run(table, sql_plans.enforce(table, resource, mark))
 
 
 @contextmanager
 def transaction(
     connection: Executes, lease_or_token: Presentable, resource: str | None = None
-) -> Iterator[None]:
+) -> Iterator[Any]:
     """A whole guarded transaction: begins, shuts out older holders, and commits what is written within.
 
-        with fencing.transaction(db, lease):
-            (total,) = db.execute("SELECT total FROM invoices").fetchone()
-            db.execute("UPDATE invoices SET total = ?", (total + 10,))
+        with fencing.transaction(db, lease) as cursor:
+            cursor.execute("SELECT total FROM invoices")
+            (total,) = cursor.fetchone()
+            cursor.execute("UPDATE invoices SET total = ?", (total + 10,))
 
-    ``resource`` is the lock's own name where it is not given. An exception within rolls back, and so does
-    ``StaleToken``, raised before anything within is run. A commit or rollback within is refused at the end
-    (``HoldfastError``), for what was written after it was not guarded: that is rolled back.
+    It gives a cursor of the connection (of SQLAlchemy the connection or session itself). ``resource`` is the
+    lock's own name where it is not given. An exception within rolls back, and so does ``StaleToken``, raised
+    before anything within is run. A commit or rollback within is refused at the end (``HoldfastError``), for
+    what was written after it was not guarded: that is rolled back.
     """
-    resource = checked_resource(_name_of(lease_or_token) if resource is None else resource)
+    resource = checked_resource(name_of(lease_or_token) if resource is None else resource)
     refuse_read_lease(lease_or_token)
     mark = mark_of(lease_or_token)
     table = table_of(connection)
-    if table.in_transaction() and not table.is_always_in_a_transaction:
-        raise InvalidArgument(
-            "a transaction is open on this connection: commit it or roll it back, then begin this one"
-        )
+    presented = _run(table, sql_plans.begin_guarded(table, resource, mark))
     try:
-        with _explained(table):
-            table.begin()
-        _present(table, resource, mark, guards_writes=True)
-        table.set_seal()
-        yield
-        with _explained(table):
-            is_committed = table.commit_sealed()
-        if not is_committed:
-            raise HoldfastError(
-                f"the guarded transaction on {resource!r} was committed or rolled back within: what was"
-                " written after that was not guarded, and is rolled back now. Leave the commit to"
-                " fencing.transaction"
-            )
+        cursor = table.users_cursor()
+        try:
+            yield cursor
+        finally:
+            if cursor is not connection and cursor is not table.connection:
+                cursor.close()
+        _run(table, sql_plans.commit_guarded(table, resource, mark, presented))
     except BaseException:
-        if table.in_transaction():
-            table.roll_back()
+        _run(table, sql_plans.roll_back_guarded(table))
         raise
-
-
-def _name_of(lease: object) -> str:
-    name = getattr(lease, "name", None)
-    if not isinstance(name, str):
-        raise InvalidArgument(f"{type(lease).__name__} does not say what the lock protects: pass resource=")
-    return name
 
 
 def advance(cursor: Executes, resource: str, lease_or_token: Presentable) -> None:
@@ -159,7 +115,8 @@ def advance(cursor: Executes, resource: str, lease_or_token: Presentable) -> Non
     """
     resource = checked_resource(resource)
     mark = mark_of(lease_or_token)
-    _present(table_of(cursor), resource, mark)
+    table = table_of(cursor)
+    _run(table, sql_plans.advance(table, resource, mark))
 
 
 def newest(cursor: Executes, resource: str) -> Fence | None:
@@ -169,9 +126,14 @@ def newest(cursor: Executes, resource: str) -> Fence | None:
     """
     resource = checked_resource(resource)
     table = table_of(cursor)
-    with _explained(table):
-        mark = table.load(resource)
+    mark = _run(table, sql_plans.newest(table, resource))
     return None if mark is None else mark.fence
+
+
+def marks(cursor: Executes) -> list[StoredMark]:
+    """All fences of this database, by resource. For people."""
+    table = table_of(cursor)
+    return _run(table, sql_plans.marks(table))
 
 
 def move(cursor: Executes, resource: str, source: str) -> None:
@@ -184,61 +146,79 @@ def move(cursor: Executes, resource: str, source: str) -> None:
     """
     resource, source = checked_resource(resource), checked_source(source)
     table = table_of(cursor)
-    with _explained(table):
-        table.move(resource, source)
+    _run(table, sql_plans.move(table, resource, source))
 
 
-def table_of(target: Executes) -> FenceTable:
-    """The one place that knows dialects. A cursor, also a wrapped one, leads to its connection."""
-    for candidate in (target, getattr(target, "connection", None)):
-        if isinstance(candidate, sqlite3.Connection):
-            return SqliteTable(candidate)
-    raise InvalidArgument(
-        f"{type(target).__module__}.{type(target).__qualname__} is not a connection or cursor this guard"
-        " knows: pass one of sqlite3"
-    )
+def prune(cursor: Executes, older_than: float) -> int:
+    """Remove the fences that nothing was presented to for ``older_than`` seconds; return how many.
+
+    Nothing removes fences by itself. Once a fence is gone, the guard of that resource knows nothing: the
+    first token presented is accepted, and an old one too. So it is safe exactly if no holder can still be
+    alive whose lease was granted before the fence was presented to last. Choose a time that is longer than
+    any process of yours can have been stopped or suspended and still go on; less than a day is refused.
+    """
+    table = table_of(cursor)
+    return _run(table, sql_plans.prune(table, older_than))
 
 
-def _present(table: FenceTable, resource: str, mark: Mark, guards_writes: bool = False) -> None:
-    with _explained(table), _transaction_as_found(table):
-        run(present(table.dialect, resource, mark), table.execute)
-        if guards_writes:
-            _refuse_attached(table)
+def protect_table(connection: Executes, table: str | Sequence[str], resource: str) -> None:
+    """Have the database itself refuse writers that have not presented a token of ``resource``.
+
+    Triggers refuse every INSERT, UPDATE and DELETE (on PostgreSQL also TRUNCATE) outside a transaction in
+    which ``enforce`` let a token pass, whatever program sends it. On MariaDB, which does not tell triggers of
+    transactions, it is the connection that must have been the last to present one. ``table`` is ``"table"``,
+    ``"schema.table"`` or a pair, spelt as in the database's catalogue. ``docs/fencing.md`` says what triggers
+    cannot see. Calling it again changes the resource.
+    """
+    name, resource = TableName.of(table), checked_resource(resource)
+    binding = table_of(connection)
+    _run(binding, sql_plans.protect(binding, name, resource))
 
 
-def _refuse_attached(table: FenceTable) -> None:
-    attached = table.attached()
-    if attached:
-        raise InvalidArgument(
-            f"other databases are attached to this connection ({', '.join(attached)}): the guard in main"
-            " protects the data in main alone. Roll back, and write through a connection of its own to the"
-            " database that has the data, with the guard installed there"
-        )
+def unprotect_table(connection: Executes, table: str | Sequence[str]) -> None:
+    """Remove what ``protect_table`` made. Without that it changes nothing."""
+    name = TableName.of(table)
+    binding = table_of(connection)
+    _run(binding, sql_plans.unprotect(binding, name))
 
 
-@contextmanager
-def _transaction_as_found(table: FenceTable) -> Iterator[None]:
-    """If our statement opened the transaction and failed, end it: it would keep everybody else out."""
-    found_open = table.in_transaction()
-    try:
-        yield
-    except BaseException:
-        if not found_open and table.in_transaction():
-            table.roll_back()
-        raise
+def fenced_update(
+    cursor: Executes,
+    table: str | Sequence[str],
+    key: Mapping[str, object],
+    lease_or_token: Presentable,
+    changes: Mapping[str, object],
+    *,
+    token_column: str = TOKEN_COLUMN,
+) -> bool:
+    """Update one row unless it was written under a newer token; return whether there is such a row.
+
+    The row carries its own token, in an integer column that may be NULL. ``StaleToken`` if that is newer; the
+    same grant may write again. Weaker than ``enforce``: it guards row by row, shuts nobody out before the
+    first read, and compares the token as a number only. Without a transaction the row is all that is guarded.
+    """
+    refuse_read_lease(lease_or_token)
+    row = RowChange.of(table, key, changes, mark_of(lease_or_token).token, token_column)
+    binding = table_of(cursor)
+    return _run(binding, row_plans.update(binding, row))
 
 
-@contextmanager
-def _explained(table: FenceTable) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if table.is_not_installed(error):
-            raise InvalidArgument(
-                "this database has no guard yet: call fencing.install(connection) once, before the first"
-                " enforce or advance; nothing was written"
-            ) from error
-        note = table.explain(error)
-        if note is not None:
-            error.add_note(note)
-        raise
+def fenced_upsert(
+    cursor: Executes,
+    table: str | Sequence[str],
+    key: Mapping[str, object],
+    lease_or_token: Presentable,
+    changes: Mapping[str, object],
+    *,
+    token_column: str = TOKEN_COLUMN,
+) -> None:
+    """``fenced_update`` that inserts the row where there is none. ``key`` has to be a unique key of the
+    table."""
+    refuse_read_lease(lease_or_token)
+    row = RowChange.of(table, key, changes, mark_of(lease_or_token).token, token_column)
+    binding = table_of(cursor)
+    _run(binding, row_plans.upsert(binding, row))
+
+
+def _run(table: FenceTable, plan: Plan[Done]) -> Done:
+    return run(plan, table.carry_out)

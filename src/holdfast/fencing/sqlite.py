@@ -1,20 +1,28 @@
-"""The guard's table in SQLite: statements, and what Python's sqlite3 does with transactions around them.
+"""The guard in SQLite: a table in ``main``. Texts only.
 
-Nothing here decides; ``_UPSERT`` is the table of ``rule`` written as SQL, and a differential test holds
-the two together. Every value is bound, none is formatted into a statement.
+``_UPSERT`` is the table of ``rule`` written as SQL, and a differential test holds the two together. Values
+are bound; triggers, in which nothing can be, have quoted names and hexadecimal digits.
+
+How a trigger of a protected table knows the transaction that presented its token: SQLite switches the flag
+``defer_foreign_keys`` off at every COMMIT and ROLLBACK, so where it is on, it was switched on in this very
+transaction; and a secret in the fence is the one that a function of this connection returns. Another process
+does not have the function, an earlier transaction not the flag, and where the check was rolled back to
+a savepoint before it, the fence does not have the secret.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
-from .plans import Result, Statement, load, run
+from ..errors import InvalidArgument, Unsupported
+from .dialects import CommonDialect, CreateFunction, TableName, driver_error, encode_peers, hexadecimal
+from .plans import Plan, Result, Statement
 from .rule import Mark
 
-__all__ = ["SqliteDialect", "SqliteTable"]
+__all__ = ["SqliteDialect"]
 
 _CREATE = """\
 CREATE TABLE IF NOT EXISTS main.holdfast_fence (
@@ -23,18 +31,21 @@ CREATE TABLE IF NOT EXISTS main.holdfast_fence (
     token      INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token >= 0),
     nonce      TEXT    NOT NULL DEFAULT '',
     peers      TEXT    NOT NULL DEFAULT '',
-    updated_at TEXT    NOT NULL
+    updated_at TEXT    NOT NULL,
+    presented  TEXT
 )"""
+_COLUMNS = "SELECT count(*) FROM pragma_table_info('holdfast_fence', 'main') WHERE name = 'presented'"
+_ADD_COLUMN = "ALTER TABLE main.holdfast_fence ADD COLUMN presented TEXT"
 
 # "main." everywhere: a TEMP table of the same name would be taken instead, and guards nothing.
 #
 # An INSERT takes the write lock of the database when it starts, whether or not it changes a row, and keeps
 # it to the end of the transaction: nobody can pass the guard between this check and the user's writes.
 # It must begin with the word INSERT: that is how sqlite3 knows to open a transaction and to count rows.
-# The row counts as changed exactly when the mark passed.
+# The row counts as changed, and is returned, exactly when the mark passed.
 _UPSERT = """\
-INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
-VALUES (:resource, :source, :token, :nonce, :peers, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at, presented)
+VALUES (:resource, :source, :token, :nonce, :peers, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :presented)
 ON CONFLICT (resource) DO UPDATE SET
     source = CASE WHEN excluded.source <> '' THEN excluded.source ELSE stored.source END,
     token  = max(excluded.token, stored.token),
@@ -44,150 +55,223 @@ ON CONFLICT (resource) DO UPDATE SET
     peers  = CASE WHEN excluded.token > stored.token
                     OR (excluded.token = stored.token AND stored.nonce = '' AND excluded.nonce <> '')
                   THEN excluded.peers ELSE stored.peers END,
-    updated_at = excluded.updated_at
+    updated_at = excluded.updated_at,
+    presented = coalesce(excluded.presented, stored.presented)
 WHERE (excluded.source = '' OR stored.source = '' OR excluded.source = stored.source)
   AND CASE WHEN excluded.token > stored.token THEN 1
            WHEN excluded.token < stored.token THEN instr(stored.peers, ',' || excluded.token || ',') > 0
            ELSE excluded.nonce = '' OR stored.nonce = '' OR excluded.nonce = stored.nonce END"""
+_RETURNING = """
+RETURNING
+    CAST(presented AS BLOB) AS presented,
+    (SELECT CAST(group_concat(name, ', ') AS BLOB) FROM pragma_database_list
+     WHERE name NOT IN ('main', 'temp') AND file <> '') AS attached,
+    EXISTS (SELECT 1 FROM main.sqlite_master
+            WHERE type = 'trigger' AND name GLOB 'holdfast_fence_*') AS protects"""
+_UPSERT_FOR_WRITES = _UPSERT + _RETURNING
 
 _MOVE = """\
 INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at)
 VALUES (:resource, :source, 0, '', '', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ON CONFLICT (resource) DO UPDATE SET
-    source = excluded.source, token = 0, nonce = '', peers = '', updated_at = excluded.updated_at
+    source = excluded.source, token = 0, nonce = '', peers = '', updated_at = excluded.updated_at,
+    presented = NULL
 WHERE stored.source <> excluded.source"""
 
 # The casts keep the user's text_factory and registered converters away from our columns.
-_SELECT = """\
-SELECT CAST(token AS INTEGER), CAST(source AS BLOB), CAST(nonce AS BLOB), CAST(peers AS BLOB)
-FROM main.holdfast_fence WHERE resource = :resource"""
+_COLUMNS_OF_A_MARK = """\
+CAST(token AS INTEGER) AS token, CAST(source AS BLOB) AS source, CAST(nonce AS BLOB) AS nonce,
+CAST(peers AS BLOB) AS peers"""
+_SELECT = f"""SELECT {_COLUMNS_OF_A_MARK}
+FROM main.holdfast_fence WHERE resource = :resource"""  # noqa: S608 - ours
+_MARKS = f"""SELECT {_COLUMNS_OF_A_MARK},
+    CAST(resource AS BLOB) AS resource, CAST(updated_at AS BLOB) AS changed
+FROM main.holdfast_fence ORDER BY resource"""  # noqa: S608 - ours
+_PRUNE = """\
+DELETE FROM main.holdfast_fence
+WHERE julianday(updated_at) < julianday('now') - CAST(:seconds AS REAL) / 86400"""
 
-_ATTACHED = """\
-SELECT CAST(name AS BLOB) FROM pragma_database_list WHERE name NOT IN ('main', 'temp') AND file <> ''"""
+_REMEMBER = "SELECT holdfast_fence_presented(:resource, :presented)"
+_MARK_TRANSACTION = "PRAGMA defer_foreign_keys = ON"
+_FUNCTION = "holdfast_fence_presented"
+
+_KIND_OF_TABLE = """\
+SELECT CAST(type AS BLOB), sql LIKE 'CREATE VIRTUAL%' FROM main.sqlite_master
+WHERE name = :table COLLATE NOCASE AND type IN ('table', 'view')"""
+_TRIGGER = """\
+CREATE TRIGGER main.{trigger} BEFORE {event} ON {table}
+WHEN NOT (coalesce((SELECT defer_foreign_keys FROM pragma_defer_foreign_keys), 0)
+          AND EXISTS (SELECT 1 FROM holdfast_fence WHERE resource = CAST(X'{resource}' AS TEXT)
+                      AND presented = holdfast_fence_presented(CAST(X'{resource}' AS TEXT), NULL)))
+BEGIN
+    SELECT RAISE(ABORT, {message});
+END"""
+_EVENTS = ("insert", "update", "delete")
+_SEAL = "holdfast_fence_seal"
+_REMEMBERED = 1000
+"""Resources that one connection presents in one transaction; the first of more is forgotten, and refused."""
 
 
-class SqliteDialect:
-    """The texts. ``plans.Dialect``."""
+class SqliteDialect(CommonDialect):
+    """The texts. ``dialects.SqlDialect``."""
 
-    def upsert(self, resource: str, mark: Mark) -> Statement:
+    name = "SQLite"
+    definitions_commit = False
+    counts_matches = True
+    row_lock = ""
+    how_to_begin = 'execute "BEGIN IMMEDIATE"'
+
+    def install(self) -> Plan[None]:
+        yield Statement(_CREATE)
+        columns: Result = yield Statement(_COLUMNS)
+        if not columns.rows[0][0]:
+            yield Statement(_ADD_COLUMN)  # made by an earlier version
+
+    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
         values = {
             "resource": resource,
             "source": mark.source,
             "token": mark.token,
             "nonce": mark.nonce,
-            "peers": _encode_peers(mark.peers),
+            "peers": encode_peers(mark.peers),
+            "presented": secrets.token_hex(16) if guards_writes else None,
         }
-        return Statement(_UPSERT, values)
+        return Statement(_UPSERT_FOR_WRITES if guards_writes else _UPSERT, values)
+
+    def has_passed(self, result: Result) -> bool | None:
+        return bool(result.rows) or result.changed == 1
+
+    def after_enforce(self, resource: str, result: Result) -> Plan[None]:
+        presented, attached, protects = result.rows[0]
+        if attached:
+            raise InvalidArgument(
+                f"other databases are attached to this connection ({attached.decode()}): the guard in main"
+                " protects the data in main alone. Roll back, and write through a connection of its own to"
+                " the database that has the data, with the guard installed there"
+            )
+        if protects:
+            yield from self._remember(
+                Statement(_REMEMBER, {"resource": resource, "presented": presented.decode()})
+            )
+            yield Statement(_MARK_TRANSACTION)
+
+    def _remember(self, statement: Statement) -> Plan[None]:
+        try:
+            yield statement
+        except Exception as error:
+            if f"no such function: {_FUNCTION}" not in str(driver_error(error)):
+                raise
+            yield CreateFunction(_FUNCTION, 2, _memory())
+            yield statement
 
     def select(self, resource: str) -> Statement:
         return Statement(_SELECT, {"resource": resource})
 
-    def mark_in(self, row: Sequence[Any]) -> Mark:
-        token, source, nonce, peers = row
-        return Mark(token, source.decode(), nonce.decode(), _decode_peers(peers.decode()))
+    # The upsert has the write lock of the whole database.
+    select_locked = select
 
+    def marks(self) -> Statement:
+        return Statement(_MARKS)
 
-@dataclass(frozen=True, slots=True)
-class SqliteTable:
-    """``holdfast_fence`` as seen through one connection of the user's: carries statements out."""
+    def move(self, resource: str, source: str) -> Statement:
+        return Statement(_MOVE, {"resource": resource, "source": source})
 
-    connection: sqlite3.Connection
-    dialect: SqliteDialect = field(default_factory=SqliteDialect)
+    def prune(self, older_than_seconds: float) -> Statement:
+        return Statement(_PRUNE, {"seconds": older_than_seconds})
 
-    def execute(self, statement: Statement) -> Result:
-        cursor = self._cursor().execute(statement.text, statement.values)
-        rows = cursor.fetchall() if cursor.description else ()
-        return Result(cursor.rowcount, rows)
+    def set_seal(self) -> Statement | None:
+        """A savepoint that only the end of this very transaction removes."""
+        return Statement(f"SAVEPOINT {_SEAL}")
 
-    def install(self) -> None:
-        self.execute(Statement(_CREATE))
+    def check_seal(self, presented: Result) -> Statement:
+        return Statement(f"RELEASE {_SEAL}")
 
-    def in_transaction(self) -> bool:
-        return self.connection.in_transaction
-
-    def would_commit_at_once(self) -> bool:
-        """Whether a statement run now is a transaction of its own."""
-        if self.connection.in_transaction:
-            return False
-        # Python 3.12 added `autocommit`; where it is absent or not a bool, isolation_level rules.
-        autocommit = getattr(self.connection, "autocommit", None)
-        if isinstance(autocommit, bool):
-            return autocommit
-        return self.connection.isolation_level is None
-
-    @property
-    def is_always_in_a_transaction(self) -> bool:
-        """Python 3.12: ``sqlite3.connect(autocommit=False)``."""
-        return getattr(self.connection, "autocommit", None) is False
-
-    def attached(self) -> list[str]:
-        """Files beside the one that the guard is in, by the names they were attached under."""
-        return [name.decode() for (name,) in self.execute(Statement(_ATTACHED)).rows]
-
-    def roll_back(self) -> None:
-        if self.is_always_in_a_transaction:
-            self.connection.rollback()
-        else:
-            self.execute(Statement("ROLLBACK"))
-
-    def present(self, resource: str, mark: Mark) -> bool:
-        """Whether the mark passed; if it did, it is stored."""
-        return self.execute(self.dialect.upsert(resource, mark)).changed == 1
-
-    def load(self, resource: str) -> Mark | None:
-        return run(load(self.dialect, resource), self.execute)
-
-    def move(self, resource: str, source: str) -> None:
-        self.execute(Statement(_MOVE, {"resource": resource, "source": source}))
-
-    def is_not_installed(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and "no such table: main.holdfast_fence" in str(
-            error
+    def protect(self, table: TableName, resource: str) -> Plan[None]:
+        yield from self._check_table(table)
+        message = (
+            f"table {table.table} is protected by fencing tokens of {resource!r}, and this transaction has"
+            " presented none: call fencing.enforce first, in the same transaction"
         )
+        for event in _EVENTS:
+            yield Statement(f"DROP TRIGGER IF EXISTS main.{self._trigger(table, event)}")
+            yield Statement(
+                _TRIGGER.format(
+                    trigger=self._trigger(table, event),
+                    event=event.upper(),
+                    table=self.quote(table.table),
+                    resource=hexadecimal(resource),
+                    message="'" + message.replace("'", "''") + "'",
+                )
+            )
 
-    def explain(self, error: Exception) -> str | None:
-        """What to add to an error of the driver's, which stays the user's to handle."""
-        if not isinstance(error, sqlite3.OperationalError):
+    def unprotect(self, table: TableName) -> Plan[None]:
+        yield from self._check_table(table)
+        for event in _EVENTS:
+            yield Statement(f"DROP TRIGGER IF EXISTS main.{self._trigger(table, event)}")
+
+    def _check_table(self, table: TableName) -> Plan[None]:
+        if (table.schema or "main").lower() != "main":
+            raise Unsupported(
+                f"{str(table)!r} is in the attached database {table.schema!r}; the guard in main protects"
+                " the data in main alone. Open that database by a connection of its own"
+            )
+        found: Result = yield Statement(_KIND_OF_TABLE, {"table": table.table})
+        if not found.rows:
+            raise InvalidArgument(f"there is no table {str(table)!r} in this database; nothing was changed")
+        kind, is_virtual = found.rows[0]
+        if kind != b"table" or is_virtual:
+            raise InvalidArgument(
+                f"{str(table)!r} is a view or a virtual table, whose writes fire no trigger of this kind:"
+                " protect the tables behind it"
+            )
+
+    def _trigger(self, table: TableName, event: str) -> str:
+        name = table.table.lower()  # as SQLite compares them
+        return self.quote(f"holdfast_fence_{event}_{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+
+    def is_not_installed(self, error: BaseException) -> bool:
+        inner = driver_error(error)
+        if not isinstance(inner, sqlite3.OperationalError):
+            return False
+        said = str(inner)
+        return "no such table: main.holdfast_fence" in said or "has no column named presented" in said
+
+    def is_seal_missing(self, error: BaseException) -> bool:
+        return "no such savepoint" in str(driver_error(error))
+
+    def is_lost_race(self, error: BaseException) -> bool:
+        return getattr(driver_error(error), "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT
+
+    def is_duplicate(self, error: BaseException) -> bool:
+        return isinstance(driver_error(error), sqlite3.IntegrityError)
+
+    def explain(self, error: BaseException) -> str | None:
+        inner = driver_error(error)
+        if not isinstance(inner, sqlite3.OperationalError):
             return None
-        code = getattr(error, "sqlite_errorcode", 0)
+        code = getattr(inner, "sqlite_errorcode", 0)
         if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
             return _NOT_FIRST
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return _BUSY
         return None
 
-    # --- a transaction of the guard's own -------------------------------------------------------
 
-    def begin(self) -> None:
-        if not self.is_always_in_a_transaction:
-            self.execute(Statement("BEGIN IMMEDIATE"))
+def _memory() -> Callable[[str, str | None], str | None]:
+    """What one connection has presented last, by resource. With a secret it is told, without it is asked."""
+    remembered: dict[str, str] = {}
 
-    def set_seal(self) -> None:
-        """A savepoint that only the end of this very transaction removes."""
-        self.execute(Statement(f"SAVEPOINT {_SEAL}"))
+    def presented(resource: str, secret: str | None) -> str | None:
+        if secret is None:
+            return remembered.get(resource)
+        remembered.pop(resource, None)
+        remembered[resource] = secret
+        if len(remembered) > _REMEMBERED:
+            del remembered[next(iter(remembered))]
+        return None
 
-    def commit_sealed(self) -> bool:
-        """Commit, if it is still the transaction that the seal was set in; if not, nothing is done."""
-        try:
-            self.execute(Statement(f"RELEASE {_SEAL}"))
-        except sqlite3.OperationalError as error:
-            if "no such savepoint" in str(error):
-                return False
-            raise
-        if self.is_always_in_a_transaction:
-            self.connection.commit()
-        else:
-            self.execute(Statement("COMMIT"))
-        return True
+    return presented
 
-    def _cursor(self) -> sqlite3.Cursor:
-        # A cursor of our own: the caller's may be in the middle of a result, or make rows of its own kind.
-        cursor = sqlite3.Connection.cursor(self.connection, sqlite3.Cursor)
-        cursor.row_factory = None
-        return cursor
-
-
-_SEAL = "holdfast_fence_seal"
 
 _NOT_FIRST = (
     "holdfast: this transaction read before it presented its token, and the database changed since."
@@ -198,12 +282,3 @@ _BUSY = (
     " nothing was written. Roll back and run the whole transaction again, or give"
     " sqlite3.connect a longer timeout."
 )
-
-
-def _encode_peers(peers: tuple[int, ...]) -> str:
-    """``,5,6,``: a comma on both sides of each, so that looking for ``,5,`` finds no 15 or 56."""
-    return f",{','.join(map(str, peers))}," if peers else ""
-
-
-def _decode_peers(text: str) -> tuple[int, ...]:
-    return tuple(int(peer) for peer in text.strip(",").split(",") if peer)

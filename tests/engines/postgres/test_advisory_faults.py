@@ -479,7 +479,7 @@ print("held", lease.token, flush=True)
 sys.stdin.readline()
 db = sqlite3.connect({str(data)!r})
 try:
-    fencing.enforce(db.cursor(), "invoice", lease)
+    fencing.enforce(db.cursor(), "invoice", lease.fence)
 except Exception as error:
     print("refused", type(error).__name__, lease.lost, flush=True)
 """

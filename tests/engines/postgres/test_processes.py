@@ -85,7 +85,9 @@ def test_a_holder_that_was_stopped_is_told_and_fenced(url: str, locks: Client, t
     with closing(sqlite3.connect(data)) as db:
         fencing.install(db)
         db.commit()
-    writing = f"fencing.enforce(__import__('sqlite3').connect({str(data)!r}).cursor(), 'invoice', lease)"
+    writing = (
+        f"fencing.enforce(__import__('sqlite3').connect({str(data)!r}).cursor(), 'invoice', lease.fence)"
+    )
     with holding(url, ttl=1.5) as holder:
         token = int(holder.expect("held"))
         holder.stop()

@@ -116,9 +116,13 @@ class Ledger(Database):
             return self._balance(db, "SELECT balance FROM guarded")
 
     def write(self, lease: Lease, balance: int) -> None:
-        """Raises StaleToken, and writes nothing, if a newer holder has been here."""
+        """Raises StaleToken, and writes nothing, if a newer holder has been here.
+
+        The lease itself would be refused as lost before the guard is asked; its fence shows the guard at
+        work.
+        """
         with self._open() as db:
-            fencing.enforce(db, LEDGER, lease)
+            fencing.enforce(db, LEDGER, lease.fence)
             db.execute("UPDATE guarded SET balance = ?", (balance,))
 
     def write_unguarded(self, balance: int) -> None:

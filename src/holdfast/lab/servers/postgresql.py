@@ -5,13 +5,11 @@ It refuses to run as root. For root, it runs as the user ``postgres``, who owns 
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,7 +17,7 @@ from urllib.parse import quote
 
 from .certificates import Certificates, make_certificates
 from .errors import ProgramMissing, ServerFailed
-from .server import Server, find_program
+from .server import Server, find_program, make_template
 
 __all__ = ["PostgreSQL", "run_psql", "unprivileged_user"]
 
@@ -194,22 +192,9 @@ def run_psql(
 @functools.cache
 def _template() -> Path:
     """A new database, created once for each process: creating it takes longer than all the rest."""
-    user = unprivileged_user()
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgresql-template-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if user is not None:
-        shutil.chown(folder, user, user)
     options = ["-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"]
-    made = subprocess.run(
-        [program("initdb"), "-D", str(folder), "--no-instructions", *options],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        user=user,
-        group=user,
-        extra_groups=[] if user is not None else None,
-        check=False,
+    return make_template(
+        "postgresql",
+        unprivileged_user(),
+        lambda folder: [program("initdb"), "-D", str(folder), "--no-instructions", *options],
     )
-    if made.returncode != 0:
-        raise ServerFailed(f"initdb: {made.stderr}")
-    return folder

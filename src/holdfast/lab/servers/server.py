@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -23,7 +24,7 @@ from .ports import HOST, free_port, listeners
 from .processes import Member, family, launch, signal_all, stand_still, wait_until_gone
 from .waiting import POLL_SECONDS
 
-__all__ = ["Server", "find_program"]
+__all__ = ["Server", "find_program", "make_template"]
 
 READY_SECONDS: Final = 60.0
 """How long a server may take until it is ready. It is polled, so a long time only delays the error."""
@@ -307,6 +308,28 @@ class Server:
             wait_until_gone(members)
         self._process = None
         self._paused = False
+
+
+def make_template(kind: str, user: str | None, command_line: Callable[[Path], list[str]]) -> Path:
+    """A folder with new data, as a program of the server makes it; gone with this process."""
+    folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{kind}-template-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if user is not None:
+        shutil.chown(folder, user, user)
+    command = command_line(folder)
+    made = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        user=user,
+        group=user,
+        extra_groups=[] if user is not None else None,
+        check=False,
+    )
+    if made.returncode != 0:
+        raise ServerFailed(f"{Path(command[0]).name}: {made.stdout}{made.stderr}")
+    return folder
 
 
 def find_program(name: str, package: str | None) -> str:

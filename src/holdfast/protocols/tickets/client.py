@@ -184,6 +184,11 @@ class TicketClient:
                 self.settings.clear()
             self.settings[name] = settings
 
+    def handle_of(self, nonce: str) -> Any:
+        """The engine's handle of the ticket that was granted to this attempt; None: there is none."""
+        mine = self.mine.get(nonce)
+        return None if mine is None or mine.ticket is None else mine.ticket.handle
+
     def forget(self, nonce: str) -> None:
         self.mine.pop(nonce, None)
         self.suspects.discard(nonce)

@@ -1,0 +1,525 @@
+"""Connections and cursors as users have them, told apart by their class: one small binding for each driver.
+
+No driver is imported: a class says by its module which one it comes from. A binding runs statements on a
+cursor of its own (the user's may be in the middle of a result, or make rows of its own kind), and knows how
+its driver begins and ends transactions. Bindings decide nothing. Those that await are in
+``connections_asyncio``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final, Protocol
+
+from ..errors import InvalidArgument
+from .dialects import Control, CreateFunction, SqlDialect
+from .mariadb import MariadbDialect
+from .plans import Result, Statement
+from .postgresql import PostgresqlDialect
+from .sqlite import SqliteDialect
+
+__all__ = [
+    "Executes",
+    "FenceTable",
+    "PsycopgState",
+    "SqlalchemyTable",
+    "SqliteState",
+    "family_of",
+    "is_asynchronous",
+    "pyformat",
+    "rows_of",
+    "table_of",
+]
+
+SQLITE: Final = SqliteDialect()
+POSTGRESQL: Final = PostgresqlDialect()
+MARIADB: Final = MariadbDialect()
+
+DIALECTS: Final[Mapping[str, SqlDialect]] = {
+    "sqlite": SQLITE,
+    "postgresql": POSTGRESQL,
+    "mysql": MARIADB,
+    "mariadb": MARIADB,
+}
+"""By the name that SQLAlchemy and Django have for the database."""
+
+IN_TRANSACTION: Final = 1
+AUTOCOMMIT: Final = 2
+"""Bits of the status that MariaDB sends with its answers."""
+
+
+class _HasExecute(Protocol):
+    @property
+    def execute(self) -> Callable[..., object]: ...
+
+
+class _HasCursor(Protocol):
+    @property
+    def cursor(self) -> Callable[..., object]: ...
+
+
+Executes = _HasExecute | _HasCursor
+"""A connection, cursor or session, as far as its type can be told without importing its driver."""
+
+
+class FenceTable:
+    """``holdfast_fence`` through one connection of the user's: carries out what plans ask for, blocking."""
+
+    dialect: SqlDialect
+
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        return False
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def carry_out(self, request: Any) -> Result | None:
+        if isinstance(request, Statement):
+            return self.execute(request)
+        if isinstance(request, CreateFunction):
+            self.create_function(request)
+        else:
+            {
+                Control.BEGIN: self.begin,
+                Control.COMMIT: self.commit,
+                Control.ROLL_BACK: self.roll_back,
+                Control.FLUSH: self.flush,
+            }[request]()
+        return None
+
+    def execute(self, statement: Statement) -> Result:
+        with closing(self.own_cursor()) as cursor:
+            if statement.values:
+                cursor.execute(self.text_for_driver(statement.text), dict(statement.values))
+            else:
+                cursor.execute(statement.text)
+            return Result(cursor.rowcount, rows_of(cursor))
+
+    def text_for_driver(self, text: str) -> str:
+        return pyformat(text)
+
+    def own_cursor(self) -> Any:
+        return self.connection.cursor()
+
+    def users_cursor(self) -> Any:
+        """What ``fencing.transaction`` gives to its user."""
+        return self.connection.cursor()
+
+    def in_transaction(self) -> bool:
+        raise NotImplementedError
+
+    def commits_at_once(self) -> bool | Statement:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def roll_back(self) -> None:
+        self.connection.rollback()
+
+    def flush(self) -> None:
+        """Most connections keep nothing back."""
+
+    def create_function(self, request: CreateFunction) -> None:
+        self.connection.create_function(request.name, request.parameters, request.function)
+
+
+# --- SQLite -------------------------------------------------------------------------------------
+
+
+class SqliteState:
+    """What sqlite3 and aiosqlite say of their transactions."""
+
+    dialect: SqlDialect = SQLITE
+    connection: Any
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.in_transaction)
+
+    def commits_at_once(self) -> bool | Statement:
+        if self.connection.in_transaction:
+            return False
+        # Python 3.12 added `autocommit`; where it is absent or not a bool, isolation_level rules.
+        autocommit = getattr(self.connection, "autocommit", None)
+        if isinstance(autocommit, bool):
+            return autocommit
+        return self.connection.isolation_level is None
+
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        """Python 3.12: ``sqlite3.connect(autocommit=False)``."""
+        return getattr(self.connection, "autocommit", None) is False
+
+
+class SqliteTable(SqliteState, FenceTable):
+    def text_for_driver(self, text: str) -> str:
+        return text
+
+    def own_cursor(self) -> Any:
+        module: Any = sys.modules["sqlite3"]
+        cursor = module.Connection.cursor(self.connection, module.Cursor)
+        cursor.row_factory = None
+        return cursor
+
+    def begin(self) -> None:
+        if not self.is_always_in_a_transaction:
+            self.execute(Statement("BEGIN IMMEDIATE"))
+
+    def commit(self) -> None:
+        if self.is_always_in_a_transaction:
+            self.connection.commit()
+        else:
+            self.execute(Statement("COMMIT"))
+
+    def roll_back(self) -> None:
+        if self.is_always_in_a_transaction:
+            self.connection.rollback()
+        else:
+            self.execute(Statement("ROLLBACK"))
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------
+
+
+class PsycopgState:
+    """What psycopg's connections say of their transactions, blocking and awaiting ones."""
+
+    dialect: SqlDialect = POSTGRESQL
+    connection: Any
+
+    @property
+    def is_always_in_a_transaction(self) -> bool:
+        return False
+
+    def in_transaction(self) -> bool:
+        return int(self.connection.info.transaction_status) != 0
+
+    def commits_at_once(self) -> bool | Statement:
+        return bool(self.connection.autocommit) and not self.in_transaction()
+
+
+class PsycopgTable(PsycopgState, FenceTable):
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
+
+    def begin(self) -> None:
+        if self.connection.autocommit:
+            self.execute(Statement("BEGIN"))
+
+
+class Psycopg2Table(PsycopgState, FenceTable):
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
+
+    def begin(self) -> None:
+        if self.connection.autocommit:
+            self.execute(Statement("BEGIN"))
+
+    # In autocommit mode its own methods do nothing, whatever was begun by a statement.
+
+    def commit(self) -> None:
+        if self.connection.autocommit:
+            self.execute(Statement("COMMIT"))
+        else:
+            self.connection.commit()
+
+    def roll_back(self) -> None:
+        if self.connection.autocommit:
+            self.execute(Statement("ROLLBACK"))
+        else:
+            self.connection.rollback()
+
+
+# --- MariaDB and MySQL --------------------------------------------------------------------------
+
+
+class MariadbTable(FenceTable):
+    dialect: SqlDialect = MARIADB
+
+    def begin(self) -> None:
+        self.execute(Statement("START TRANSACTION"))
+
+
+class PymysqlTable(MariadbTable):
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(sys.modules["pymysql.cursors"].Cursor)
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.server_status & IN_TRANSACTION)
+
+    def commits_at_once(self) -> bool | Statement:
+        return bool(self.connection.get_autocommit()) and not self.in_transaction()
+
+
+class MysqlclientTable(MariadbTable):
+    """It does not tell whether a transaction is open, so the server is asked (MariaDB knows; MySQL does
+    not)."""
+
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(sys.modules["MySQLdb.cursors"].Cursor)
+
+    def in_transaction(self) -> bool:
+        try:
+            return bool(self.execute(Statement("SELECT @@in_transaction")).rows[0][0])
+        except Exception as error:
+            if error.args and error.args[0] == 1193:  # there is no such variable
+                return False
+            raise
+
+    def commits_at_once(self) -> bool | Statement:
+        return bool(self.connection.get_autocommit()) and not self.in_transaction()
+
+
+class MysqlConnectorTable(MariadbTable):
+    def text_for_driver(self, text: str) -> str:
+        return pyformat(text, doubles_percent=False)
+
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(buffered=True)
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.in_transaction)
+
+    def commits_at_once(self) -> bool | Statement:
+        if self.in_transaction():
+            return False
+        # Its `autocommit` asks the server; the implementation in C has the last answer's status.
+        status = getattr(self.connection, "_server_status", None)
+        return bool(status & AUTOCOMMIT) if isinstance(status, int) else Statement("SELECT @@autocommit")
+
+
+# --- frameworks ---------------------------------------------------------------------------------
+
+
+class DjangoTable(FenceTable):
+    """Through Django's own cursors, so that it logs, checks and translates errors as for every statement."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        dialect = DIALECTS.get(connection.vendor)
+        if dialect is None:
+            raise InvalidArgument(_unknown_database(connection.vendor))
+        self.dialect = dialect
+        self._atomic: Any = None
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.in_atomic_block) or not self.connection.get_autocommit()
+
+    def commits_at_once(self) -> bool | Statement:
+        return not self.in_transaction()
+
+    def begin(self) -> None:
+        atomic = sys.modules["django.db.transaction"].atomic(using=self.connection.alias, durable=True)
+        atomic.__enter__()
+        self._atomic = atomic
+
+    def commit(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            self.connection.commit()
+        else:
+            atomic.__exit__(None, None, None)
+
+    def roll_back(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            self.connection.rollback()
+        else:
+            reason = InvalidArgument("rolled back")
+            atomic.__exit__(type(reason), reason, None)
+
+    def create_function(self, request: CreateFunction) -> None:
+        self.connection.connection.create_function(request.name, request.parameters, request.function)
+
+
+class SqlalchemyTable(FenceTable):
+    """A ``Connection`` or ``Session`` of SQLAlchemy 2, on whatever driver it uses."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._is_session = hasattr(connection, "flush")
+        name = (connection.get_bind() if self._is_session else connection).dialect.name
+        dialect = DIALECTS.get(name)
+        if dialect is None:
+            raise InvalidArgument(_unknown_database(name))
+        self.dialect = dialect
+
+    def execute(self, statement: Statement) -> Result:
+        text = sys.modules["sqlalchemy"].text(_text_for_sqlalchemy(statement.text))
+        result = self.connection.execute(text, dict(statement.values))
+        rows = [tuple(row) for row in result] if result.returns_rows else ()
+        return Result(result.rowcount, rows)
+
+    def users_cursor(self) -> Any:
+        return self.connection
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.in_transaction())
+
+    def commits_at_once(self) -> bool | Statement:
+        if not self.connection.in_transaction():
+            if self._is_session:
+                return False  # to ask would begin; the answer after the check counts
+            if self.connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+                return True
+            if self.dialect is SQLITE:
+                return False  # as above
+        sync = self.connection.connection() if self._is_session else self.connection
+        driver = sync.connection.driver_connection
+        binding = _STATES.get(family_of(driver) or "")
+        return False if binding is None else binding(driver).commits_at_once()
+
+    def begin(self) -> None:
+        """SQLAlchemy begins with the first statement."""
+
+    def flush(self) -> None:
+        if self._is_session:
+            self.connection.flush()
+
+    def create_function(self, request: CreateFunction) -> None:
+        sync = self.connection.connection() if self._is_session else self.connection
+        driver = sync.connection.dbapi_connection
+        driver.create_function(request.name, request.parameters, request.function)
+
+
+class _AiosqliteState(SqliteState):
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+
+# --- which is which -----------------------------------------------------------------------------
+
+_TABLES: Final[Mapping[str, Callable[[Any], FenceTable]]] = {
+    "sqlite3": SqliteTable,
+    "psycopg": PsycopgTable,
+    "psycopg2": Psycopg2Table,
+    "pymysql": PymysqlTable,
+    "MySQLdb": MysqlclientTable,
+    "mysql": MysqlConnectorTable,
+    "django": DjangoTable,
+    "sqlalchemy": SqlalchemyTable,
+}
+"""By the package that the class comes from."""
+
+_STATES: Final[Mapping[str, Callable[[Any], Any]]] = {**_TABLES, "aiosqlite": _AiosqliteState}
+
+_ASYNCHRONOUS: Final = {
+    ("psycopg", "AsyncConnection"),
+    ("psycopg", "AsyncCursor"),
+    ("sqlalchemy", "AsyncConnection"),
+    ("sqlalchemy", "AsyncSession"),
+    ("sqlalchemy", "async_scoped_session"),
+    ("aiosqlite", "Connection"),
+    ("aiosqlite", "Cursor"),
+}
+
+
+def table_of(target: Executes) -> FenceTable:
+    """The binding of a connection, a cursor (also a wrapped one), or a session."""
+    if is_asynchronous(target):
+        raise InvalidArgument(
+            f"{_class_of(target)} is awaited: use holdfast.fencing.aio, which has the same functions, awaited"
+        )
+    for candidate in _candidates(target):
+        family = family_of(candidate)
+        if family is not None and family in _TABLES:
+            connection = _connection_of(candidate, family)
+            if connection is not None:
+                return _TABLES[family](connection)
+    raise InvalidArgument(_unknown_connection(target))
+
+
+def _candidates(target: Any) -> Iterator[Any]:
+    """What it is itself, and what it wraps."""
+    yield target
+    # What SQLAlchemy's pool gives out names the driver's own connection so.
+    yield getattr(target, "driver_connection", None)
+    yield getattr(target, "connection", None)
+
+
+def family_of(target: object) -> str | None:
+    """The package that has the class of a connection, of those that are known."""
+    for cls in type(target).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in _STATES:
+            return package
+    return None
+
+
+def is_asynchronous(target: object) -> bool:
+    names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(target).__mro__}
+    return not names.isdisjoint(_ASYNCHRONOUS)
+
+
+def _connection_of(target: Any, family: str) -> Any:
+    """The connection that a connection is, or a cursor has; None for anything else of that package."""
+    if family == "django":
+        # A cursor has its connection in `db`; what django.db calls `connection` stands for that of this
+        # thread.
+        found = getattr(target, "db", target)
+        return found if hasattr(found, "vendor") else None
+    if family == "sqlalchemy":
+        registry = getattr(target, "registry", None)
+        found = registry() if callable(registry) and not hasattr(target, "exec_driver_sql") else target
+        return found if hasattr(found, "exec_driver_sql") or hasattr(found, "get_bind") else None
+    if hasattr(target, "cursor"):
+        return target
+    # mysql-connector's cursors keep it to themselves.
+    found = getattr(target, "connection", None) or getattr(target, "_connection", None)
+    return found if hasattr(found, "cursor") else None
+
+
+def _class_of(target: object) -> str:
+    return f"{type(target).__module__}.{type(target).__qualname__}"
+
+
+def _unknown_connection(target: object) -> str:
+    return (
+        f"{_class_of(target)} is not a connection or cursor this guard knows: pass one of sqlite3, psycopg,"
+        " psycopg2, PyMySQL, mysqlclient, mysql-connector or Django, or a Connection or Session of SQLAlchemy"
+    )
+
+
+def _unknown_database(name: object) -> str:
+    return f"there is no guard for databases of {name!r}: it is for SQLite, PostgreSQL and MariaDB or MySQL"
+
+
+# --- texts and rows -----------------------------------------------------------------------------
+
+_VALUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|(?<![:\w]):([a-z]\w*)""")
+"""What is quoted, whole, or a value's name."""
+
+
+@functools.lru_cache(256)
+def pyformat(text: str, doubles_percent: bool = True) -> str:
+    """``:name`` as ``%(name)s``, but not in what is quoted."""
+
+    def written(found: re.Match[str]) -> str:
+        return f"%({found[1]})s" if found[1] else found[0]
+
+    return _VALUE.sub(written, text.replace("%", "%%") if doubles_percent else text)
+
+
+@functools.lru_cache(256)
+def _text_for_sqlalchemy(text: str) -> str:
+    """A colon within quotes is no value's."""
+
+    def written(found: re.Match[str]) -> str:
+        return found[0] if found[1] else found[0].replace(":", "\\:")
+
+    return _VALUE.sub(written, text.replace("\\", "\\\\"))
+
+
+def rows_of(cursor: Any) -> list[Any]:
+    """What a cursor returned; rows that are mappings, by their values."""
+    if not cursor.description:
+        return []
+    return [tuple(row.values()) if isinstance(row, Mapping) else row for row in cursor.fetchall()]

@@ -1,0 +1,169 @@
+"""Fencing by a column of the row itself, as plans: the form that articles describe. No I/O.
+
+The row has a column for the newest token that wrote it; a write goes through if the row's token is not newer,
+or there is none. The same grant may write again. It is weaker than a guard of its own: it knows each row's
+own past alone, it cannot shut out older holders before the first read, and a token is compared as a number
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import Conflict, HoldfastError, InvalidArgument
+from .dialects import SqlDialect, TableName, TableState, check_identifier
+from .plans import TRIES, Plan, Result, Statement
+from .refusal import stale_row
+
+__all__ = ["TOKEN_COLUMN", "RowChange", "update", "upsert"]
+
+TOKEN_COLUMN = "fencing_token"
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A row by its key, and what to write into it. Checked: every name could be one, every value is bound."""
+
+    table: TableName
+    key: Mapping[str, object]
+    changes: Mapping[str, object]
+    token: int
+    token_column: str
+
+    @classmethod
+    def of(
+        cls,
+        table: str | Sequence[str],
+        key: Mapping[str, object],
+        changes: Mapping[str, object],
+        token: int,
+        token_column: str,
+    ) -> RowChange:
+        if not isinstance(key, Mapping) or not key:
+            raise InvalidArgument("key must map the columns of the table's key to their values: {'id': 7}")
+        if not isinstance(changes, Mapping):
+            raise InvalidArgument("changes must map columns to their new values: {'total': 110}")
+        if missing := [column for column, value in key.items() if value is None]:
+            raise InvalidArgument(
+                f"key column {missing[0]!r} is None: NULL equals nothing, so it finds no row"
+            )
+        check_identifier("token_column", token_column)
+        for column in (*key, *changes):
+            check_identifier("column", column)
+        if twice := (key.keys() & changes.keys()) | ({token_column} & (key.keys() | changes.keys())):
+            raise InvalidArgument(f"column {min(twice)!r} is given twice: it may be in one place only")
+        return cls(TableName.of(table), dict(key), dict(changes), token, token_column)
+
+    def __str__(self) -> str:
+        return f"{self.table} {dict(self.key)!r}"
+
+    @property
+    def values(self) -> dict[str, object]:
+        return {
+            **{f"k{n}": value for n, value in enumerate(self.key.values())},
+            **{f"c{n}": value for n, value in enumerate(self.changes.values())},
+            "token": self.token,
+        }
+
+    @property
+    def key_values(self) -> dict[str, object]:
+        return {f"k{n}": value for n, value in enumerate(self.key.values())}
+
+
+def update(table: TableState, row: RowChange) -> Plan[bool]:
+    """Whether there was such a row. ``StaleToken`` if it was written under a newer token."""
+    for _ in range(TRIES):
+        result: Result = yield _update(table.dialect, row)
+        if result.changed > 1:
+            raise InvalidArgument(
+                f"the key of {row} names {result.changed} rows, not one: roll back, and give the whole key"
+            )
+        if result.changed == 1:
+            return True
+        stored: Result = yield _select(table.dialect, row)
+        if not stored.rows:
+            return False
+        _refuse_newer(row, stored)
+        if not table.dialect.counts_matches:
+            # The row is locked now. What is changed here is right, and so it is where nothing changes.
+            yield _update(table.dialect, row)
+            return True
+    raise _changed_by_others(row)
+
+
+def upsert(table: TableState, row: RowChange) -> Plan[None]:
+    """Update the row, or insert it. ``StaleToken`` as above."""
+    dialect = table.dialect
+    quoted = (row.table.quoted(dialect.quote), [dialect.quote(name) for name in row.key])
+    changes = [dialect.quote(name) for name in row.changes]
+    text = dialect.upsert_row(*quoted, changes, dialect.quote(row.token_column))
+    if text is None:
+        yield from _update_or_insert(table, row)
+        return
+    for _ in range(TRIES):
+        result: Result = yield Statement(text, row.values)
+        if result.changed == 1:
+            return
+        stored: Result = yield _select(dialect, row)
+        if stored.rows:
+            _refuse_newer(row, stored)
+    raise _changed_by_others(row)
+
+
+def _update_or_insert(table: TableState, row: RowChange) -> Plan[None]:
+    for _ in range(TRIES):
+        if (yield from update(table, row)):
+            return
+        try:
+            yield _insert(table.dialect, row)
+        except Exception as error:
+            if not table.dialect.is_duplicate(error):
+                raise
+            stored: Result = yield _select(table.dialect, row)
+            if not stored.rows:
+                raise  # another unique key is in the way
+        else:
+            return
+    raise _changed_by_others(row)
+
+
+def _update(dialect: SqlDialect, row: RowChange) -> Statement:
+    token = dialect.quote(row.token_column)
+    sets = [f"{dialect.quote(name)} = :c{n}" for n, name in enumerate(row.changes)]
+    text = (
+        f"UPDATE {row.table.quoted(dialect.quote)} SET {', '.join([*sets, f'{token} = :token'])}"  # noqa: S608 - quoted
+        f" WHERE {_where(dialect, row)} AND ({token} IS NULL OR {token} <= :token)"
+    )
+    return Statement(text, row.values)
+
+
+def _insert(dialect: SqlDialect, row: RowChange) -> Statement:
+    columns = [dialect.quote(name) for name in (*row.key, *row.changes, row.token_column)]
+    values = ", ".join(f":{name}" for name in row.values)
+    table = row.table.quoted(dialect.quote)
+    return Statement(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})", row.values)  # noqa: S608 - quoted
+
+
+def _select(dialect: SqlDialect, row: RowChange) -> Statement:
+    text = (
+        f"SELECT {dialect.quote(row.token_column)} FROM {row.table.quoted(dialect.quote)}"  # noqa: S608 - quoted
+        f" WHERE {_where(dialect, row)}{dialect.row_lock}"
+    )
+    return Statement(text, row.key_values)
+
+
+def _where(dialect: SqlDialect, row: RowChange) -> str:
+    return " AND ".join(f"{dialect.quote(name)} = :k{n}" for n, name in enumerate(row.key))
+
+
+def _refuse_newer(row: RowChange, stored: Result) -> None:
+    newest = stored.rows[0][0]
+    if newest is not None and int(newest) > row.token:
+        raise stale_row(str(row), int(newest), row.token)
+
+
+def _changed_by_others(row: RowChange) -> HoldfastError:
+    return Conflict(
+        f"row {row} was changed by others {TRIES} times in a row, and nothing was written: try again"
+    )

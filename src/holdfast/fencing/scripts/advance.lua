@@ -1,0 +1,2 @@
+-- Behind fence.lua: nothing more is written.
+return {1}
