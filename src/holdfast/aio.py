@@ -6,7 +6,7 @@
         async with locks.lock("invoices", ttl=30, timeout=5) as lease:
             print(lease.token)
 
-Facades that hold no logic: what locks mean is in ``protocols``.
+Facades without logic: the semantics of locks are in ``protocols``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
-from .core.arguments import Duration, IfLost, Spec
+from .core.arguments import Spec
 from .core.handover import Handover
+from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
-    UPGRADE,
+    UPGRADE_MESSAGE,
     BaseLease,
     check_fair,
     check_max_waiters,
@@ -72,7 +73,7 @@ def connect(
     url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
         engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
         pool of psycopg) and uses its settings.
-    namespace: locks of one namespace know nothing of those of another.
+    namespace: locks of different namespaces are independent.
     io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
     options: of the engine, as in the query of its URL; see the page of the engine.
 
@@ -111,152 +112,48 @@ class AsyncClient:
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this engine promises, and when it can fail."""
+        """What this engine promises, and when a promise can fail."""
         return self._engine.guarantees
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncLock:
-        """A lock: one holder at a time.
+    @documents_lock_options("cancel", "async with")
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> AsyncLock:
+        """A lock: one holder at a time."""
+        return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, options))
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return AsyncLock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+    @documents_lock_options("cancel", "async with")
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRLock:
+        """A reentrant lock: one holder at a time, and the task that holds it may acquire it again."""
+        return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
-    def rlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncRLock:
-        """One at a time; the task that has it may take it again.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return AsyncRLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncRWLock:
-        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        given = locals()
+    @documents_lock_options("cancel", "async with")
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRWLock:
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock."""
         return AsyncRWLock(
-            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
-            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "read", 0, options)),
+            AsyncLock(self, SharedCore, self._spec(name, "rwlock", "write", 0, options)),
         )
 
-    def semaphore(
-        self,
-        name: str,
-        limit: int,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "cancel",
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncSemaphore:
+    @documents_lock_options("cancel", "async with")
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> AsyncSemaphore:
         """A semaphore: up to ``limit`` holders at a time.
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        limit: how many may have it at a time; the same for everybody who uses the name.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what happens to the body of ``async with`` when it is lost: "cancel" it at once and raise
-            LockLost, "raise" LockLost at its end, or only "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        limit: how many may hold it at a time; every user of the name must give the same limit.
         """
         arguments.check_limit(limit)
-        return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+        return AsyncSemaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, options))
 
-    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
-        spec = arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
-        check_fair(self._engine, given["fair"])
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, options: LockOptions) -> Spec:
+        spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
+        check_fair(self._engine, options.get("fair"))
         return spec
 
     async def inspect(self, name: str) -> LockInfo:
-        """Who holds ``name``, who waits for it, and the value it carries."""
+        """The holders of ``name``, its waiters and its value."""
         arguments.check_name(name)
         return describe(name, await self._driver.run(records.inspect(self._driver.client_state, name)))
 
     async def list(self, prefix: str = "") -> list[LockInfo]:
-        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
         found = await self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
@@ -268,14 +165,14 @@ class AsyncClient:
     async def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
         """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
-        ``reason`` is what the log and the holder are told.
+        ``reason`` is shown to the holder and in the log.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
         arguments.check_name(name)
         arguments.check_token(token)
-        told = arguments.check_reason(reason)
-        return await self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
+        reason = arguments.check_reason(reason)
+        return await self._driver.run(records.break_lock(self._driver.client_state, name, token, reason))
 
     async def adopt(self, text: str) -> AsyncLease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
@@ -289,7 +186,7 @@ class AsyncClient:
         return AsyncLease(self, state)
 
     async def close(self) -> None:
-        """Release everything held and let go of the engine. Safe to call again."""
+        """Release everything held and disconnect. Safe to call again."""
         await self._driver.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -302,15 +199,15 @@ class AsyncClient:
 
 
 class AsyncLease(BaseLease):
-    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another task."""
+    """One grant. Any code that has it may release it; pass it to guards, or to another task."""
 
     __slots__ = ()
     _client: AsyncClient
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
-        driver, who = self._client._driver, weakref.ref(_current_task())
-        return driver.call(locks.give_back, driver.client_state, self._state, None, who)
+        """Release the lease. NotHeld if it was released already, LockLost if it was lost."""
+        driver, caller = self._client._driver, weakref.ref(_current_task())
+        return driver.call(locks.release_lease, driver.client_state, self._state, None, caller)
 
     async def extend(self, ttl: Duration | None = None) -> None:
         """Renew now, and from now on with this ``ttl`` (None: the same). Never shortens what is granted."""
@@ -320,22 +217,24 @@ class AsyncLease(BaseLease):
     def on_lost(self, callback: Callable[[AsyncLease], object]) -> None:
         """Call ``callback`` with the lease when it is lost, ``grace`` before the deadline; may be async."""
         myself = weakref.ref(self)
-        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
-        if self._state.fired:
+        self._state.loss_callbacks.append(
+            lambda: callback(lease) if (lease := myself()) is not None else None
+        )
+        if self._state.has_fired:
             self._client._driver.signal(self._state)
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = LoopWakeup(self._client._driver.bind())
-        self._state.onlookers.append(box.post)
+        wakeup = LoopWakeup(self._client._driver.bind())
+        self._state.end_callbacks.append(wakeup.post)
         try:
             until = None if seconds is None else boottime() + seconds
             if not self.lost and self._state.ended is None:
-                await box.wait_until(until)
+                await wakeup.wait_until(until)
             return self.lost
         finally:
-            self._state.onlookers.remove(box.post)
+            self._state.end_callbacks.remove(wakeup.post)
 
     async def downgrade(self) -> AsyncLease:
         """A read lease, with a token of its own, in place of this write lease."""
@@ -381,7 +280,7 @@ class AsyncLock:
 
     @property
     def lease(self) -> AsyncLease | None:
-        """The lease taken through this object and not given back; None: there is none."""
+        """The latest lease acquired through this object and not released; None: there is none."""
         return self._core.current()
 
     def acquire(
@@ -392,8 +291,8 @@ class AsyncLock:
         ``blocking=False`` tries once. ``timeout``: seconds or a timedelta, None or -1 for ever; left out,
         that of the lock.
 
-
-        It belongs to the task that called this, also when another awaits it (``wait_for``, ``create_task``).
+        The lease belongs to the task that called this, also when another task awaits it (``wait_for``,
+        ``create_task``).
         """
         core = self._core
         seconds = core.spec.timeout
@@ -405,11 +304,11 @@ class AsyncLock:
         return driver.call(locks.acquire, core, weakref.ref(task), owner, seconds)
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Give back this task's lease, or, called by a task without one, the object's current lease."""
+        """Release this task's lease, or, in a task without one, the object's current lease."""
         return self._driver().call(locks.release, self._core, weakref.ref(_current_task()))
 
     async def locked(self) -> bool:
-        """Whether anyone holds it."""
+        """Whether any client holds the lock."""
         return (await self._client.inspect(self.name)).locked
 
     async def __aenter__(self) -> AsyncLease:
@@ -424,8 +323,8 @@ class AsyncLock:
     def _cancel_on_loss(self, task: asyncio.Task[Any], lease: AsyncLease) -> None:
         cancellation = LossCancellation(task)
         self._cancellations.setdefault(task, []).append(cancellation)
-        lease._state.listeners.append(cancellation.cancel)
-        if lease._state.fired:
+        lease._state.loss_callbacks.append(cancellation.cancel)
+        if lease._state.has_fired:
             self._client._driver.signal(lease._state)
 
     async def __aexit__(
@@ -439,7 +338,7 @@ class AsyncLock:
             if not pending:
                 del self._cancellations[task]
         driver = self._driver()
-        if left is None or not driver.closed:  # closing gave it back, and the body's own error comes first
+        if left is None or not driver.closed:  # closing released it, and the body's own error comes first
             await driver.run(locks.leave(self._core, weakref.ref(task), left))
         if left is not None and left is not error:
             raise left
@@ -462,29 +361,29 @@ class AsyncLock:
 
 
 class AsyncRLock(AsyncLock):
-    """Its holder, a task, takes it again at once, and gets the same lease."""
+    """Its holder, a task, acquires it again at once, and gets the same lease."""
 
     __slots__ = ()
 
 
 class AsyncSemaphore(AsyncLock):
-    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+    """Permits, each with a lease of its own: the permit of a crashed holder becomes free."""
 
     __slots__ = ()
 
     def release(self, n: int = 1) -> Coroutine[Any, Any, None]:
-        """Give back ``n`` permits taken through this object, this task's own first."""
+        """Release ``n`` permits acquired through this object, this task's own first."""
         arguments.check_limit(n, "n")
         return self._driver().call(locks.release_many, self._core, weakref.ref(_current_task()), n)
 
     async def resize(self, n: int) -> None:
-        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below the number held, nothing is granted, nor revoked."""
         arguments.check_limit(n)
         driver = self._driver()
         await driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     async def locked(self) -> bool:
-        """Whether no permit can be had at once."""
+        """Whether no permit is free."""
         info = await self._client.inspect(self.name)
         return len(info.holders) >= (info.limit or self._core.spec.limit)
 
@@ -515,7 +414,7 @@ class AsyncRWLock:
 
     def upgrade(self) -> AsyncLock:
         """Unsupported on every engine; the error says what to do instead."""
-        raise Unsupported(UPGRADE)
+        raise Unsupported(UPGRADE_MESSAGE)
 
 
 class AsyncWatch:
@@ -544,7 +443,7 @@ class AsyncWatch:
     async def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
 
-        None: none came within ``timeout`` (None: for ever).
+        None: no change came within ``timeout`` (None: for ever).
         """
         if self._first is not None:
             first, self._first = self._first, None

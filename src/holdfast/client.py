@@ -1,4 +1,4 @@
-"""The threads API: facades that hold no logic. What locks mean is in ``protocols``."""
+"""The threads API: facades without logic. The semantics of locks are in ``protocols``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
-from .core.arguments import Duration, IfLost, Spec
+from .core.arguments import Spec
 from .core.handover import Handover
+from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
 from .facade import (
     IO_TIMEOUT_SECONDS,
-    UPGRADE,
+    UPGRADE_MESSAGE,
     BaseLease,
     check_fair,
     check_max_waiters,
@@ -43,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IF_LOST: tuple[IfLost, ...] = ("raise", "note")
-IN_A_LOOP = "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio"
+LOOP_WARNING = "the threads API of holdfast blocks, and an event loop runs in this thread: use holdfast.aio"
 
 
 def connect(
@@ -58,7 +59,7 @@ def connect(
     url: the engine, for example ``redis://localhost:6379/0``; None: ``$HOLDFAST_URL``, else the embedded
         engine. Instead of a URL it takes a live client (``redis.Redis`` and its relatives, a connection or
         pool of psycopg) and uses its settings.
-    namespace: locks of one namespace know nothing of those of another.
+    namespace: locks of different namespaces are independent.
     io_timeout: how long to wait for an answer of the engine: seconds, or a timedelta.
     options: of the engine, as in the query of its URL; see the page of the engine.
 
@@ -98,148 +99,48 @@ class Client:
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this engine promises, and when it can fail."""
+        """What this engine promises, and when a promise can fail."""
         return self._engine.guarantees
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> Lock:
-        """A lock: one holder at a time.
+    @documents_lock_options("raise", "with")
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        """A lock: one holder at a time."""
+        return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, options))
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return Lock(self, LockCore, self._spec(name, "lock", "exclusive", 0, locals()))
+    @documents_lock_options("raise", "with")
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
+        """A reentrant lock: one holder at a time, and the thread that holds it may acquire it again."""
+        return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, options))
 
-    def rlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> RLock:
-        """One at a time; the thread that has it may take it again.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        return RLock(self, ReentrantCore, self._spec(name, "lock", "exclusive", 0, locals()))
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> RWLock:
-        """Many readers or one writer: ``read()`` and ``write()`` are each a lock.
-
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
-        """
-        given = locals()
+    @documents_lock_options("raise", "with")
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+        """Many readers or one writer: ``read()`` and ``write()`` are each a lock."""
         return RWLock(
-            Lock(self, SharedCore, self._spec(name, "rwlock", "read", 0, given)),
-            Lock(self, SharedCore, self._spec(name, "rwlock", "write", 0, given)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "read", 0, options)),
+            Lock(self, SharedCore, self._spec(name, "rwlock", "write", 0, options)),
         )
 
-    def semaphore(
-        self,
-        name: str,
-        limit: int,
-        *,
-        ttl: Duration = 30.0,
-        timeout: Duration | None = None,
-        fair: bool | None = None,
-        renew: bool = True,
-        max_hold: Duration | None = None,
-        grace: Duration = 0.0,
-        if_lost: IfLost = "raise",
-        metadata: Mapping[str, str] | None = None,
-    ) -> Semaphore:
+    @documents_lock_options("raise", "with")
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
         """A semaphore: up to ``limit`` holders at a time.
 
-        name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
-            the same lock, in every process.
-        limit: how many may have it at a time; the same for everybody who uses the name.
-        ttl: seconds (or a timedelta) after which others may have it if this process is not heard of any
-            more. It bounds the delay of a take-over, not the work: renewal is automatic.
-        timeout: how long to wait for it: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
-        fair: None: in order of arrival where the engine can; True: refuse an engine that cannot; False: one
-            that comes may overtake one that waits.
-        renew: False: not renewed, so that it ends with its ttl.
-        max_hold: the longest time it may be held, whatever renews it; None: no limit.
-        grace: how long before the deadline its loss is told, at most half of the ttl.
-        if_lost: what the end of ``with`` does when it was lost: "raise" LockLost, or "note" it in the log.
-        metadata: text by text, up to 4 KiB, that ``inspect`` shows of the holder.
+        limit: how many may hold it at a time; every user of the name must give the same limit.
         """
         arguments.check_limit(limit)
-        return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, locals()))
+        return Semaphore(self, LockCore, self._spec(name, "semaphore", "permit", limit, options))
 
-    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, given: Mapping[str, Any]) -> Spec:
-        spec = arguments.make_spec(name, kind, mode, limit, given, IF_LOST)
-        check_fair(self._engine, given["fair"])
+    def _spec(self, name: str, kind: Kind, mode: Mode, limit: int, options: LockOptions) -> Spec:
+        spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
+        check_fair(self._engine, options.get("fair"))
         return spec
 
     def inspect(self, name: str) -> LockInfo:
-        """Who holds ``name``, who waits for it, and the value it carries."""
+        """The holders of ``name``, its waiters and its value."""
         arguments.check_name(name)
         return describe(name, self._driver.run(records.inspect(self._driver.client_state, name)))
 
     def list(self, prefix: str = "") -> list[LockInfo]:
-        """Every name in use that begins with ``prefix``, in the order of their bytes."""
+        """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
         found = self._driver.run(records.list_names(self._driver.client_state, prefix))
         return [describe(name, snapshot) for name, snapshot in found]
@@ -251,14 +152,14 @@ class Client:
     def break_lock(self, name: str, *, token: int | None = None, reason: str) -> int | None:
         """Take ``name`` from its holders; with ``token``, only if the grant of that token still holds it.
 
-        ``reason`` is what the log and the holder are told.
+        ``reason`` is shown to the holder and in the log.
         Returns a new token that fences the old holders off (pass it to ``fencing.advance``), None if
         there was nothing to break. The holder gets ``LockLost(reason="broken")``.
         """
         arguments.check_name(name)
         arguments.check_token(token)
-        told = arguments.check_reason(reason)
-        return self._driver.run(records.break_lock(self._driver.client_state, name, token, told))
+        reason = arguments.check_reason(reason)
+        return self._driver.run(records.break_lock(self._driver.client_state, name, token, reason))
 
     def adopt(self, text: str) -> Lease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
@@ -272,7 +173,7 @@ class Client:
         return Lease(self, state)
 
     def close(self) -> None:
-        """Release everything held and let go of the engine. Safe to call again."""
+        """Release everything held and disconnect. Safe to call again."""
         self._driver.close()
 
     def __enter__(self) -> Client:
@@ -294,7 +195,7 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A process that ends in order leaves nothing held."""
+    """A process that exits normally leaves nothing held."""
     for client in list(_open_clients):
         with contextlib.suppress(Exception):
             client.close()
@@ -304,7 +205,7 @@ _callers: Final = threading.local()
 
 
 def _caller() -> tuple[weakref.ref[threading.Thread], threading.Thread]:
-    """Who calls: numbers of threads are used again, so it is known by the thread itself. Found out once."""
+    """The calling thread, looked up once. It is known by its object, because thread ids are reused."""
     thread = threading.current_thread()
     this = _callers.this = weakref.ref(thread), thread
     return this
@@ -318,15 +219,15 @@ def _calling() -> weakref.ref[threading.Thread]:
 
 
 class Lease(BaseLease):
-    """One grant. Whoever has the lease may release it; pass it to guards, or hand it to another thread."""
+    """One grant. Any code that has it may release it; pass it to guards, or to another thread."""
 
     __slots__ = ()
     _client: Client
 
     def release(self) -> None:
-        """Give it back. NotHeld if that was done already, LockLost if it was lost."""
+        """Release the lease. NotHeld if it was released already, LockLost if it was lost."""
         self._client._driver.run(
-            locks.give_back(self._client._driver.client_state, self._state, who=_calling())
+            locks.release_lease(self._client._driver.client_state, self._state, caller=_calling())
         )
 
     def extend(self, ttl: Duration | None = None) -> None:
@@ -337,22 +238,24 @@ class Lease(BaseLease):
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call ``callback`` with the lease at its loss, ``grace`` before the deadline, in another thread."""
         myself = weakref.ref(self)
-        self._state.listeners.append(lambda: callback(lease) if (lease := myself()) is not None else None)
-        if self._state.fired:
+        self._state.loss_callbacks.append(
+            lambda: callback(lease) if (lease := myself()) is not None else None
+        )
+        if self._state.has_fired:
             self._client._driver.signal(self._state)
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` (None: for ever). False: released, or not in time."""
         seconds = arguments.check_timeout(timeout)
-        box = ThreadWakeup()
-        self._state.onlookers.append(box.post)
+        wakeup = ThreadWakeup()
+        self._state.end_callbacks.append(wakeup.post)
         try:
             until = None if seconds is None else boottime() + seconds
             if not self.lost and self._state.ended is None:
-                box.wait_until(until)
+                wakeup.wait_until(until)
             return self.lost
         finally:
-            self._state.onlookers.remove(box.post)
+            self._state.end_callbacks.remove(wakeup.post)
 
     def downgrade(self) -> Lease:
         """A read lease, with a token of its own, in place of this write lease."""
@@ -395,7 +298,7 @@ class Lock:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease taken through this object and not given back; None: there is none."""
+        """The latest lease acquired through this object and not released; None: there is none."""
         return self._core.current()
 
     def acquire(self, blocking: bool = True, timeout: Duration | Unset | None = UNSET) -> Lease | None:
@@ -408,29 +311,29 @@ class Lock:
         seconds = core.spec.timeout
         if timeout is not UNSET or not blocking:
             seconds = arguments.chosen_timeout(blocking, timeout, seconds)
-        driver, who, thread = self._ready()
-        return driver.acquire(core, who, driver.owner_prefix + thread.name, seconds)
+        driver, caller, thread = self._ready()
+        return driver.acquire(core, caller, driver.owner_prefix + thread.name, seconds)
 
     def release(self) -> None:
-        """Give back this thread's lease, or, called by a thread without one, the object's current lease."""
-        driver, who, _ = self._ready()
-        driver.release(self._core, who)
+        """Release this thread's lease, or, in a thread without one, the object's current lease."""
+        driver, caller, _ = self._ready()
+        driver.release(self._core, caller)
 
     def locked(self) -> bool:
-        """Whether anyone holds it."""
+        """Whether any client holds the lock."""
         return self._client.inspect(self.name).locked
 
     def __enter__(self) -> Lease:
-        driver, who, thread = self._ready()
-        return driver.enter(self._core, who, driver.owner_prefix + thread.name)
+        driver, caller, thread = self._ready()
+        return driver.enter(self._core, caller, driver.owner_prefix + thread.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        driver, who, _ = self._ready()
+        driver, caller, _ = self._ready()
         if error is not None and driver.closed:
-            return  # closing gave it back, and the body's own error is what the caller must see
-        driver.leave(self._core, who, error)
+            return  # closing released it, and the body's own error comes first
+        driver.leave(self._core, caller, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate ``function``: each call of it runs inside the lock."""
@@ -444,17 +347,17 @@ class Lock:
         return locked
 
     def _ready(self) -> tuple[ThreadsDriver, weakref.ref[threading.Thread], threading.Thread]:
-        """The driver as it is now, and who calls: after a fork another book knows what this process holds."""
+        """The driver and the caller. After a fork the driver has another ``ClientState``."""
         driver = self._client._driver
         if driver.running_loop() is not None:
-            driver.warned()
-            warnings.warn(IN_A_LOOP, RuntimeWarning, stacklevel=3)
+            driver.mark_loop_warned()
+            warnings.warn(LOOP_WARNING, RuntimeWarning, stacklevel=3)
         self._core.client_state = driver.client_state
         try:
-            who, thread = _callers.this
+            caller, thread = _callers.this
         except AttributeError:
-            who, thread = _caller()
-        return driver, who, thread
+            caller, thread = _caller()
+        return driver, caller, thread
 
 
 class RLock(Lock):
@@ -464,24 +367,24 @@ class RLock(Lock):
 
 
 class Semaphore(Lock):
-    """Permits, each with a lease of its own: a holder that crashes gives its permit back."""
+    """Permits, each with a lease of its own: the permit of a crashed holder becomes free."""
 
     __slots__ = ()
 
     def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits taken through this object, this thread's own first."""
+        """Release ``n`` permits acquired through this object, this thread's own first."""
         arguments.check_limit(n, "n")
-        driver, who, _ = self._ready()
-        driver.run(locks.release_many(self._core, who, n))
+        driver, caller, _ = self._ready()
+        driver.run(locks.release_many(self._core, caller, n))
 
     def resize(self, n: int) -> None:
-        """Change the current limit to ``n``. Below what is held: no new grants, nobody is revoked."""
+        """Change the current limit to ``n``. Below the number held, nothing is granted, nor revoked."""
         arguments.check_limit(n)
         driver, _, _ = self._ready()
         driver.run(records.resize(driver.client_state, self._core.spec, n))
 
     def locked(self) -> bool:
-        """Whether no permit can be had at once."""
+        """Whether no permit is free."""
         info = self._client.inspect(self.name)
         return len(info.holders) >= (info.limit or self._core.spec.limit)
 
@@ -512,7 +415,7 @@ class RWLock:
 
     def upgrade(self) -> Lock:
         """Unsupported on every engine; the error says what to do instead."""
-        raise Unsupported(UPGRADE)
+        raise Unsupported(UPGRADE_MESSAGE)
 
 
 class Watch:
@@ -541,7 +444,7 @@ class Watch:
     def next(self, timeout: Duration | None = None) -> LockInfo | None:
         """The state now, when first called; then the state after the next change.
 
-        None: none came within ``timeout`` (None: for ever).
+        None: no change came within ``timeout`` (None: for ever).
         """
         if self._first is not None:
             first, self._first = self._first, None

@@ -1,4 +1,4 @@
-"""What can be found out about the very server that a URL names: ``holdfast doctor`` prints it.
+"""Examines the server that a URL names; ``holdfast doctor`` prints the findings.
 
 for finding in doctor.examine("redis://cache.example.org/0"):
     print(finding.topic, finding.status, finding.text)
@@ -18,10 +18,10 @@ __all__ = ["Finding", "examine"]
 
 @runtime_checkable
 class Diagnosable(Protocol):
-    """An engine that can tell how its server stands."""
+    """An engine that can examine its server."""
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """Raises EngineUnavailable where nothing can be found out."""
+        """Raises EngineUnavailable where the server cannot be examined."""
         ...
 
 
@@ -32,7 +32,7 @@ def examine(
     io_timeout: float = IO_TIMEOUT_SECONDS,
     **options: Any,
 ) -> list[Finding]:
-    """Look at the server: its connection, clock, rights, and what its guarantees rest on. Takes no lock."""
+    """Examine the server: connection, clock, rights, and what its guarantees depend on. Takes no lock."""
     engine = engine_for(url, namespace, options)
     if not isinstance(engine, Diagnosable):
         raise Unsupported(f"{engine.url.partition(':')[0]}:// has nothing to examine")

@@ -1,4 +1,4 @@
-"""What a driver needs of an engine. An engine brings one small adapter for each driver."""
+"""The interface of an engine: what a driver needs of it. An engine has one small adapter for each driver."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Steps = tuple[tuple[str, Request], ...]
 
 
 class Notifier(Protocol):
-    """Wakes one who waits, with the lock if it was handed over."""
+    """Wakes a waiter of this client, with the grant if the lock was handed over to it."""
 
-    def __call__(self, nonce: str, handed: Handoff | None = None, /) -> None: ...
+    def __call__(self, nonce: str, handoff: Handoff | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +37,41 @@ class AdapterContext:
     post: Notifier
     """Deliver a wake-up to a nonce of this client. May be called from any thread; never blocks."""
     notify_all: Callable[[], None]
-    """Wake-ups may have been missed: wake everyone who waits, look at all that is held. As ``post``."""
+    """Wake-ups may have been missed: wake every waiter, and check every lease. Callable as ``post`` is."""
     io_timeout: float
     is_keeper: Callable[[], bool] = lambda: False
-    """Whether it is the keeper who asks, on a thread of its own. What is held must not wait for others."""
+    """Whether the keeper's thread is calling: renewals must not wait for the requests of other threads."""
 
 
 class NotificationReader(Protocol):
-    """Lets one waiting thread at a time hear wake-ups itself, instead of being told by a listening thread."""
+    """Lets one waiting thread at a time read the engine's notifications itself, without a listener thread."""
 
     def take(self) -> bool:
-        """From now on this thread hears and no other; False: another does, or there is nothing to hear."""
+        """This thread becomes the only reader. False: another thread reads, or there is nothing to read."""
         ...
 
     def hear(self, seconds: float) -> bool:
-        """Wait for messages, or for the bell, for at most so long; post what came, to whomever.
+        """Wait at most so long for notifications or for ``ring``; post each to its waiter.
 
-        True: it came for the one who hears, who need not be posted to.
+        True: one was for the reading thread itself, which needs no post.
         """
         ...
 
     def ring(self) -> None:
-        """Have the one who hears look up. May be called from any thread; never blocks."""
+        """End the present ``hear``. May be called from any thread; never blocks."""
         ...
 
     def give_back(self) -> None:
-        """This thread no longer hears, if it did."""
+        """This thread no longer reads, if it did."""
         ...
 
 
 class ThreadsAdapter(Protocol):
-    """Each call blocks until it is done. Raises Refused, Unknown or EngineUnavailable."""
+    """Each call blocks until it is done. Raises NotApplied, OutcomeUnknown or EngineUnavailable."""
 
     @property
     def source(self) -> str:
-        """Whose numbers the tokens are: the same for every client of one engine. Valid once connected."""
+        """Where the tokens come from: the same text for every client of one engine. Valid once connected."""
         ...
 
     def apply(self, name: str, request: Request) -> Reply: ...
@@ -83,37 +83,38 @@ class ThreadsAdapter(Protocol):
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
     def listen(self, name: str | None) -> None:
-        """From now on deliver wake-ups of this name.
+        """From now on deliver the notifications of this name.
 
-        None: those of what this client holds; begun here, and not waited for where that would take time.
+        None: those of this client's leases; this starts the subscription, and does not wait where that takes
+        time.
         """
         ...
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """Nobody waits with this nonce any more: no client is watched for it, one less listens to the name.
+        """End the subscription of this nonce to the name, and stop watching clients for it.
 
-        None: the name was not listened to. Never blocks, never raises.
+        ``name`` None: there was no subscription. Never blocks, never raises.
         """
         ...
 
     @property
     def notification_reader(self) -> NotificationReader | None:
-        """A shorter way for wake-ups, where there is one. Valid after ``listen``."""
+        """How a waiting thread can read notifications itself, where it can. Valid after ``listen``."""
         ...
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Post to the nonce when one of these clients dies, where that can be noticed."""
+        """Post to the nonce when one of these clients dies, where the engine notices that."""
         ...
 
     def close(self) -> None: ...
 
     def forked(self) -> None:
-        """This is the child of a fork: let go of everything inherited without a word to the engine."""
+        """Called in the child of a fork: drop everything inherited, and send nothing to the engine."""
         ...
 
 
 class AsyncioAdapter(Protocol):
-    """The same for asyncio: what may take time is awaited."""
+    """The same for asyncio: whatever may take time is awaited."""
 
     @property
     def source(self) -> str: ...
@@ -138,11 +139,11 @@ class AsyncioAdapter(Protocol):
 
 
 class Engine(Protocol):
-    """One engine as a URL names it. Makes adapters; does no I/O of its own."""
+    """One engine, as a URL names it. It makes adapters and does no I/O of its own."""
 
     @property
     def url(self) -> str:
-        """The URL without its secrets: fit for logs and errors."""
+        """The URL without its secrets, for logs and errors."""
         ...
 
     @property
@@ -150,14 +151,14 @@ class Engine(Protocol):
 
     @property
     def linger(self) -> float:
-        """How long a request can be under way after its caller gave up; 0 where it cannot."""
+        """How long a request can stay in flight after its caller gave up; 0 where it cannot."""
         ...
 
     @property
     def session_bound(self) -> bool:
-        """What nobody renews ends with the session of its client, not with its ttl."""
+        """A lease that is not renewed ends with the session of its client, not with its ttl."""
         ...
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter: ...
+    def threads(self, context: AdapterContext) -> ThreadsAdapter: ...
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter: ...
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter: ...

@@ -3,9 +3,9 @@
     HoldfastError
     ├── LockTimeout          (also TimeoutError)      not granted in time; carries the holders seen
     ├── LockLost                                      a grant can no longer be relied on; carries the reason
-    ├── NotHeld              (also RuntimeError)      released or used by one who does not hold it
+    ├── NotHeld              (also RuntimeError)      released or used by a caller that does not hold it
     ├── StaleToken                                    a guard refused a fencing token
-    ├── Conflict                                      somebody else changed it first (not raised yet)
+    ├── Conflict                                      another client changed it first (not raised yet)
     ├── Deadlock                                      waiting would never end: a reader asks to write
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
@@ -52,7 +52,7 @@ class HoldfastError(Exception):
 
 
 class LockTimeout(HoldfastError, TimeoutError):
-    """The lock was not granted in time. ``holders`` are those who had it when we last looked."""
+    """The lock was not granted in time. ``holders`` held it when last checked."""
 
     name: str = ""
     holders: tuple[HolderInfo, ...] = ()
@@ -67,7 +67,7 @@ class LockLost(HoldfastError):
 
 
 class NotHeld(HoldfastError, RuntimeError):
-    """Something that only the holder may do was asked by one who does not hold it."""
+    """A caller that does not hold the lock asked for something that only the holder may do."""
 
     name: str = ""
 
@@ -81,17 +81,17 @@ class StaleToken(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """Somebody else changed it first; read again and decide again. Nothing in this release raises it."""
+    """Another client changed it first; read again and decide again. Nothing in this release raises it."""
 
 
 class Deadlock(HoldfastError):
-    """Waiting would never end: who holds the read side of a reader/writer lock asks for its write side."""
+    """Waiting would never end: a holder of the read side of a reader/writer lock asks for its write side."""
 
     name: str = ""
 
 
 class EngineUnavailable(HoldfastError, ConnectionError):
-    """The engine cannot be reached, or refuses to work. Nothing is thought held that is not."""
+    """The engine cannot be reached, or refuses to work. No lock is taken for held that is not."""
 
     nothing_was_sent: bool = False
     """The request never left this process, so nothing of it can be in the engine."""

@@ -1,4 +1,4 @@
-"""What the two facades share: everything about a lease that needs no I/O, and how engines are found."""
+"""What both facades share: everything about a lease that needs no I/O, and how an engine is chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .runtime.clock import boottime, wall_seconds
 
 __all__ = [
     "IO_TIMEOUT_SECONDS",
-    "UPGRADE",
+    "UPGRADE_MESSAGE",
     "BaseClient",
     "BaseLease",
     "check_fair",
@@ -29,11 +29,8 @@ __all__ = [
 
 IO_TIMEOUT_SECONDS = 5.0
 
-COUNTED = ("memory", "sqlite", "redis", "redis+sentinel", "redis+cluster", "postgresql", "etcd", "zookeeper")
-"""Engines that tell a waiter its place in the queue. The others keep no queue that all clients see."""
-
-UPGRADE = (
-    "a read lease cannot be upgraded on any engine, since two readers who try would wait for each other "
+UPGRADE_MESSAGE = (
+    "a read lease cannot be upgraded on any engine, because two readers that try would wait for each other "
     "for ever: release it and take write(), or take write() and downgrade()"
 )
 
@@ -51,13 +48,13 @@ def max_waiters_of(url: object, options: dict[str, Any]) -> int | None:
 
 def check_max_waiters(engine: Engine, given: int | None) -> int:
     """How many may wait for one name."""
-    name = engine.guarantees.engine
-    if name in COUNTED:
+    promised = engine.guarantees
+    if promised.has_counted_queue:
         return arguments.MAX_WAITERS if given is None else given
     if given is not None:
         raise Unsupported(
-            f"{name} does not count who waits for a name, so it has no option max_waiters: leave it out, or "
-            f"take {', '.join(f'{each}://' for each in COUNTED)}"
+            f"{promised.engine} does not count the waiters of a name, so it has no option max_waiters: leave "
+            "the option out, or use sqlite://, redis://, postgresql://, etcd:// or zookeeper://"
         )
     return arguments.MAX_WAITERS_MAX
 
@@ -81,11 +78,11 @@ def engine_for(url: object, namespace: str, options: Mapping[str, Any]) -> Engin
 
 
 def check_fair(engine: Engine, fair: bool | None) -> None:
-    """Who insists on an order is told if there is none."""
-    if fair is True and engine.guarantees.fifo.startswith("no"):
+    """Refuse ``fair=True`` on an engine that does not serve waiters in order."""
+    if fair is True and not engine.guarantees.is_fifo:
         raise Unsupported(
-            f"{engine.guarantees.engine} does not serve in order, so fair=True cannot be had: leave it out, "
-            "or take sqlite://, redis:// or etcd://"
+            f"{engine.guarantees.engine} does not serve waiters in order of arrival, so fair=True is "
+            "impossible: leave it out, or use sqlite://, redis:// or etcd://"
         )
 
 
@@ -113,7 +110,7 @@ class BaseClient(Protocol):
 
 
 class BaseLease:
-    """One grant, as far as it can be known without asking anybody."""
+    """One grant, as far as this process knows it without I/O."""
 
     __slots__ = ("__weakref__", "_acquired_at", "_client", "_state", "_successor")
 
@@ -122,12 +119,12 @@ class BaseLease:
         self._state = state
         self._acquired_at = wall_seconds()
         self._successor: BaseLease | None = None
-        """What it was downgraded to: ``with`` gives that back, so it lives as long as this one."""
+        """What this lease was downgraded to: the end of ``with`` releases that, so it lives as long."""
 
     def __repr__(self) -> str:
         state = self._state
-        told = state.ended or ("lost" if self.lost else f"remaining={self.remaining:.3f}")
-        return f"<holdfast.{type(self).__name__} {state.kind} {state.name!r} token={state.token} {told}>"
+        detail = state.ended or ("lost" if self.lost else f"remaining={self.remaining:.3f}")
+        return f"<holdfast.{type(self).__name__} {state.kind} {state.name!r} token={state.token} {detail}>"
 
     @property
     def name(self) -> str:
@@ -155,7 +152,7 @@ class BaseLease:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The tokens of the shared grants that lived beside this one when it was made."""
+        """The tokens of the shared grants that existed beside this one when it was granted."""
         return self._state.peers
 
     @property
@@ -204,7 +201,7 @@ class BaseLease:
         try:
             state = self._state
         except AttributeError:
-            return  # interrupted while it was made
+            return  # interrupted during its construction
         if state.ended is None and state.reason is None and not self._client._driver.closed:
             warnings.warn(
                 f"the lease of {state.name!r} (token {state.token}) was dropped without release: "

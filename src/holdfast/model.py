@@ -30,7 +30,7 @@ Mode = Literal["exclusive", "read", "write", "permit"]
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a guard stores of a grant: whose numbers these are, the number, and which grant it was.
+    """What a guard stores of a grant: the source of the number, the number, and which grant it was.
 
     Numbers of two sources do not compare; two grants of one number (after a server forgot) differ
     by their nonce.
@@ -43,7 +43,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """One who holds a name, as the engine tells it."""
+    """A holder of a name, as the engine reports it."""
 
     owner: str
     """``host/pid/thread-or-task``, for people."""
@@ -51,7 +51,7 @@ class HolderInfo:
     host: str
     pid: int
     thread: str
-    """Name of the thread or task that was granted it."""
+    """Name of the thread or task that acquired it."""
     mode: Mode
     token: int
     age: float
@@ -63,7 +63,7 @@ class HolderInfo:
 
 @dataclass(frozen=True, slots=True)
 class WaiterInfo:
-    """One who waits for a name; waiters are listed in the order in which they will be served."""
+    """A waiter for a name. Waiters are listed in the order in which they will be served."""
 
     owner: str
     client: str
@@ -77,11 +77,11 @@ class WaiterInfo:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """What ``client.inspect`` tells about one name."""
+    """What ``client.inspect`` reports about one name."""
 
     name: str
     kind: Kind | None
-    """None: nobody has used the name (or not for longer than its record is kept)."""
+    """None: the name was never used, or not for longer than its record is kept."""
     holders: tuple[HolderInfo, ...] = ()
     waiters: tuple[WaiterInfo, ...] = ()
     value: bytes | None = None
@@ -97,7 +97,10 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What an engine promises, as data: the documents and ``holdfast guarantees`` are made from it."""
+    """What an engine promises, as data: the documents and ``holdfast guarantees`` are made from it.
+
+    The booleans, ``scope`` and ``primitives`` are for code; the texts are for people, and no code reads them.
+    """
 
     engine: str
     scope: Literal["process", "user", "machine", "cluster"]
@@ -108,9 +111,19 @@ class Guarantees:
     crash_release: str
     """When the lock of a dead holder is free again."""
     loss_signal: str
-    """When a holder is told that it lost the lock."""
+    """When a holder is notified that it lost the lock."""
     primitives: tuple[str, ...]
     needs: tuple[str, ...]
     """What must be true for the promises to hold."""
     faults: Mapping[str, str]
     """Each fault of the matrix → kept, fenced, refused or loss signalled, and how."""
+    is_fifo: bool
+    """The engine serves waiters in order of arrival, so ``fair=True`` is possible."""
+    can_barge: bool
+    """``fair=False`` lets a new request overtake waiters. False: the option changes nothing."""
+    has_counted_queue: bool
+    """The engine reports a waiter's position among all clients, so ``max_waiters`` can be enforced."""
+    has_values: bool
+    """``lease.set_value`` works."""
+    can_export: bool
+    """``lease.export`` and ``client.adopt`` hand a lease to another process."""

@@ -42,9 +42,11 @@ CONNECT: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect], ids=["threads", "asyncio"])
-@pytest.mark.parametrize(("url", "options", "told"), CONNECT, ids=[f"{c[0]!r} {c[1]}"[:40] for c in CONNECT])
-def test_connecting(connect: Callable[..., Any], url: Any, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told) as refusal:
+@pytest.mark.parametrize(
+    ("url", "options", "reported"), CONNECT, ids=[f"{c[0]!r} {c[1]}"[:40] for c in CONNECT]
+)
+def test_connecting(connect: Callable[..., Any], url: Any, options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported) as refusal:
         connect(url, **options)
     assert isinstance(refusal.value, ValueError)
 
@@ -100,11 +102,11 @@ LOCKS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect], ids=["threads", "asyncio"])
 def test_making_locks(connect: Callable[..., Any], kind: str, untouched: Path) -> None:
     client = connect(f"sqlite:///{untouched}/locks.db")
-    for given, told in LOCKS:
+    for given, reported in LOCKS:
         options = {"name": "x", **given}
         if kind == "semaphore":
             options["limit"] = 2
-        with pytest.raises(InvalidArgument, match=told):
+        with pytest.raises(InvalidArgument, match=reported):
             getattr(client, kind)(**options)
 
 

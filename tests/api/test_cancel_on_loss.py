@@ -120,7 +120,7 @@ def test_a_body_that_ends_as_the_loss_is_told() -> None:
     async def test(client: AsyncClient) -> None:
         async def body() -> None:
             async with client.lock("x", ttl=3600) as lease:
-                lease._state.lose("broken", "by the test")
+                lease._state.mark_lost("broken", "by the test")
                 client._driver.signal(lease._state)
                 await asyncio.sleep(0)  # the listener runs now: our own task is cancelled
 
@@ -207,7 +207,7 @@ def test_a_loss_and_an_outer_timeout_at_once(loss_first: bool) -> None:
                 loop = asyncio.get_running_loop()
 
                 def lose() -> None:
-                    lease._state.lose("broken", "by the test")
+                    lease._state.mark_lost("broken", "by the test")
                     client._driver.signal(lease._state)
 
                 if loss_first:
@@ -252,7 +252,7 @@ def test_a_cancellation_from_outside_and_a_loss() -> None:
         async def body() -> None:
             try:
                 async with client.lock("x", ttl=3600) as lease:
-                    lease._state.lose("broken", "by the test")
+                    lease._state.mark_lost("broken", "by the test")
                     client._driver.signal(lease._state)
                     myself = asyncio.current_task()
                     assert myself is not None
@@ -477,16 +477,16 @@ def test_the_decorator_cancels_too() -> None:
 
 def test_an_async_callback_is_awaited() -> None:
     async def test(client: AsyncClient) -> None:
-        told = asyncio.Event()
+        reported = asyncio.Event()
 
         async def tell(lease: object) -> None:
             await asyncio.sleep(0)
-            told.set()
+            reported.set()
 
         lease = await short(client).acquire()
         assert lease is not None
         lease.on_lost(tell)
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(reported.wait(), 20)
 
     run(test)
 

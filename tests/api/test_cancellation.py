@@ -63,7 +63,7 @@ async def sweep(make: Callable[[AsyncClient], Awaitable[Act]], again: bool = Fal
 async def nothing_is_left(client: AsyncClient, observer: holdfast.Client, message: str) -> None:
     def is_clean() -> bool:
         idle = all(not info.holders and not info.waiters for info in observer.list())
-        return idle and not client._driver.client_state.waiting and not client._driver._boxes
+        return idle and not client._driver.client_state.waiting and not client._driver._wakeups
 
     await async_wait_until(is_clean, timeout=5, message=message)
 

@@ -122,7 +122,7 @@ async def async_generator() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [
         (coroutine, r"holdfast\.aio"),
         (generator, "generator"),
@@ -131,15 +131,15 @@ async def async_generator() -> AsyncIterator[int]:
         ("x", "functions"),
     ],
 )
-def test_what_would_run_outside_the_lock_is_refused(client: Client, function: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_what_would_run_outside_the_lock_is_refused(client: Client, function: Any, reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported):
         client.lock("x")(function)
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [(plain, "async"), (generator, "generator"), (async_generator, "generator"), (None, "functions")],
 )
-def test_the_same_in_asyncio(function: Any, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_the_same_in_asyncio(function: Any, reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported):
         holdfast.aio.connect("memory://").lock("x")(function)

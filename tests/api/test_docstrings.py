@@ -11,6 +11,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import client
+from holdfast.core.lock_options import DEFAULTS, LockOptions
 
 
 def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -31,15 +32,33 @@ PUBLIC = dict(_public())
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_every_parameter_is_named(name: str) -> None:
     function = PUBLIC[name]
-    told = inspect.getdoc(function) or ""
-    assert told, f"{name} has no docstring"
+    reported = inspect.getdoc(function) or ""
+    assert reported, f"{name} has no docstring"
     for parameter in inspect.signature(function).parameters:
         if parameter != "self":
-            assert parameter in told.replace("`", " ").replace(":", " ").replace("=", " ").split() or (
-                f"``{parameter}" in told
+            assert parameter in reported.replace("`", " ").replace(":", " ").replace("=", " ").split() or (
+                f"``{parameter}" in reported
             ), f"the docstring of {name} does not say what {parameter} is for"
 
 
 def test_there_is_something_to_look_at() -> None:
     assert len(PUBLIC) > 60
     assert "holdfast.client.Client.lock" in PUBLIC
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock", "rwlock", "semaphore"])
+@pytest.mark.parametrize(
+    ("facade", "if_lost"), [(client.Client, "raise"), (holdfast.aio.AsyncClient, "cancel")]
+)
+def test_help_shows_every_lock_option_with_its_default(facade: type, if_lost: str, kind: str) -> None:
+    method = getattr(facade, kind)
+    shown = inspect.signature(method).parameters
+    defaults = {name: each.default for name, each in shown.items() if each.kind is each.KEYWORD_ONLY}
+    assert defaults == {**DEFAULTS, "if_lost": if_lost}
+    assert set(defaults) == set(LockOptions.__annotations__), "a lock option has no default"
+    assert f'"{if_lost}"' in method.__doc__
+
+
+def test_an_option_that_locks_do_not_have_is_a_type_error() -> None:
+    with holdfast.connect("memory://") as locks, pytest.raises(TypeError, match="'tttl'"):
+        locks.lock("x", tttl=3)  # type: ignore[call-arg]  # refused at run time too

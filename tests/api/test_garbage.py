@@ -87,15 +87,15 @@ def test_callbacks_do_not_keep_it(client: Client) -> None:
 
 
 def test_the_callback_of_a_dropped_lease_is_not_called(client: Client) -> None:
-    told: list[Lease] = []
+    reported: list[Lease] = []
     lease = client.lock("x", ttl=1.0).acquire()
     assert lease is not None
-    lease.on_lost(told.append)
+    lease.on_lost(reported.append)
     leases = [lease]
     del lease
     dropped(leases)
     wait_until(lambda: holders(client) == 0)
-    assert told == []
+    assert reported == []
 
 
 def test_released_lost_and_exported_leases_are_dropped_in_silence(client: Client) -> None:

@@ -85,7 +85,7 @@ async def test_a_thread_that_ends_is_started_again_and_nothing_is_acquired_meanw
 
     client_state = client._driver.client_state
     runs: list[str] = []
-    book_runs = type(client_state).runs
+    book_runs = type(client_state).mark_running
 
     def held_up(self: Any, bell: Any) -> None:
         if refused and not go_on.is_set():
@@ -97,12 +97,12 @@ async def test_a_thread_that_ends_is_started_again_and_nothing_is_acquired_meanw
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(client_state), "runs", held_up)
         world.spy.before = end
-        await world.until(lambda: "keeper" in client_state.halted)
+        await world.until(lambda: "keeper" in client_state.stopped_timers)
         with pytest.raises(EngineUnavailable, match="started again"):
             await ann(client.lock("y").acquire)
         assert not world.look("y").locked
         go_on.set()
-        await world.until(lambda: not client_state.halted)
+        await world.until(lambda: not client_state.stopped_timers)
     await ann(held(await ann(client.lock("y").acquire)).release)
     await world.until(renewal_of(lease))
     lease.check()
@@ -125,7 +125,7 @@ def test_no_more_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
                 client.lock("x").acquire()
         with pytest.raises(EngineUnavailable, match="started again"):
             client.lock("x").acquire()  # and it is started
-        wait_until(lambda: not client._driver.client_state.halted)
+        wait_until(lambda: not client._driver.client_state.stopped_timers)
         lock = client.lock("x", timeout=10)
         assert lock.acquire() is not None, "what was granted before was given back"
         lock.release()

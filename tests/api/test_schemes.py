@@ -41,10 +41,10 @@ def test_all_schemes_are_listed() -> None:
 
 @pytest.mark.engine("redis")
 @pytest.mark.parametrize(
-    ("prefix", "told"),
+    ("prefix", "reported"),
     [("", "for the list of names:"), ("jobs/", "for the list of names that begin with 'jobs/':")],
 )
-def test_a_list_that_cannot_be_had_is_named(prefix: str, told: str) -> None:
+def test_a_list_that_cannot_be_had_is_named(prefix: str, reported: str) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
@@ -53,4 +53,4 @@ def test_a_list_that_cannot_be_had_is_named(prefix: str, told: str) -> None:
             pytest.raises(holdfast.EngineUnavailable) as raised,
         ):
             locks.list(prefix)
-    assert told in str(raised.value)
+    assert reported in str(raised.value)

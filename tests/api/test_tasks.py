@@ -199,18 +199,18 @@ def test_a_loop_that_is_blocked_longer_than_the_ttl() -> None:
     """It could not renew; when it runs again the loss is told, whoever asks first."""
 
     async def test(client: AsyncClient) -> None:
-        told: list[AsyncLease] = []
+        reported: list[AsyncLease] = []
         lock = client.lock("x", ttl=0.3)
         lease = await lock.acquire()
         assert lease is not None
-        lease.on_lost(told.append)
+        lease.on_lost(reported.append)
         _block_until(lambda: lease.lost)
         with pytest.raises(LockLost) as loss:
             lease.check()
         assert loss.value.reason == "expired"
         assert await lease.wait_lost(timeout=5)
         await asyncio.sleep(0.05)
-        assert told == [lease]
+        assert reported == [lease]
         with pytest.raises(LockLost):
             await lock.release()
 
@@ -256,14 +256,14 @@ def test_no_task_of_ours_outlives_the_client() -> None:
 
 def test_the_threads_api_in_a_running_loop_warns_once() -> None:
     async def main() -> None:
-        with holdfast.connect(fresh_url()) as client, warnings.catch_warnings(record=True) as told:
+        with holdfast.connect(fresh_url()) as client, warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             lock = client.lock("x")
             lock.acquire()
             lock.release()
             with client.lock("y"):
                 pass
-        (warning,) = told
+        (warning,) = reported
         assert issubclass(warning.category, RuntimeWarning)
         assert "holdfast.aio" in str(warning.message)
         assert warning.filename == __file__, "it points at the caller"
@@ -341,8 +341,8 @@ def test_a_client_closed_before_the_loop_came_round_leaves_no_warning() -> None:
         async with holdfast.aio.connect(fresh_url()) as client, client.lock("x"):
             pass
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         asyncio.run(main())
         gc.collect()
-    assert told == []
+    assert reported == []

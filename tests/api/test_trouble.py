@@ -252,35 +252,35 @@ async def test_renewals_that_all_fail_end_in_one_loss(world: SpyWorld, kind: typ
     """Told at the local deadline, once; then the object can be used again."""
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
-    told: list[Lease] = []
-    lease.on_lost(told.append)
+    reported: list[Lease] = []
+    lease.on_lost(reported.append)
     world.spy.before = failing(kind, "Renew", "Release")
     assert await ann(lease.wait_lost, timeout=20) is True
     assert world.spy.asked("Renew") >= 2
     with pytest.raises(LockLost) as loss:
         lease.check()
     assert loss.value.reason == "unreachable"
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     world.spy.before = nothing
     with pytest.raises(LockLost):
         await ann(lock.release)
     again = held(await ann(lock.acquire, timeout=20))
     assert again.token > lease.token
     again.check()
-    assert told == [lease]
+    assert reported == [lease]
 
 
 async def test_a_renewal_that_hangs_for_ever(world: SpyWorld) -> None:
     """The loss is told at the deadline all the same; by one who is not the renewer."""
     ann, lock = world.actor(), world.client().lock("x", ttl=TTL)
     lease = held(await ann(lock.acquire))
-    told: list[Lease] = []
-    lease.on_lost(told.append)
+    reported: list[Lease] = []
+    lease.on_lost(reported.append)
     gate = Gate(world, "Renew")
     world.spy.before = gate
     try:
         await world.until(gate.reached.is_set)
-        await world.until(lambda: told == [lease])
+        await world.until(lambda: reported == [lease])
         assert await ann(lease.wait_lost, timeout=20) is True
     finally:
         gate.open()
@@ -303,8 +303,8 @@ async def test_a_renewal_that_comes_after_the_loss_does_not_bring_it_back(world:
 async def test_a_renewal_that_races_a_release_does_not_bring_it_back(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client().lock("x", ttl=2.0)
     lease = held(await ann(lock.acquire))
-    told: list[Lease] = []
-    lease.on_lost(told.append)
+    reported: list[Lease] = []
+    lease.on_lost(reported.append)
     gate = Gate(world, "Renew")
     world.spy.before = gate
     await world.until(gate.reached.is_set)
@@ -316,7 +316,7 @@ async def test_a_renewal_that_races_a_release_does_not_bring_it_back(world: SpyW
     await world.until(lambda: world.spy.asked("Renew") > renewals + 1)
     kept.check()
     assert not world.look("x").locked
-    assert told == []
+    assert reported == []
 
 
 async def test_a_record_that_somebody_deleted(world: SpyWorld) -> None:

@@ -50,14 +50,14 @@ def held(lease: Lease | None) -> Lease:
 async def given_back_in_time(actor: Actor, lock: Lock) -> tuple[Lease, list[Lease]]:
     """A short lease that was released before it ran out, and what its callback was told."""
     for _ in range(20):
-        told: list[Lease] = []
+        reported: list[Lease] = []
         lease = held(await actor(lock.acquire))
-        lease.on_lost(told.append)
+        lease.on_lost(reported.append)
         try:
             await actor(lock.release)
         except LockLost:
             continue  # this machine stood still
-        return lease, told
+        return lease, reported
     raise AssertionError("it was lost every time")
 
 
@@ -143,12 +143,12 @@ class ThreadActor(_Actor):
             self._tell(future, future.set_result, result)
 
     def _tell(self, future: asyncio.Future[Any], tell: Callable[[Any], None], what: Any) -> None:
-        def told() -> None:
+        def reported() -> None:
             if not future.done():
                 tell(what)
 
         with contextlib.suppress(RuntimeError):  # the test has ended, and its loop with it
-            self._loop.call_soon_threadsafe(told)
+            self._loop.call_soon_threadsafe(reported)
 
     async def stop(self) -> None:
         self._orders.put(None)

@@ -33,12 +33,12 @@ async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
 async def test_the_holder_is_told_at_once_however_long_its_ttl(world: World) -> None:
     ann, eve = world.actor(), world.actor()
     lease = held(await ann(world.client().lock("x", ttl=3600).acquire))
-    told: list[object] = []
-    lease.on_lost(told.append)
+    reported: list[object] = []
+    lease.on_lost(reported.append)
     waiting = ann(lease.wait_lost, timeout=20)
     await eve(world.client().break_lock, "x", reason="test")
     assert await waiting is True
-    await world.until(lambda: told == [lease])
+    await world.until(lambda: reported == [lease])
 
 
 @needs("wake-ups")

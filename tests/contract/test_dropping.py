@@ -25,12 +25,12 @@ async def test_it_is_warned_of_and_runs_out(world: World) -> None:
     ann, client = world.actor(), world.client()
     kept = client.lock("kept", ttl=TTL)
     await ann(kept.acquire)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always", ResourceWarning)
         for _ in range(TRIES):
             if (await dropped(world, client)).ended == "dropped":
                 break  # else this machine stood still and it was lost first, of which nobody is warned
-    (warning,) = told
+    (warning,) = reported
     assert warning.category is ResourceWarning
     assert "'x'" in str(warning.message)
     await world.until_free("x")

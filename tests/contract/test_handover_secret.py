@@ -34,8 +34,8 @@ async def test_all_but_the_secret_adopts_nothing(world: World) -> None:
     text = await ann(lease.export)
     fields = fields_of(text)
     seal = seal_of(fields["secret"])
-    told = [str(lease.token), seal, seal.rpartition("/")[2], world.look("x").holders[0].owner]
-    for secret in [*told, fields["secret"] + "0"]:
+    reported = [str(lease.token), seal, seal.rpartition("/")[2], world.look("x").holders[0].owner]
+    for secret in [*reported, fields["secret"] + "0"]:
         with pytest.raises(InvalidArgument, match="secret"):
             await eve(world.client().adopt, forged(fields, secret=secret))
     head, _, random = fields["secret"].rpartition("-")

@@ -13,7 +13,7 @@ import pytest
 from contract.engines import needs
 from contract.harness import Actor, World, held
 from holdfast import Client, InvalidArgument, Lock, LockLost, LockTimeout, NotHeld
-from holdfast.protocols.records.acquisition import LOOK_AGAIN_SECONDS
+from holdfast.protocols.records.acquisition import POLL_SECONDS_MAX
 
 # Kinds of lock that exclude everybody else: what is said of a lock holds for each of them.
 Make = Callable[[Client, float | None], Lock]
@@ -204,7 +204,7 @@ async def test_a_waiter_gets_it_when_it_is_released(world: World) -> None:
     began = time.monotonic()
     await ann(lock.release)
     assert held(await waiting).token > first.token
-    assert time.monotonic() - began < LOOK_AGAIN_SECONDS, "a release wakes who waits; nobody polls for it"
+    assert time.monotonic() - began < POLL_SECONDS_MAX, "a release wakes who waits; nobody polls for it"
 
 
 # --- with ---------------------------------------------------------------------------------------

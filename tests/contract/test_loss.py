@@ -19,16 +19,16 @@ async def test_exactly_one_signal(world: World) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x", ttl=0.2, renew=False)
     lease = held(await ann(lock.acquire))
-    told: list[Lease] = []
-    lease.on_lost(told.append)
+    reported: list[Lease] = []
+    lease.on_lost(reported.append)
     assert await ann(lease.wait_lost, timeout=20) is True
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     with pytest.raises(LockLost):
         await ann(lock.release)
     await ann(client.break_lock, "x", reason="make sure")
     async with ann.inside(client.lock("x")):
         pass
-    assert told == [lease]
+    assert reported == [lease]
 
 
 async def test_loss_is_final(world: World) -> None:
@@ -49,11 +49,11 @@ async def test_loss_is_final(world: World) -> None:
 async def test_callbacks_registered_after_the_loss_are_called_too(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=0.2, renew=False).acquire))
-    told: list[str] = []
-    lease.on_lost(lambda lost: told.append("before"))
-    await world.until(lambda: told)
-    lease.on_lost(lambda lost: told.append("after"))
-    await world.until(lambda: told == ["before", "after"])
+    reported: list[str] = []
+    lease.on_lost(lambda lost: reported.append("before"))
+    await world.until(lambda: reported)
+    lease.on_lost(lambda lost: reported.append("after"))
+    await world.until(lambda: reported == ["before", "after"])
 
 
 @takes_seconds
@@ -62,15 +62,15 @@ async def test_a_callback_that_raises_harms_nobody(world: World, caplog: pytest.
     lease = held(await ann(client.lock("x", ttl=0.2, renew=False).acquire))
     kept = held(await ann(client.lock("kept", ttl=3.0).acquire))
     is_renewed = renewal_of(kept)
-    told: list[Lease] = []
+    reported: list[Lease] = []
 
     def raises(lost: Lease) -> None:
         raise ZeroDivisionError("in the callback")
 
     lease.on_lost(raises)
-    lease.on_lost(told.append)
+    lease.on_lost(reported.append)
     with caplog.at_level(logging.ERROR, logger="holdfast"):
-        await world.until(lambda: told == [lease])
+        await world.until(lambda: reported == [lease])
     assert "callback raised" in caplog.text
     await world.until(is_renewed)
     kept.check()
@@ -79,12 +79,12 @@ async def test_a_callback_that_raises_harms_nobody(world: World, caplog: pytest.
 async def test_nobody_is_told_of_what_was_released(world: World) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x", ttl=0.3, renew=False)
-    _, told = await given_back_in_time(ann, lock)
+    _, reported = await given_back_in_time(ann, lock)
     later = held(await ann(lock.acquire))
     also: list[Lease] = []
     later.on_lost(also.append)
     await world.until(lambda: also)  # that one's loss comes after the time of the first
-    assert told == []
+    assert reported == []
 
 
 async def test_a_loss_that_release_finds_out_first_is_told_too(world: World) -> None:
@@ -92,8 +92,8 @@ async def test_a_loss_that_release_finds_out_first_is_told_too(world: World) -> 
     ann, client = world.actor(), world.client()
     lock = client.lock("x", ttl=0.3, renew=False)
     lease = held(await ann(lock.acquire))
-    told: list[Lease] = []
-    lease.on_lost(told.append)
+    reported: list[Lease] = []
+    lease.on_lost(reported.append)
 
     release: Callable[[], object] = lock.release  # under asyncio it gives a coroutine
 
@@ -104,7 +104,7 @@ async def test_a_loss_that_release_finds_out_first_is_told_too(world: World) -> 
 
     with pytest.raises(LockLost):
         await ann(stand_still_then_release)
-    await world.until(lambda: told == [lease], "nobody was told", timeout=5)
+    await world.until(lambda: reported == [lease], "nobody was told", timeout=5)
 
 
 async def test_waiting_for_the_loss(world: World) -> None:
@@ -249,10 +249,10 @@ async def test_a_slow_callback_keeps_nothing_else_from_being_told_or_renewed(wor
 
     try:
         first.on_lost(slow)
-        told: list[Lease] = []
-        second.on_lost(told.append)
+        reported: list[Lease] = []
+        second.on_lost(reported.append)
         await world.until(entered.is_set)
-        await world.until(lambda: told == [second])
+        await world.until(lambda: reported == [second])
         await world.until(renewal_of(kept))
         kept.check()
         assert threads[0].name not in ("holdfast-keeper", "holdfast-timer")

@@ -10,7 +10,6 @@ import holdfast
 import holdfast.aio
 from contract.engines import FRESH_URL, each_engine
 from holdfast.engines import SCHEMES
-from support.engines import SCHEMES_BY_FOLDER
 
 
 def test_every_registered_engine_has_its_line_in_the_contract() -> None:
@@ -20,12 +19,6 @@ def test_every_registered_engine_has_its_line_in_the_contract() -> None:
 
 def test_every_line_of_the_contract_is_a_registered_engine() -> None:
     assert set(FRESH_URL) <= set(SCHEMES)
-
-
-def test_every_scheme_can_be_chosen() -> None:
-    known = {scheme: folder for folder, schemes in SCHEMES_BY_FOLDER.items() for scheme in schemes}
-    missing = {scheme: folder for scheme, folder in SCHEMES.items() if known.get(scheme) != folder}
-    assert not missing, f"add these to tests/support/engines.py and to tools/install-servers: {missing}"
 
 
 @pytest.mark.parametrize("scheme", each_engine())

@@ -110,20 +110,20 @@ async def test_a_loop_that_is_blocked_longer_than_the_ttl(world: World) -> None:
     lock = client_of(world).lock("x", ttl=0.3)
     lease = await lock.acquire()
     assert lease is not None
-    told: list[AsyncLease] = []
-    lease.on_lost(told.append)
+    reported: list[AsyncLease] = []
+    lease.on_lost(reported.append)
     while not lease.lost:
         pass
     with pytest.raises(LockLost) as loss:
         lease.check()
     assert loss.value.reason == "expired"
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     with pytest.raises(LockLost):
         await lock.release()
     again = await lock.acquire(timeout=20)
     assert again is not None
     assert again.token > lease.token
-    assert told == [lease]
+    assert reported == [lease]
     await again.release()
 
 

@@ -38,7 +38,10 @@ def test_the_guarantees_say_what_is_lacking(scheme: str, tmp_path: Path) -> None
         promised = client.guarantees
     lacking = LACKS.get(scheme, frozenset())
     assert {kind for kind in MAKE if kind not in promised.primitives} == lacking & MAKE.keys()
-    assert promised.fifo.startswith("no") == ("queue" in lacking)
+    assert promised.is_fifo == ("queue" not in lacking)
+    assert promised.has_counted_queue == ("counted queue" not in lacking)
+    assert promised.has_values == ("value" not in lacking)
+    assert promised.can_export == ("handing over" not in lacking)
 
 
 async def test_what_is_lacking_is_refused_by_name(world: World) -> None:

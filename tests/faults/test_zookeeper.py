@@ -264,7 +264,9 @@ def test_what_was_lost_while_the_server_was_away_is_free_when_it_is_back(
     lease = taken(client)
     server.kill()
     assert lease.wait_lost(timeout=20)
-    wait_until(lambda: not client._driver.client_state.jobs, timeout=20, message="it goes on giving back")
+    wait_until(
+        lambda: not client._driver.client_state.cleanup_tasks, timeout=20, message="it goes on giving back"
+    )
     server.start()
     kept = taken(client, "y")
     newer = taken(other)

@@ -180,12 +180,12 @@ class Client:
         self.world.pass_without_driver(Nonce())
         return f"{self.name}-{next(self.count)}"
 
-    def ring(self, bell: TimerName) -> None:
-        self.rings.append((self.world.now, bell))
-        self.world.post(self.bells[bell])
-        if bell not in self.services:
-            script = renewal_loop if bell == "keeper" else deadline_loop
-            self.services[bell] = self.world.start(self, script(self.client_state))
+    def ring(self, timer: TimerName) -> None:
+        self.rings.append((self.world.now, timer))
+        self.world.post(self.bells[timer])
+        if timer not in self.services:
+            script = renewal_loop if timer == "keeper" else deadline_loop
+            self.services[timer] = self.world.start(self, script(self.client_state))
 
     def post(self, nonce: str, handed: Handoff | None = None) -> None:
         if nonce in self.boxes:
@@ -414,8 +414,8 @@ class World:
             self._await(task, client.bells[op.timer], op.until)
         elif isinstance(op, Signal):
             client.signals.append((self.now, op.lease))
-            op.lease.tell_onlookers()
-            for listener in op.lease.fire():
+            op.lease.call_end_callbacks()
+            for listener in op.lease.take_loss_callbacks():
                 listener()
             self._then(task)
         else:

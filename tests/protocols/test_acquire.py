@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.core.effects import Apply, Effect, Listen, Nonce, Now, Unlisten, Wait
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.protocols import records
@@ -65,7 +65,7 @@ def test_the_deadline_is_counted_from_before_the_request() -> None:
     world = World()
     sent = world.now
     state = world.client("a").acquire(faults=once(slow_reply(2.0)))
-    assert state.deadline == relied_until(sent, SPEC.ttl)
+    assert state.deadline == lease_deadline(sent, SPEC.ttl)
     assert state.deadline < world.look().record.holders[0].expires_at
 
 
@@ -155,7 +155,7 @@ def test_not_granted_in_time_nothing_stays(timeout: float) -> None:
     assert isinstance(task.result, records.NotGranted)
     assert timeout <= task.ended_at - started <= timeout + 4 * LATENCY_SECONDS
     assert world.queue() == []
-    assert (b.boxes, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, [])
+    assert (b.boxes, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == ({}, {}, [])
 
 
 FAILURES = {
@@ -257,7 +257,7 @@ def test_a_grant_whose_reply_was_lost_recognises_itself() -> None:
     first, second = task.asked()
     assert first == second
     assert world.look().record.token == state.token, "one number was minted, not two"
-    assert state.deadline == relied_until(sent, SPEC.ttl), "counted from the first request"
+    assert state.deadline == lease_deadline(sent, SPEC.ttl), "counted from the first request"
     a.run(records.release(a.client_state, state, 0.0))
     assert world.holders() == []
 
@@ -384,12 +384,14 @@ def test_an_interrupt_at_any_operation_leaves_nothing(story: str, after: bool) -
             _ = task.result
         world.pass_time(10.0)
         b = world.clients["b"]
-        told = f"interrupted at {index}: {task.ops[index]}"
-        assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
-        assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, []), (
-            told
-        )
-        assert len(b.boxes) <= 1, told
+        reported = f"interrupted at {index}: {task.ops[index]}"
+        assert not [n for n in world.holders() + world.queue() if n.startswith("b")], reported
+        assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == (
+            {},
+            {},
+            [],
+        ), reported
+        assert len(b.boxes) <= 1, reported
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -428,8 +430,8 @@ def test_a_second_interrupt_while_cleaning_up_still_leaves_nothing(story: str) -
             with pytest.raises(KeyboardInterrupt):
                 _ = task.result
             world.pass_time(10.0)
-            told = f"interrupted at {task.ops[first]} and again at {task.ops[second : second + 1]}"
-            assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
+            reported = f"interrupted at {task.ops[first]} and again at {task.ops[second : second + 1]}"
+            assert not [n for n in world.holders() + world.queue() if n.startswith("b")], reported
 
 
 def test_failures_while_cleaning_up_do_not_mask_the_interrupt() -> None:

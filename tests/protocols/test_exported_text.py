@@ -145,7 +145,7 @@ def test_size_is_bounded() -> None:
 )
 def test_json_that_is_no_lease(payload: str) -> None:
     round_trips_or_is_refused(PREFIX + base64.urlsafe_b64encode(payload.encode()).decode())
-    told = json.dumps(fields_of(GOOD))
+    reported = json.dumps(fields_of(GOOD))
     round_trips_or_is_refused(
-        PREFIX + base64.urlsafe_b64encode((told[:-1] + "," + payload[1:]).encode()).decode()
+        PREFIX + base64.urlsafe_b64encode((reported[:-1] + "," + payload[1:]).encode()).decode()
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.deadlines import DRIFT, relied_until
+from holdfast.core.deadlines import DRIFT, lease_deadline
 from holdfast.core.effects import Apply, Listen, Now, OutcomeUnknown, RenewBatch, Wait
 from holdfast.errors import HoldfastError
 from holdfast.protocols import records
@@ -88,7 +88,7 @@ def test_it_is_counted_from_when_its_place_was_asked_for() -> None:
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert state.token == 7
-    assert state.deadline == relied_until(placed + 1.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 1.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
@@ -104,7 +104,7 @@ def test_it_is_counted_from_its_first_place_however_often_it_looked() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline == relied_until(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert acquire.result.deadline == lease_deadline(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> None:
@@ -121,7 +121,7 @@ def test_a_place_whose_request_was_never_answered_counts_from_that_request() -> 
     acquire.reply(Handoff(7, 0.25))
     state = acquire.result
     assert isinstance(state, LeaseState)
-    assert state.deadline == relied_until(placed + 0.25 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 0.25 * (1.0 - DRIFT), SHORT.ttl)
     assert state.uncertain, "a copy of its request may still be under way"
 
 
@@ -198,7 +198,7 @@ def test_as_another_it_is_counted_from_another_place() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.now += 20.0
     acquire.reply(Handoff(7, 0.5))
-    assert [job.request for job in client_state.jobs] == [Release("n1")]
+    assert [job.request for job in client_state.cleanup_tasks] == [Release("n1")]
     assert isinstance(acquire.op, Apply)
     assert isinstance(acquire.op.request, Acquire)
     assert (acquire.op.request.nonce, acquire.op.request.wait) == ("n2", False)
@@ -213,7 +213,7 @@ def test_as_another_it_is_counted_from_another_place() -> None:
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert (state.nonce, state.token) == ("n2", 9)
-    assert state.deadline == relied_until(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
+    assert state.deadline == lease_deadline(placed + 0.5 * (1.0 - DRIFT), SHORT.ttl)
 
 
 def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
@@ -225,7 +225,7 @@ def test_too_late_for_its_timeout_as_well_it_ends_without() -> None:
     acquire.now += 20.0
     acquire.reply(Handoff(7, 0.5))
     assert isinstance(acquire.result, records.NotGranted)
-    assert [job.request for job in client_state.jobs] == [Release("n1")]
+    assert [job.request for job in client_state.cleanup_tasks] == [Release("n1")]
     assert client_state.leases == {}
 
 
@@ -274,7 +274,7 @@ def test_an_age_that_cannot_be_does_not_make_it_last_longer(age: float) -> None:
     acquire.now += 2.0
     acquire.reply(Handoff(7, age))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline == relied_until(placed, SHORT.ttl)
+    assert acquire.result.deadline == lease_deadline(placed, SHORT.ttl)
 
 
 def test_an_age_below_nothing_makes_it_last_less_long() -> None:
@@ -285,7 +285,7 @@ def test_an_age_below_nothing_makes_it_last_less_long() -> None:
     acquire.reply(Queued(0, 1.0, ()))
     acquire.reply(Handoff(7, -1.0))
     assert isinstance(acquire.result, LeaseState)
-    assert acquire.result.deadline <= relied_until(placed, SHORT.ttl)
+    assert acquire.result.deadline <= lease_deadline(placed, SHORT.ttl)
 
 
 def test_a_client_that_was_closed_meanwhile_gives_it_back() -> None:
@@ -348,11 +348,15 @@ def length(story: str) -> int:
     return len(world.finish(STORIES[story](world)).ops)
 
 
-def nothing_is_left(world: World, told: str) -> None:
+def nothing_is_left(world: World, reported: str) -> None:
     b = world.clients["b"]
-    assert not [n for n in world.holders() + world.queue() if n.startswith("b")], told
-    assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.jobs)) == ({}, {}, []), told
-    assert len(b.boxes) <= 1, told
+    assert not [n for n in world.holders() + world.queue() if n.startswith("b")], reported
+    assert (b.client_state.leases, b.client_state.waiting, list(b.client_state.cleanup_tasks)) == (
+        {},
+        {},
+        [],
+    ), reported
+    assert len(b.boxes) <= 1, reported
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -84,7 +84,7 @@ def test_at_the_deadline_the_loss_is_told_exactly_once(fault: Fault) -> None:
     a = world.client("a")
     state = a.acquire()
     heard: list[float] = []
-    state.listeners.append(lambda: heard.append(world.now))
+    state.loss_callbacks.append(lambda: heard.append(world.now))
     a.faults = always(fault, RenewBatch)
     world.pass_time(5 * TTL)
     assert heard == [pytest.approx(state.deadline)]
@@ -105,7 +105,7 @@ def test_a_loss_is_final() -> None:
     assert state.loss(world.now) == "unreachable"
     assert state.remaining(world.now) == 0.0
     assert world.is_free(), "what was lost is given back, so that others need not wait"
-    state.extended(world.now + 100.0, world.now)
+    state.extend(world.now + 100.0, world.now)
     assert state.loss(world.now) == "unreachable"
 
 
@@ -274,24 +274,24 @@ def test_what_is_to_be_cleaned_up_is_tried_until_it_gets_through() -> None:
     a, b = world.client("a"), world.client("b")
     state = b.acquire()
     a.faults = always(REFUSED)
-    a.client_state.hand_over(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
+    a.client_state.queue_cleanup(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
     world.pass_time(10.0)
     assert not world.is_free()
     a.faults = None
     world.pass_time(1.0)
     assert world.is_free()
-    assert not a.client_state.jobs
+    assert not a.client_state.cleanup_tasks
 
 
 def test_what_cannot_be_cleaned_up_is_given_up_in_time() -> None:
     world = World()
     a = world.client("a")
     a.faults = always(REFUSED)
-    a.client_state.hand_over(CleanupTask("x", Withdraw("n"), "job", give_up_at=world.now + 60.0))
+    a.client_state.queue_cleanup(CleanupTask("x", Withdraw("n"), "job", give_up_at=world.now + 60.0))
     world.pass_time(59.0)
-    assert a.client_state.jobs
+    assert a.client_state.cleanup_tasks
     world.pass_time(3.0)
-    assert not a.client_state.jobs
+    assert not a.client_state.cleanup_tasks
     tries = [op for op in a.services["keeper"].ops if isinstance(op, Apply)]
     assert 100 <= len(tries) <= 140, "twice a second"
 
@@ -303,12 +303,12 @@ def test_where_nothing_expires_by_itself_cleaning_up_is_not_given_up() -> None:
     state = b.acquire()
     a.client_state.session_bound = True
     a.faults = always(REFUSED)
-    a.client_state.hand_over(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
+    a.client_state.queue_cleanup(CleanupTask("x", Release(state.nonce), "job", give_up_at=world.now + 60.0))
     world.pass_time(600.0)
     a.faults = None
     world.pass_time(1.0)
     assert world.is_free()
-    assert not a.client_state.jobs
+    assert not a.client_state.cleanup_tasks
 
 
 def test_where_it_is_not_given_up_much_to_clean_up_does_not_keep_the_client_busy() -> None:
@@ -318,13 +318,15 @@ def test_where_it_is_not_given_up_much_to_clean_up_does_not_keep_the_client_busy
     a.client_state.session_bound = True
     a.faults = always(REFUSED)
     for number in range(200):
-        a.client_state.hand_over(CleanupTask("x", Withdraw(f"n{number}"), "job", give_up_at=world.now + 60.0))
+        a.client_state.queue_cleanup(
+            CleanupTask("x", Withdraw(f"n{number}"), "job", give_up_at=world.now + 60.0)
+        )
     world.pass_time(60.0)
     tries = [op for op in a.services["keeper"].ops if isinstance(op, Apply)]
     assert 100 <= len(tries) <= 140, "twice a second"
     a.faults = None
     world.pass_time(1.0)
-    assert not a.client_state.jobs
+    assert not a.client_state.cleanup_tasks
 
 
 def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> None:
@@ -340,7 +342,7 @@ def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> Non
     state = a.acquire()
     a.faults = faults
     for number in range(20):
-        a.client_state.hand_over(
+        a.client_state.queue_cleanup(
             CleanupTask("gone", Withdraw(f"n{number}"), "job", give_up_at=world.now + 600.0)
         )
     world.pass_time(5 * TTL)

@@ -19,7 +19,7 @@ from holdfast.core.effects import (
     SleepUntil,
 )
 from holdfast.protocols import records
-from holdfast.protocols.reporting import Reports
+from holdfast.protocols.reports import Reports
 from holdfast.rules.requests import Release, Stop
 from protocols.driver import HANGS, REFUSED, SPEC, Client, Fault, World, a_spec, always
 
@@ -117,7 +117,7 @@ def test_cleaning_up(error: BaseException) -> None:
     a.faults = always(Fault(error, arrives=False), Release)
     a.run(records.abandon(a.client_state, state))
     world.pass_time(3 * TTL)
-    assert not a.client_state.jobs
+    assert not a.client_state.cleanup_tasks
     assert other.loss(world.now) is None
     keeper = a.services["keeper"]
     assert 2 <= sum(isinstance(op, Apply) for op in keeper.ops) <= 10
@@ -134,9 +134,9 @@ class Breaking:
         self.raised = 0
 
     def perform(self, task: Any, op: Effect) -> None:
-        for bell, service in self._client.services.items():
+        for timer, service in self._client.services.items():
             if service is task and (
-                self.at.get(bell) == len(task.ops) - 1 or isinstance(op, self.every or ())
+                self.at.get(timer) == len(task.ops) - 1 or isinstance(op, self.every or ())
             ):
                 self.raised += 1
                 self._world._then(task, error=type(self.error)("bad"))
@@ -144,17 +144,17 @@ class Breaking:
         self._perform(task, op)
 
 
-@pytest.mark.parametrize("bell", ["keeper", "timer"])
+@pytest.mark.parametrize("timer", ["keeper", "timer"])
 @pytest.mark.parametrize("error", [ValueError("bad"), Strange()], ids=["Exception", "BaseException"])
 def test_an_error_at_every_single_step(
-    monkeypatch: pytest.MonkeyPatch, bell: str, error: BaseException
+    monkeypatch: pytest.MonkeyPatch, timer: str, error: BaseException
 ) -> None:
     """Whichever operation raises: everything that is held after it is renewed, and every loss is told."""
     for number in range(1, 60):
         world = World()
         a = world.client("a")
         breaking = Breaking(world, a, error)
-        breaking.at = {bell: number}
+        breaking.at = {timer: number}
         monkeypatch.setattr(world, "_perform", breaking.perform)
         ended = a.acquire(a_spec("ended", renew=False))
         kept = [a.acquire(a_spec(name)) for name in "xy"]
@@ -239,7 +239,7 @@ def test_a_process_that_was_paused_is_told_so_also_when_a_renewal_was_under_way(
     world = World()
     a = world.client("a")
     state = a.acquire()
-    state.asked = world.now + TTL / 3, "redis://example"
+    state.renewal_in_flight = world.now + TTL / 3, "redis://example"
     assert state.loss(state.deadline + 20.0) == "expired"
     assert "paused" in str(state.lost_error())
 
@@ -249,7 +249,7 @@ def test_a_renewal_that_a_process_sends_when_it_wakes_up_is_not_held_against_the
     world = World()
     a = world.client("a")
     state = a.acquire()
-    state.asked = state.deadline + 0.2, "redis://example"
+    state.renewal_in_flight = state.deadline + 0.2, "redis://example"
     assert state.loss(state.deadline + 0.201) == "expired"
     assert "paused" in str(state.lost_error())
 
@@ -266,8 +266,8 @@ def test_that_renewing_fails_is_logged_once_and_that_it_works_again(caplog: pyte
     world.pass_time(10.0)
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
-    for told in ("redis://example", "connection refused", "Of 5 held", "'x0'", "s"):
-        assert told in message
+    for reported in ("redis://example", "connection refused", "Of 5 held", "'x0'", "s"):
+        assert reported in message
     a.faults = None
     world.pass_time(TTL)
     assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]

@@ -26,16 +26,16 @@ def test_a_subscription_hears_of_each_change() -> None:
     world.pass_time(20.0)
     assert not hearing.done, "nothing happened"
     state = a.acquire()
-    told = world.finish(hearing, within=0.1).result
-    assert told is not None
-    assert [h.nonce for h in told.record.holders] == [state.nonce]
+    reported = world.finish(hearing, within=0.1).result
+    assert reported is not None
+    assert [h.nonce for h in reported.record.holders] == [state.nonce]
     hearing = w.start(records.next_change(w.client_state, "x", nonce, None))
     world.pass_time(60.0)
     assert not hearing.done, "a renewal is no change"
     a.run(records.release(a.client_state, state, 0.0))
-    told = world.finish(hearing, within=0.1).result
-    assert told is not None
-    assert told.record.holders == ()
+    reported = world.finish(hearing, within=0.1).result
+    assert reported is not None
+    assert reported.record.holders == ()
 
 
 def test_a_change_between_two_waits_is_not_missed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.deadlines import CONNECT_SECONDS_MIN, connect_patience
+from holdfast.core.deadlines import CONNECT_SECONDS_MIN, connect_seconds_for
 from holdfast.core.effects import Apply, Effect, Listen, Wait
 from holdfast.errors import EngineUnavailable
 from holdfast.protocols import records
@@ -45,7 +45,7 @@ def test_nothing_is_withdrawn_that_was_never_sent(world: World, timeout: float |
         task.result  # noqa: B018 - it raises
     assert world.now - before < 0.1
     assert not any(isinstance(op, Listen | Wait) for op in task.ops)
-    assert not client.client_state.jobs
+    assert not client.client_state.cleanup_tasks
     world.pass_time(10)
     assert "keeper" not in client.services
 
@@ -58,7 +58,7 @@ def test_in_a_crowd_neither(world: World) -> None:
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
     assert world.now - before < 0.1
-    assert not client.client_state.jobs
+    assert not client.client_state.cleanup_tasks
 
 
 def test_what_may_have_been_sent_before_is_withdrawn(world: World) -> None:
@@ -79,7 +79,7 @@ def test_what_was_refused_before_is_not(world: World) -> None:
     task = client.start(records.acquire(client.client_state, SPEC, "o", 3.0), in_turn(REFUSED, unsent()))
     world.finish(task)
     assert isinstance(task.error, EngineUnavailable)
-    assert not client.client_state.jobs
+    assert not client.client_state.cleanup_tasks
 
 
 def test_one_who_is_in_line_is_withdrawn(world: World) -> None:
@@ -103,7 +103,7 @@ def test_a_connection_is_waited_for_as_long_as_the_caller_has_time(
     task = client.start(records.acquire(client.client_state, SPEC, "o", timeout))
     world.finish(task)
     asked = next(op for op in task.ops if isinstance(op, Apply))
-    assert asked.connect_seconds == patience == connect_patience(timeout)
+    assert asked.connect_seconds == patience == connect_seconds_for(timeout)
 
 
 def test_what_is_left_of_the_time_counts(world: World) -> None:

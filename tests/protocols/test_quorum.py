@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.core.effects import NotApplied, Pause, TransientError
 from holdfast.errors import Unsupported
 from holdfast.protocols.quorum import (
@@ -312,7 +312,7 @@ def test_what_is_handed_over_lasts_as_long_as_before(drift: float) -> None:
         quorum = world.quorum(client, drift=drift)
         granted = world.run(apply(quorum, "x", Adopt(ask.nonce, client, client, "seal")))
         assert granted.ttl == pytest.approx(TTL_SECONDS)
-        assert kept_seconds(world, "x") * (1.0 - drift) >= relied_until(0.0, granted.ttl)
+        assert kept_seconds(world, "x") * (1.0 - drift) >= lease_deadline(0.0, granted.ttl)
         assert isinstance(world.run(apply(quorum, "x", Renew(ask.nonce, granted.ttl))), Done)
     assert granted.lasts == pytest.approx(590.0)
     (holder,) = world.run(apply(quorum, "x", Inspect())).record.holders
@@ -330,7 +330,7 @@ def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> N
     world.node_us += 20_000_000
     assert isinstance(world.run(apply(quorum, "x", Export("me-x", "seal"))), Done)
     granted = world.run(apply(world.quorum("her"), "x", Adopt("me-x", "her", "her", "seal")))
-    assert kept_seconds(world, "x") * (1.0 - 0.01) >= relied_until(0.0, granted.ttl)
+    assert kept_seconds(world, "x") * (1.0 - 0.01) >= lease_deadline(0.0, granted.ttl)
 
 
 # --- rejoining ----------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ def test_a_waiter_is_told_when_to_look_again() -> None:
 def test_nodes_whose_clocks_run_fast_keep_it_as_long_as_it_is_relied_on(drift: float, ttl: float) -> None:
     quorum = World().quorum(drift=drift)
     kept_in_our_seconds = quorum.kept_us(ttl) / 1e6 * (1.0 - drift)
-    assert kept_in_our_seconds >= relied_until(0.0, ttl)
+    assert kept_in_our_seconds >= lease_deadline(0.0, ttl)
     assert quorum.kept_us(ttl) >= ttl * 1e6
 
 

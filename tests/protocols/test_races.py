@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.core.arguments import Spec
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.core.effects import (
     Apply,
     Effect,
@@ -106,7 +106,7 @@ def a_book() -> ClientState:
         "me",
         io_timeout=5.0,
         linger=5.0,
-        ring=lambda bell: None,
+        wake_timer=lambda timer: None,
         now=lambda: Driven.running.now,
         new_nonce=next_nonce,
     )
@@ -158,7 +158,7 @@ def test_a_renewal_overtaken_by_the_release_is_no_loss() -> None:
     release = Driven(records.release(client_state, state, 5.0))
     assert isinstance(keeper.reply([Gone("expired")]), SleepUntil)
     release.reply(Done())
-    assert (state.ended, state.reason, state.signalled) == ("released", None, False)
+    assert (state.ended, state.reason, state.is_loss_reported) == ("released", None, False)
     keeper.abandon()
 
 
@@ -170,7 +170,7 @@ def test_a_release_begun_in_time_is_no_loss_however_long_it_takes() -> None:
     timer.now += 20.0
     assert timer.reply() == SleepUntil("timer", None)
     release.reply(Done())
-    assert (state.ended, state.reason, state.signalled) == ("released", None, False)
+    assert (state.ended, state.reason, state.is_loss_reported) == ("released", None, False)
     timer.abandon()
 
 
@@ -224,7 +224,7 @@ def test_a_grant_that_an_earlier_copy_may_have_got_is_counted_from_a_renewal() -
     state = acquire.result
     assert isinstance(state, LeaseState)
     assert state.held_until is not None
-    assert state.deadline == state.held_until <= relied_until(asked_at, 3.0)
+    assert state.deadline == state.held_until <= lease_deadline(asked_at, 3.0)
 
 
 def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
@@ -237,7 +237,7 @@ def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
     assert keeper.reply() == RenewBatch((("x", Renew(state.nonce, 10.0)),))
     state.ttl = 1000.0
     keeper.reply([Done()])
-    assert state.deadline == relied_until(keeper.now, 10.0)
+    assert state.deadline == lease_deadline(keeper.now, 10.0)
     keeper.abandon()
 
 
@@ -258,5 +258,5 @@ def test_late_copies_of_the_request_for_a_downgraded_lease_are_refused(uncertain
     writer = granted(client_state, kind="rwlock", mode="write")
     writer.uncertain = uncertain
     Driven(records.downgrade(client_state, writer)).reply(Granted(8, (), "rwlock", "read", 10.0, None, {}))
-    asked = [job.request for job in client_state.jobs]
+    asked = [job.request for job in client_state.cleanup_tasks]
     assert asked == ([Withdraw(writer.nonce, client_state.linger)] if uncertain else [])

@@ -7,7 +7,7 @@ from math import inf
 from holdfast.core.effects import Apply, Now, ProtocolCoroutine, Wait
 from holdfast.protocols import records
 from holdfast.protocols.client_state import ClientState
-from holdfast.protocols.records.acquisition import LOOK_AGAIN_SECONDS
+from holdfast.protocols.records.acquisition import POLL_SECONDS_MAX
 from holdfast.rules.record import Holder, Record
 from holdfast.rules.requests import Snapshot, Watch
 
@@ -21,7 +21,7 @@ def held(client: str, token: int, expires_at: float) -> Record:
 
 def watching(seen: Snapshot) -> tuple[ProtocolCoroutine[Snapshot | None], Wait]:
     """A watch at the point where it waits."""
-    client_state = ClientState("me", 5.0, 0.0, lambda bell: None, lambda: 100.0, lambda: "me-1")
+    client_state = ClientState("me", 5.0, 0.0, lambda timer: None, lambda: 100.0, lambda: "me-1")
     script = records.next_change(client_state, "x", "me-1", None, seen)
     assert isinstance(script.send(None), Now)
     wait = script.send(100.0)
@@ -49,4 +49,4 @@ def test_a_look_that_finds_nothing_new_is_not_told() -> None:
     assert isinstance(script.send(102.0), Now)
     again = script.send(102.0)
     assert isinstance(again, Wait)
-    assert again.until == 102.0 + LOOK_AGAIN_SECONDS
+    assert again.until == 102.0 + POLL_SECONDS_MAX

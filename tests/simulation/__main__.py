@@ -53,8 +53,8 @@ def main() -> int:
         for outcome in run_campaign(seeds, options.processes, options.scenario or None):
             report.add(outcome)
             so_far = f"{report.schedules / (time.monotonic() - started):.0f}/s"
-            told = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
-            progress.update(task, advance=1, rate=so_far, description=told)
+            reported = f"[red]{len(report.failures)} failed" if report.failures else "schedules"
+            progress.update(task, advance=1, rate=so_far, description=reported)
     seconds = time.monotonic() - started
     wide = Console(width=max(console.width, TABLE_WIDTH))
     wide.print(coverage_table(report.coverage))

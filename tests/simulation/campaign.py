@@ -108,7 +108,7 @@ def describe_failure(outcome: Outcome) -> str:
     """Seed, plan, what is wrong, and how to see it again."""
     lines = [f"{outcome.scenario}, seed {outcome.seed}:"]
     for checker, wrong in outcome.found.items():
-        lines += [f"  {checker}: {told}" for told in wrong[:3]]
+        lines += [f"  {checker}: {reported}" for reported in wrong[:3]]
         if len(wrong) > 3:
             lines.append(f"  {checker}: and {len(wrong) - 3} more")
     lines.append("  with" if outcome.plan else "  with nothing going wrong")

@@ -64,7 +64,7 @@ class Belief:
     how: str = ""
     """In which way it was let go of first."""
     crashed: float = inf
-    told: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     returned: float = inf
     """When the one who asked for it got it."""
     raised: list[float] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Evidence:
                     known.ended = min(known.ended, event.at)
             elif isinstance(event, Told):
                 belief = by_state[id(event.state)]
-                belief.told.append(event.at)
+                belief.reported.append(event.at)
                 belief.ended = min(belief.ended, event.at)
             elif isinstance(event, Crashed):
                 self._crashed[event.client] = event.at
@@ -306,13 +306,13 @@ def tokens(seen: Evidence) -> Iterator[str]:
 
 
 def _tokens_as_told(seen: Evidence, order: dict[str, list[tuple[float, int]]]) -> Iterator[str]:
-    told: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    reported: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for belief in seen.beliefs:
         grants = order.get(belief.state.nonce, [])
         index = bisect_right(grants, (belief.began, 1 << 60)) - 1
         if index >= 0:
-            told[belief.state.name].append((grants[index][1], belief.state.token, belief.state.nonce))
-    for name, grants_told in told.items():
+            reported[belief.state.name].append((grants[index][1], belief.state.token, belief.state.nonce))
+    for name, grants_told in reported.items():
         last = (0, 0, "")
         for grant in sorted(grants_told):
             if grant[0] != last[0] and grant[1] <= last[1]:
@@ -342,8 +342,8 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
                 if nonce in granted and clock.when(expiries[nonce]) <= change.at:
                     continue
                 if before is not None and not seen.forgot_between(before, change.at):
-                    told = "granted twice" if nonce in granted else "granted after it was withdrawn"
-                    yield f"{name!r} at {change.at:.4f} s: {nonce} {told}"
+                    reported = "granted twice" if nonce in granted else "granted after it was withdrawn"
+                    yield f"{name!r} at {change.at:.4f} s: {nonce} {reported}"
                 granted[nonce] = change.at
             if change.before.holders is not change.after.holders:
                 for holder in change.after.holders:
@@ -479,7 +479,7 @@ def nothing_left_behind(seen: Evidence) -> Iterator[str]:
         for what, left in (
             ("leases", list(client_state.leases)),
             ("waiting", list(client_state.waiting)),
-            ("jobs", [job.nonce for job in client_state.jobs]),
+            ("jobs", [job.nonce for job in client_state.cleanup_tasks]),
             ("holds", [name for (name, _), hold in client_state.holds.items() if hold.state.ended is None]),
             ("mailboxes", list(client.boxes)),
         ):
@@ -534,8 +534,8 @@ def deadlines(seen: Evidence) -> Iterator[str]:
 def loss_told(seen: Evidence) -> Iterator[str]:
     """A loss is told by the deadline less the grace, or as soon as the client runs again; once."""
     for belief in seen.beliefs:
-        if len(belief.told) > 1:
-            yield f"{belief.state.nonce}: loss told {len(belief.told)} times"
+        if len(belief.reported) > 1:
+            yield f"{belief.state.nonce}: loss told {len(belief.reported)} times"
         due = belief.due
         if belief.returned > due or min(belief.let_go, belief.crashed) <= due + ROUNDING_SECONDS:
             continue
@@ -549,10 +549,10 @@ def loss_told(seen: Evidence) -> Iterator[str]:
             continue  # gone with its client, or given back in time, though the pause took away the grace
         if belief.let_go <= by + ROUNDING_SECONDS and seen.interrupts(belief.state.nonce):
             continue  # interrupted the moment it ran again: given back without another look
-        if not belief.told:
+        if not belief.reported:
             yield f"{belief.state.nonce}: loss due at {due:.4f} s, never told"
-        elif belief.told[0] > by + ROUNDING_SECONDS:
-            yield f"{belief.state.nonce}: loss due at {by:.4f} s, told at {belief.told[0]:.4f} s"
+        elif belief.reported[0] > by + ROUNDING_SECONDS:
+            yield f"{belief.state.nonce}: loss due at {by:.4f} s, told at {belief.reported[0]:.4f} s"
 
 
 def no_false_alarm(seen: Evidence) -> Iterator[str]:
@@ -568,7 +568,7 @@ def no_false_alarm(seen: Evidence) -> Iterator[str]:
         ours = gone is not None and _gives_back(gone.request, nonce)
         if seen.jumps or nonce in seen.released_twice or seen.forgot_between(0.0, belief.deadline):
             continue
-        for at in belief.told:
+        for at in belief.reported:
             if at < due and (gone is None or gone.at > at or ours):
                 yield f"{nonce}: loss told at {at:.4f} s, though it was held until our own release"
         for at in belief.raised:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.core.effects import (
     Apply,
     Effect,
@@ -151,7 +151,7 @@ def deadline_from_reply() -> Patch:
     async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
         state = await shipped(client_state, spec, owner, timeout)
         if isinstance(state, LeaseState):
-            state.deadline = relied_until(await Now(), state.ttl)
+            state.deadline = lease_deadline(await Now(), state.ttl)
             client_state.retime(state)
         return state
 
@@ -160,14 +160,14 @@ def deadline_from_reply() -> Patch:
 
 def renewal_from_reply() -> Patch:
     """A renewed lease is counted from when the answer came."""
-    shipped = keeper._renewed
+    shipped = keeper._handle_renewal
 
     async def renewed(
         client_state: ClientState, state: LeaseState, ttl: float, reply: Reply, sent: float, now: float
     ) -> None:
         await shipped(client_state, state, ttl, reply, now, now)
 
-    return mock.patch.object(keeper, "_renewed", renewed)
+    return mock.patch.object(keeper, "_handle_renewal", renewed)
 
 
 def undated_grants() -> Patch:
@@ -177,7 +177,7 @@ def undated_grants() -> Patch:
     async def dated(self: Any, reply: Granted) -> Granted:
         return reply
 
-    return _both(found_undated(), mock.patch.object(acquisition.Attempt, "dated", dated))
+    return _both(found_undated(), mock.patch.object(acquisition.Attempt, "date_grant", dated))
 
 
 def found_undated() -> Patch:
@@ -192,13 +192,13 @@ def found_undated() -> Patch:
 
 def handed_over_counted_from_the_message() -> Patch:
     """Who is told that it has the lock counts from then."""
-    shipped = acquisition.Attempt.handed
+    shipped = acquisition.Attempt.accept_handoff
 
     def handed(self: acquisition.Attempt, brought: Handoff) -> LeaseState:
         self.placed = self.client_state.now()
         return shipped(self, brought._replace(age=0.0))
 
-    return mock.patch.object(acquisition.Attempt, "handed", handed)
+    return mock.patch.object(acquisition.Attempt, "accept_handoff", handed)
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -415,11 +415,14 @@ def refreshed_for_ever() -> Patch:
 def raw_errors() -> Patch:
     """What the transport raised reaches the user as it is."""
 
-    def unavailable(name: str, retry: TransientError) -> Exception:
-        return ConnectionError(str(retry))
+    def unavailable_error(name: str, failure: TransientError) -> Exception:
+        return ConnectionError(str(failure))
 
     return _both(
-        *(mock.patch.object(each, "unavailable", unavailable) for each in (acquisition, releases, retry))
+        *(
+            mock.patch.object(each, "unavailable_error", unavailable_error)
+            for each in (acquisition, releases, retry)
+        )
     )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any, Final
 
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.rules import node
 from simulation import checkers
 from simulation.checkers import Belief, Evidence, machine_of
@@ -143,7 +143,7 @@ def succession(seen: QuorumEvidence) -> Iterator[str]:
 def decided_in_time(seen: QuorumEvidence) -> Iterator[str]:
     """Nothing is granted once it took longer than it lasts."""
     for at, _, nonce, _, token, ttl, took in seen.decided:
-        if relied_until(0.0, ttl) <= took:
+        if lease_deadline(0.0, ttl) <= took:
             yield f"{nonce} at {at:.4f} s: token {token} granted after {took:.4f} s, it lasts {ttl} s"
 
 

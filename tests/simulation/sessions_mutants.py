@@ -67,14 +67,14 @@ def grant_counted_from_the_look() -> Patch:
 
 def sign_of_life_counted_from_the_reply() -> Patch:
     """A session lives on from when its sign of life was answered."""
-    shipped = keeper._renewed
+    shipped = keeper._handle_renewal
 
     async def renewed(
         client_state: Any, state: Any, ttl: float, reply: Reply, sent: float, now: float
     ) -> None:
         await shipped(client_state, state, ttl, reply, now, now)
 
-    return mock.patch.object(keeper, "_renewed", renewed)
+    return mock.patch.object(keeper, "_handle_renewal", renewed)
 
 
 def released_on_any_session() -> Patch:

@@ -34,11 +34,11 @@ for scenario in sys.argv[2:]:
 
 def digest(seed: int, scenario: str) -> str:
     run = run_schedule(seed, scenario)
-    told = [
+    reported = [
         (type(event).__name__, event.at, event[1:4] if isinstance(event, Changed) else ())
         for event in run.world.trace
     ]
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    return hashlib.sha256(repr(reported).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -122,8 +122,8 @@ def test_a_failure_is_shrunk_and_told_with_the_line_that_replays_it() -> None:
         small = shrunk(failure)
         assert set(small.found) & set(failure.found)
         assert len(small.plan) <= len(failure.plan)
-        told = describe_failure(small)
-        assert f"SEED={small.seed} PLAN='{dump_plan(small.plan)}'" in told
+        reported = describe_failure(small)
+        assert f"SEED={small.seed} PLAN='{dump_plan(small.plan)}'" in reported
         again: Outcome = one_schedule(small.seed, small.scenario, load_plan(dump_plan(small.plan)))
     assert again.found == small.found
 

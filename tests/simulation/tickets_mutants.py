@@ -119,7 +119,9 @@ def another_try_under_the_same_name() -> Patch:
     async def granted_too_late(self: records_acquisition.Attempt, state: LeaseState) -> Any:
         done = await shipped(self, state)
         self.nonce = state.nonce
-        self.request = records_acquisition.asking(self.client_state, self.spec, self.owner, self.nonce)
+        self.request = records_acquisition.acquire_request(
+            self.client_state, self.spec, self.owner, self.nonce
+        )
         return done
 
     return mock.patch.object(records_acquisition.Attempt, "granted_too_late", granted_too_late)

@@ -214,7 +214,7 @@ class Worker:
         for state in states:
             for _ in range(2):
                 try:
-                    await locks.give_back(self.client_state, state)
+                    await locks.release_lease(self.client_state, state)
                 except LockLost as lost:
                     self.client.note("raised loss", lost.name, lost.token, lost.reason)
                 except EngineUnavailable:

@@ -12,7 +12,7 @@ known here.
 
 from __future__ import annotations
 
-from .client import Ask, Box, Crash, Interrupted, SimulatedClient, Task, step_of
+from .client import Ask, Crash, Interrupted, SimulatedClient, SimulatedWakeup, Task, step_of
 from .faults import KINDS, NODE_KINDS, Fault, inject
 from .network import Link
 from .nodes import QuorumNode
@@ -41,7 +41,6 @@ __all__ = [
     "QUORUM_FORGETS",
     "Ask",
     "Began",
-    "Box",
     "Changed",
     "Clock",
     "Copied",
@@ -61,6 +60,7 @@ __all__ = [
     "QuorumNode",
     "Server",
     "SimulatedClient",
+    "SimulatedWakeup",
     "Stopped",
     "Task",
     "Told",

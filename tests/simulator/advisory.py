@@ -29,7 +29,7 @@ from holdfast.engines.postgres.advisory.desk import (
 from holdfast.engines.postgres.link import INTERRUPTED, LinkLost, ServerError
 from holdfast.rules.requests import Watch
 
-from .client import GIVING_BACK, Box, Task
+from .client import GIVING_BACK, SimulatedWakeup, Task
 from .session_functions import Rows, name_of
 from .sessions import Connection, SessionServer
 from .trace import LetGo
@@ -119,7 +119,7 @@ class SessionsClient(TranslatingClient):
         return await op
 
     def _hear_of(self, op: Listen) -> None:
-        self.boxes[op.nonce] = Box()
+        self.boxes[op.nonce] = SimulatedWakeup()
 
     def _stop_hearing_of(self, op: Unlisten) -> None:
         self.boxes.pop(op.nonce, None)

@@ -26,8 +26,9 @@ from holdfast.core.effects import (
 )
 from holdfast.protocols.client_state import EXITS, ClientState, LeaseState
 from holdfast.protocols.keeper import deadline_loop, renewal_loop
-from holdfast.protocols.reporting import Reports
+from holdfast.protocols.reports import Reports
 from holdfast.rules.requests import Acquire, Downgrade, Export, Handoff, Release, Stop, Withdraw
+from holdfast.runtime.wakeups import Wakeup
 
 from .network import Link
 from .servers import TIMED_OUT, Node, Server
@@ -37,7 +38,7 @@ from .world import Clock
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Ask", "Box", "Crash", "Interrupted", "SimulatedClient", "Task", "step_of"]
+__all__ = ["Ask", "Crash", "Interrupted", "SimulatedClient", "SimulatedWakeup", "Task", "step_of"]
 
 JUST_AFTER_SECONDS: Final = 1e-9
 """A clock is read a little after the moment one slept for: rounding must not make it a little before."""
@@ -78,29 +79,15 @@ def step_of(op: Any) -> str:
     return str(op.__class__.__name__)
 
 
-class Box:
-    """Remembers one wake-up until somebody waits for it."""
+class SimulatedWakeup(Wakeup):
+    """Wakes one task of the simulation."""
 
-    __slots__ = ("_handed", "_is_to_look", "posted", "task")
+    __slots__ = ("posted", "task")
 
     def __init__(self) -> None:
+        super().__init__()
         self.posted = False
-        self._handed: Handoff | None = None
-        self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
-        nonce has been told on a channel, where others may have heard it."""
         self.task: Task | None = None
-
-    def put(self, handed: Handoff | None) -> None:
-        if handed is None:
-            self._is_to_look = True
-        self._handed = handed
-
-    def fetch(self) -> Handoff | None:
-        """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
-        self._handed = None
-        return handed
 
 
 class Task:
@@ -115,7 +102,7 @@ class Task:
         """Changes whenever it goes on: what was meant for an earlier stop no longer reaches it."""
         self.op: Any = None
         """What it waits for; None: it is running, or has ended."""
-        self.box: Box | None = None
+        self.box: SimulatedWakeup | None = None
         self.countdown = 0
         """Operations until an interrupt strikes; 0: none is coming."""
         self.cleaning = False
@@ -183,8 +170,11 @@ class SimulatedClient:
         self.paused_until = 0.0
         self.tasks: dict[str, Task] = {}
         self._running: Task | None = None
-        self.boxes: dict[str, Box] = {}
-        self.bells: dict[TimerName, Box] = {"keeper": Box(), "timer": Box()}
+        self.boxes: dict[str, SimulatedWakeup] = {}
+        self.bells: dict[TimerName, SimulatedWakeup] = {
+            "keeper": SimulatedWakeup(),
+            "timer": SimulatedWakeup(),
+        }
         self._nonces = 0
         self._states: dict[str, LeaseState] = {}
         self._deadlines: dict[str, float] = {}
@@ -373,7 +363,7 @@ class SimulatedClient:
     def _doze(self, task: Task, op: SleepUntil) -> None:
         self._await_box(task, self.bells[op.timer], op.until)
 
-    def _await_box(self, task: Task, box: Box, until: float | None) -> None:
+    def _await_box(self, task: Task, box: SimulatedWakeup, until: float | None) -> None:
         now = self.world.now
         if box.posted:
             self.world.at(now, self._opened, task, task.ticket, box)
@@ -384,7 +374,7 @@ class SimulatedClient:
             when = max(self.clock.when(until) + JUST_AFTER_SECONDS, now)
             self.world.at(when, self._opened, task, task.ticket, box)
 
-    def _opened(self, task: Task, ticket: int, box: Box) -> None:
+    def _opened(self, task: Task, ticket: int, box: SimulatedWakeup) -> None:
         """A wake-up came, or it was waited for long enough."""
         if task.ticket != ticket or not self.alive:
             return
@@ -426,7 +416,7 @@ class SimulatedClient:
         if op.name is not None and self.node.down == "refusing":
             self.world.cover("node down", "Listen")
             raise NotApplied("connection refused")
-        self.boxes[op.nonce] = Box()
+        self.boxes[op.nonce] = SimulatedWakeup()
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
         self.boxes.pop(op.nonce, None)
@@ -434,8 +424,8 @@ class SimulatedClient:
     def _signal(self, op: Signal) -> None:
         state: LeaseState = op.lease
         self.world.trace.append(Told(self.world.now, self.id, state, state.reason or ""))
-        state.tell_onlookers()
-        for listener in state.fire():
+        state.call_end_callbacks()
+        for listener in state.take_loss_callbacks():
             listener()
 
     def woken(self, nonce: str, handed: Handoff | None = None) -> None:
@@ -451,10 +441,10 @@ class SimulatedClient:
         if box is None:
             self.client_state.wake_background(nonce)
         else:
-            box.put(handed)
+            box.post(handed)
             self._open(box)
 
-    def _open(self, box: Box) -> None:
+    def _open(self, box: SimulatedWakeup) -> None:
         box.posted = True
         if box.task is not None:
             self.world.at(self.world.now, self._opened, box.task, box.task.ticket, box)
@@ -479,7 +469,7 @@ class SimulatedClient:
             self._states[state.nonce] = state
             self._deadlines[state.nonce] = state.deadline
             self.world.trace.append(Began(self.world.now, self.id, state, deadline, state.token))
-            state.onlookers.append(lambda: self._over(state))
+            state.end_callbacks.append(lambda: self._over(state))
         else:
             self._tell_deadline(state)
 

@@ -144,13 +144,13 @@ class Node(Server):
         return [step.reply for step in done]
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        told = []
+        reported = []
         for name in sorted(self.records):
             if name.startswith(prefix):
                 snapshot = self.look(name)
                 if not (is_idle(snapshot.record) and snapshot.record.value is None):
-                    told.append((name, snapshot))
-        return told
+                    reported.append((name, snapshot))
+        return reported
 
     def look(self, name: str) -> Snapshot:
         reply = self._rule(self.records.get(name, EMPTY), Inspect(), self.now(), self.wall_us()).reply

@@ -1,31 +1,28 @@
 """Which engines' tests run: all, or those that ``HOLDFAST_TEST_ENGINES`` names (``memory,sqlite,redis``).
 
-A test belongs to an engine by its mark, ``@pytest.mark.engine("redis")`` (one of several is enough), or
-by lying in ``tests/engines/<folder>``. A test that belongs to none always runs. A server that is missing is a
-failure: nothing here looks for one.
+A test belongs to an engine by its mark, ``@pytest.mark.engine("redis")`` (one of several is enough), or by
+its folder, ``tests/engines/<folder>``. A test without an engine always runs. A missing server is a failure, so
+nothing here looks for one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from holdfast.engines import SCHEMES
+
 __all__ = ["SCHEMES_BY_FOLDER", "chosen_schemes", "deselect_engines"]
 
 VARIABLE: Final = "HOLDFAST_TEST_ENGINES"
 
-SCHEMES_BY_FOLDER: Final = {
-    "memory": ("memory",),
-    "sqlite": ("sqlite",),
-    "redis": ("redis", "rediss", "redis+sentinel", "redis+cluster"),
-    "redlock": ("redlock",),
-    "etcd": ("etcd",),
-    "zookeeper": ("zookeeper",),
-    "postgres": ("postgresql", "postgresql+advisory"),
+SCHEMES_BY_FOLDER: Final[Mapping[str, tuple[str, ...]]] = {
+    folder: tuple(scheme for scheme, place in SCHEMES.items() if place == folder)
+    for folder in dict.fromkeys(SCHEMES.values())
 }
 """The folder of an engine, in ``src/holdfast/engines`` and in ``tests/engines`` → the schemes of its URLs."""
 

@@ -67,6 +67,11 @@ def is_fixed(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) or name.isupper()
 
 
+def reads_guarantee_text(call: Call) -> bool:
+    """A method of a text that ``Guarantees`` has for people: ``guarantees.fifo.startswith("no")``."""
+    return call.function.rpartition(".")[0].endswith((".fifo", ".crash_release", ".loss_signal"))
+
+
 BANS = [
     Ban(
         "the wall clock",
@@ -108,6 +113,12 @@ BANS = [
         "a guessed event loop",
         "asyncio.get_running_loop()",
         called("asyncio.get_event_loop"),
+        inside=(PACKAGE, TESTS),
+    ),
+    Ban(
+        "a decision by a text for people",
+        "a field of Guarantees for code, for example `guarantees.is_fifo`",
+        reads_guarantee_text,
         inside=(PACKAGE, TESTS),
     ),
     Ban(
@@ -153,6 +164,7 @@ def test_no_bare_except() -> None:
         ("cursor.execute('SELECT ' + COLUMNS + ' FROM locks')", None),
         ("cursor.execute(SELECT)", None),
         ("pool.execute(work, f'a{b}')", None),
+        ("client.guarantees.fifo.startswith('no')", "a decision by a text for people"),
         ("import time; time.monotonic()", None),
         ("import subprocess; subprocess.run(['ls'], shell=False)", None),
     ],

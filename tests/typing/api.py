@@ -92,7 +92,7 @@ def decorated(locks: holdfast.Client) -> None:
 
 def wrong(locks: holdfast.Client) -> None:
     locks.lock(7)  # type: ignore[arg-type]  # a name is text
-    locks.lock("x", 30)  # type: ignore[call-arg]  # options are named
+    locks.lock("x", True)  # type: ignore[call-arg]  # options are named
     locks.lock("x", if_lost="never")  # type: ignore[arg-type]  # one of three words
     locks.semaphore("x")  # type: ignore[call-arg]  # a limit is needed
     locks.break_lock("x")  # type: ignore[call-arg]  # a reason is needed

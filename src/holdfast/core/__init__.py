@@ -1,1 +1,1 @@
-"""What every protocol stands on: operation values, deadlines, checked arguments."""
+"""What every protocol uses: effects, deadlines, checked arguments."""

@@ -11,13 +11,12 @@ from typing import Any, Final, Literal
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode, Unset
+from .lock_options import Duration, IfLost, LockOptions, with_defaults
 
 __all__ = [
     "MAX_WAITERS",
     "MAX_WAITERS_MAX",
     "VALUE_RETENTION_SECONDS",
-    "Duration",
-    "IfLost",
     "Spec",
     "check_decorated",
     "check_grace",
@@ -36,17 +35,12 @@ __all__ = [
     "make_spec",
 ]
 
-IfLost = Literal["raise", "cancel", "note"]
-
-Duration = float | timedelta
-"""Seconds, or a timedelta."""
-
 NAME_BYTES_MAX: Final = 512
 VALUE_BYTES_MAX: Final = 64 * 1024
 METADATA_BYTES_MAX: Final = 4096
 MAX_WAITERS: Final = 2_000
-"""How many may wait for one name unless the option ``max_waiters`` says otherwise. A thousand in one process
-is usual; and each costs a record of Redis or of the embedded engine some 300 bytes, at every step."""
+"""How many waiters one name may have, unless the option ``max_waiters`` says otherwise. A thousand in one
+process is usual; each adds some 300 bytes to the record of Redis or the embedded engine, at every step."""
 MAX_WAITERS_MAX: Final = 1_000_000
 TTL_SECONDS_MIN: Final = 0.01
 TTL_SECONDS_MAX: Final = 366 * 86_400.0
@@ -77,10 +71,14 @@ def make_spec(
     kind: Kind,
     mode: Mode,
     limit: int,
-    given: Mapping[str, Any],
+    options: LockOptions,
     allowed_if_lost: tuple[IfLost, ...],
 ) -> Spec:
-    """Everything a lock was asked with, refused or taken as a whole."""
+    """A lock with all its options, refused or accepted as a whole.
+
+    The first of ``allowed_if_lost`` is the default of ``if_lost``.
+    """
+    given = with_defaults(options, allowed_if_lost[0])
     check_name(name)
     ttl = check_ttl(given["ttl"])
     max_hold = given["max_hold"]
@@ -112,9 +110,9 @@ def make_spec(
 
 def _check_if_lost(if_lost: IfLost, allowed: tuple[IfLost, ...]) -> None:
     if if_lost not in allowed:
-        told = " or ".join(repr(each) for each in allowed)
+        detail = " or ".join(repr(each) for each in allowed)
         hint = "; cancelling the body needs asyncio: see holdfast.aio" if if_lost == "cancel" else ""
-        raise InvalidArgument(f"if_lost must be {told}; it is {if_lost!r}{hint}")
+        raise InvalidArgument(f"if_lost must be {detail}; it is {if_lost!r}{hint}")
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -142,7 +140,7 @@ def check_ttl(ttl: Duration) -> float:
     if seconds < TTL_SECONDS_MIN or seconds > TTL_SECONDS_MAX:
         raise InvalidArgument(
             f"ttl must be between {TTL_SECONDS_MIN} and {TTL_SECONDS_MAX:.0f} seconds; it is {ttl!r}: "
-            "it bounds the delay of a take-over, not the work, since renewal is automatic"
+            "it bounds the delay of a take-over, not the work, because renewal is automatic"
         )
     return seconds
 
@@ -172,7 +170,7 @@ def check_timeout(timeout: Duration | None) -> float | None:
 
 
 def chosen_timeout(blocking: bool, timeout: Duration | Unset | None, default: float | None) -> float | None:
-    """What ``acquire(blocking, timeout)`` means, as in threading."""
+    """The time limit that ``acquire(blocking, timeout)`` asks for, as in threading."""
     if not blocking:
         if not isinstance(timeout, Unset) and timeout not in (None, -1):
             raise InvalidArgument(
@@ -229,19 +227,19 @@ def check_decorated(function: Callable[..., Any], wanted: Literal["plain", "asyn
         raise InvalidArgument(
             f"a lock decorates functions; this is {function!r}: write @client.lock('name') above one"
         )
-    told = getattr(function, "__qualname__", repr(function))
+    detail = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidArgument(
-            f"{told} is a generator: its body would run outside the lock; use 'with' inside it"
+            f"{detail} is a generator: its body would run outside the lock; use 'with' inside it"
         )
     if inspect.iscoroutinefunction(function) != (wanted == "async"):
         article = "an async" if wanted == "async" else "a plain"
-        raise InvalidArgument(f"{told} is not {article} function: use a lock of {instead}")
+        raise InvalidArgument(f"{detail} is not {article} function: use a lock of {instead}")
 
 
 def check_reason(reason: str) -> str:
     if not isinstance(reason, str) or not reason.strip():
-        raise InvalidArgument("a reason is needed: its holder and the log will see it")
+        raise InvalidArgument("a reason is needed: the holder and the log will show it")
     if len(reason.encode("utf-8", "replace")) > METADATA_BYTES_MAX:
         raise InvalidArgument(f"the reason is longer than {METADATA_BYTES_MAX} bytes: shorten it")
     return reason.encode("utf-8", "replace").decode("utf-8")
@@ -273,7 +271,7 @@ def _seconds(value: Duration, what: str, instead: str) -> float:
 
 
 def _number_in(value: object) -> str:
-    """What to write instead of text."""
+    """What to write instead of a text."""
     if not isinstance(value, str):
         return ""
     try:
@@ -306,12 +304,12 @@ def _metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def check_max_waiters(given: object) -> int:
-    """The option ``max_waiters``: a whole number, in a URL as text."""
+    """The option ``max_waiters``: a whole number, or its text in a URL."""
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 10:
         given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_WAITERS_MAX:
         raise InvalidArgument(
-            f"max_waiters, how many may wait for one name, is a whole number from 1 to {MAX_WAITERS_MAX}, "
+            f"max_waiters, the waiters of one name, is a whole number from 1 to {MAX_WAITERS_MAX}, "
             f"not {given!r}"
         )
     return given

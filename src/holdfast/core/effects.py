@@ -1,4 +1,4 @@
-"""Operations: the only way in which a protocol touches the world.
+"""Effects: the values that a protocol awaits, and its only contact with the world.
 
 A protocol is a coroutine that awaits these values; a driver performs each and sends back the reply.
 So the same protocol runs on threads, on asyncio and in virtual time. Awaiting an operation may raise
@@ -37,38 +37,38 @@ __all__ = [
 
 T = TypeVar("T")
 ProtocolCoroutine = Coroutine["Effect", Any, T]
-"""A protocol under way: what it awaits are operations, what it returns is T."""
+"""A running protocol: it awaits effects and returns T."""
 
 TimerName = Literal["keeper", "timer"]
 
 
 class TransientError(Exception):
-    """An operation failed in a way that may pass; tried again by the protocol, never seen by a user."""
+    """An effect failed in a way that may pass. Protocols try again; users never see it."""
 
 
 class NotApplied(TransientError):
-    """Nothing happened."""
+    """The request was not applied."""
 
 
 class OutcomeUnknown(TransientError):
-    """It may have happened: look before trying again."""
+    """The request may have been applied: check before trying again."""
 
 
 @dataclass(slots=True)
 class Apply:
-    """One transition of one record. On the path of every grant, so the kind of value that is made fastest."""
+    """One transition of one record. Every grant needs one, so it is the kind of class made fastest."""
 
     name: str
     request: Request
     connect_seconds: float | None = None
-    """Where there is no connection yet: in so many seconds it must be had. None: in ``io_timeout``."""
+    """How long connecting may take where there is no connection yet. None: ``io_timeout``."""
 
     def __await__(self) -> Generator[Apply, Reply, Reply]:
         return (yield self)
 
 
 class ApplyInOrder(NamedTuple):
-    """Transitions of several records in one atomic step; may end with the first that is not granted."""
+    """Transitions of several records in one atomic step, which may stop at the first that is not granted."""
 
     steps: tuple[tuple[str, Request], ...]
     stop_when_refused: bool
@@ -78,7 +78,7 @@ class ApplyInOrder(NamedTuple):
 
 
 class RenewBatch(NamedTuple):
-    """Renew and refresh: the keeper's batch. Engines may do it for the client as a whole."""
+    """The keeper's batch of renewals and refreshes. An engine may renew the client as a whole."""
 
     steps: tuple[tuple[str, Request], ...]
 
@@ -87,7 +87,7 @@ class RenewBatch(NamedTuple):
 
 
 class ListNames(NamedTuple):
-    """All names that begin with a prefix, with what stands there."""
+    """All names that begin with a prefix, each with a snapshot of its record."""
 
     prefix: str
 
@@ -96,9 +96,10 @@ class ListNames(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """From now on keep wake-ups addressed to this nonce, until ``Unlisten``.
+    """From now on keep the wake-ups of this nonce, until ``Unlisten``.
 
-    ``name``: the record whose changes wake it; None: only ``Post`` does, so the engine need not be asked.
+    ``name``: the record whose changes wake the nonce. None: only ``Notify`` wakes it, and the engine is not
+    involved.
     """
 
     nonce: str
@@ -118,9 +119,9 @@ class Unlisten(NamedTuple):
 class Wait(NamedTuple):
     """Wait for a wake-up (kept since ``Listen``) until a moment of the local clock.
 
-    Tells whether one came, or what it brought: the lock, and then listening has ended. One that brings
-    nothing asks us to look, whatever others bring: they may be older.
-    ``blockers`` are clients whose death should wake us where the engine can tell.
+    The result says whether one came, or is the grant it carried, which also ends ``Listen``. A wake-up
+    without a grant requires the waiter to ask the engine, whatever other wake-ups carry: those may be older.
+    ``blockers``: clients whose death wakes the waiter, where the engine notices it.
     """
 
     nonce: str
@@ -132,7 +133,7 @@ class Wait(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """Wake one who waits in this client."""
+    """Wake the waiter of this nonce in this client."""
 
     nonce: str
 
@@ -141,7 +142,7 @@ class Notify(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait so many seconds: only between attempts at an engine in trouble."""
+    """Wait so many seconds, only between attempts at an engine that failed."""
 
     seconds: float
 
@@ -150,7 +151,7 @@ class Pause(NamedTuple):
 
 
 class SleepUntil(NamedTuple):
-    """Sleep until a moment, or until the bell rings. None: until it rings."""
+    """Sleep until a moment or until the timer is woken. None: until it is woken."""
 
     timer: TimerName
     until: float | None
@@ -160,7 +161,7 @@ class SleepUntil(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Tell those who wait for the loss of this lease, apart from the threads that keep and time leases."""
+    """Call the loss callbacks of this lease, outside the keeper and the timer."""
 
     lease: Any
 
@@ -178,7 +179,7 @@ class Now:
 
 
 class Nonce:
-    """A name for an attempt that nobody else will ever use."""
+    """A fresh unique name for an attempt."""
 
     __slots__ = ()
 

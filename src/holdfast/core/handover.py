@@ -1,4 +1,4 @@
-"""A lease on its way to another process, as text."""
+"""The text form of a lease that is handed to another process."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What the adopter needs to know. The secret is the capability: whoever has the text may adopt.
+    """What the adopter needs. The secret is the capability: any process with the text may adopt.
 
-    All else stands in the record, for everybody who may inspect it; of the secret only its seal does.
+    Everything else is in the record and visible by inspection. Of the secret the record has only a hash.
     """
 
     namespace: str
@@ -85,25 +85,25 @@ class Handover:
 
 
 def parse(text: str) -> Handover:
-    """The text that ``lease.export()`` gave, checked as a whole before anybody is asked anything."""
+    """The text that ``lease.export()`` returned, checked as a whole before any I/O."""
     if not isinstance(text, str) or not text.lstrip().startswith(PREFIX):
         raise InvalidArgument("this is not an exported lease: pass the text that lease.export() returned")
-    text = text.strip()  # a file or a shell may have added the end of a line
+    text = text.strip()  # a file or a shell may have added a line end
     try:
         given = Handover(**_fields(text))
         check_fields(given)
         if given.text() != text:
             raise InvalidArgument("it is not written as lease.export() writes it")
     except (ValueError, TypeError, RecursionError) as error:
-        told = f": {error}" if isinstance(error, InvalidArgument) else ""
+        detail = f": {error}" if isinstance(error, InvalidArgument) else ""
         raise InvalidArgument(
-            f"the exported lease is damaged{told}; pass the text that lease.export() returned, unchanged"
+            f"the exported lease is damaged{detail}; pass the text that lease.export() returned, unchanged"
         ) from None
     return given
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """What stands in the text: one flat object, of bounded size."""
+    """The fields in the text: one flat object of bounded size."""
     if len(text) > TEXT_CHARACTERS_MAX:
         raise InvalidArgument(f"it has {len(text)} characters, at most {TEXT_CHARACTERS_MAX} are possible")
     data = base64.b64decode(text[len(PREFIX) :].encode("ascii"), altchars=b"-_", validate=True)
@@ -122,7 +122,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_fields(given: Handover) -> None:
-    """Type, characters and range of every field. No message shows what opens the lease."""
+    """Check the type, characters and range of every field. No message shows the secret."""
     check_name(given.namespace, "namespace")
     check_name(given.name)
     check_grace(given.grace, check_ttl(given.ttl))
@@ -137,21 +137,21 @@ def check_fields(given: Handover) -> None:
 
 def check_kind_and_mode(kind: object, mode: object) -> None:
     if not isinstance(kind, str) or not isinstance(mode, str) or (kind, mode) not in KINDS_AND_MODES:
-        raise InvalidArgument("its kind and mode are none that exist")
+        raise InvalidArgument("its kind and mode do not exist")
 
 
 def check_nonce(nonce: object) -> None:
-    """Engines make keys and paths of it. Every driver writes it in this one form, whatever the engine."""
+    """Engines build keys and paths from a nonce. Every driver writes it in this one form, on every engine."""
     if not isinstance(nonce, str) or NONCE.fullmatch(nonce) is None:
-        raise InvalidArgument("its nonce is not one of a grant")
+        raise InvalidArgument("its nonce is not that of a grant")
 
 
 def check_secret(secret: object) -> None:
-    """It is minted as a nonce is: what is random in it nobody else knows."""
+    """A secret is minted as a nonce is; no other client knows its random part."""
     if not isinstance(secret, str) or NONCE.fullmatch(secret) is None:
-        raise InvalidArgument("its secret is not one that lease.export() minted")
+        raise InvalidArgument("its secret was not minted by lease.export()")
 
 
 def seal_of(secret: str) -> str:
-    """What the engine keeps of a secret. A record tells it to those who may look: it adopts nothing."""
+    """What the engine stores of a secret: a hash, which is visible by inspection and adopts nothing."""
     return SEALED + hashlib.sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""URLs: taken apart, checked, and shown without their secrets."""
+"""Parses and checks URLs, and shows them without their secrets."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class URL:
         return replace(self, options={k: v for k, v in self.options.items() if k not in names})
 
     def only(self, known: Iterable[str]) -> None:
-        """Refuse options that nobody would read."""
+        """Refuse options that the engine does not know."""
         known = sorted(known)
         for option in self.options:
             if option not in known:
-                told = f"it knows {', '.join(known)}" if known else "it has none"
-                raise InvalidArgument(f"{self.scheme}:// has no option {option!r}: {told}")
+                detail = f"it knows {', '.join(known)}" if known else "it has none"
+                raise InvalidArgument(f"{self.scheme}:// has no option {option!r}: {detail}")
 
 
 def parse_url(text: str) -> URL:
-    """Take a URL apart. What is wrong with it is told without repeating it: it may hold a secret."""
+    """Parse a URL. Error messages do not repeat it, because it may hold a secret."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidArgument("the URL is empty: write for example 'sqlite:////var/lib/app/locks.db'")
     try:
@@ -71,7 +71,7 @@ def parse_url(text: str) -> URL:
         raise InvalidArgument("the URL has a '#': write it as %23")
     options = dict(pairs)
     if len(options) != len(pairs):
-        raise InvalidArgument("an option stands twice in the URL: write each once")
+        raise InvalidArgument("an option is in the URL twice: write each once")
     userinfo, at, hosts = parts.netloc.rpartition("@")
     name, colon, password = userinfo.partition(":")
     return URL(

@@ -1,1 +1,1 @@
-"""Drivers run protocols: on threads and on asyncio. The simulator of the tests is a third."""
+"""Drivers run the protocols: on threads and on asyncio. The simulator of the tests is a third."""

@@ -1,1 +1,1 @@
-"""Protocols: written once as coroutines over operations, run by every driver. No clock, no I/O, no chance."""
+"""Protocols: coroutines over effects, written once and run by every driver. No clock, I/O or randomness."""

@@ -1,7 +1,7 @@
-"""What one client knows of itself: the leases it holds, where it waits, what it still has to clean up.
+"""The state of one client: the leases it holds, the names it waits for, and the clean-up it still owes.
 
-Plain data with a few derived answers. Times are the local clock's, passed in. Threads share a book: every
-method leans on single dict, list and attribute operations, which do not tear.
+Plain data with a few derived values. Times are readings of the local clock, passed in. Threads share one
+``ClientState``: every method relies on single dict, list and attribute operations, which are atomic.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from ..errors import EngineUnavailable, LockLost, LossReason
 from ..model import Kind, Mode
 from ..rules.record import REFRESH_SECONDS
 from ..rules.requests import Request
-from .reporting import Reports
+from .reports import Reports
 
 __all__ = ["EXITS", "CleanupTask", "ClientState", "Hold", "LeaseState", "WaitRegistration"]
 
 CONTENDED_NAMES_MAX: Final = 1000
 
 ROUNDING_SECONDS: Final = 1e-6
-"""Two moments this close are one: the same time, reckoned on two clocks."""
+"""Two times this close are the same time, computed from two clocks."""
 
 LATE_SECONDS: Final = 1.0
-"""A process that runs tells a loss sooner than this after its time has come: else it was paused."""
+"""A running process reports a loss within this time after it is due; a later report means it was paused."""
 
 UNANSWERED: Final = 0.1
-"""A renewal that has been under way for this part of its ttl may be one that is never answered."""
+"""A renewal that has been in flight for this fraction of the ttl counts as unanswered."""
 
 WARN_AHEAD: Final = 1 / 3
-"""A renewal that is not answered is noticed when this part of the ttl is left."""
+"""An unanswered renewal is reported when this fraction of the ttl is left."""
 
 EXITS: Final[tuple[type[BaseException], ...]] = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
-LOSS_TOLD: Final[Mapping[str, str]] = {
+LOSS_MESSAGES: Final[Mapping[str, str]] = {
     "ended": "its ttl ran out, and renew=False",
     "expired": "it was not renewed in time (this process was paused, or its event loop was blocked)",
-    "stolen": "somebody else holds it now",
+    "stolen": "another client holds it now",
     "unreachable": "the engine could not be reached to renew it in time",
     "broken": "it was broken",
     "max_hold": "it was held for as long as max_hold allows",
@@ -57,29 +57,29 @@ class LeaseState:
 
     __slots__ = (
         "__weakref__",
-        "asked",
         "deadline",
+        "end_callbacks",
         "ended",
         "ended_by",
-        "fired",
         "grace",
+        "has_fired",
         "held_until",
+        "is_loss_reported",
+        "is_releasing",
         "kind",
-        "leaving",
-        "listeners",
+        "loss_callbacks",
         "metadata",
         "mode",
         "name",
         "nonce",
         "note",
-        "onlookers",
         "owner",
         "peers",
         "reason",
         "release_outcome_unknown",
         "renew_at",
+        "renewal_in_flight",
         "renews",
-        "signalled",
         "successor",
         "token",
         "trouble",
@@ -121,29 +121,29 @@ class LeaseState:
         self.reason: LossReason | None = None
         self.note = ""
         self.ended: str | None = None
-        """How it ended on purpose: released, downgraded, exported, forked."""
+        """How the lease ended on purpose: released, downgraded, exported, dropped, forked."""
         self.ended_by: weakref.ref[Any] | None = None
-        """The thread or task that released the lease itself, where that is known."""
-        self.leaving = False
-        """Its release is under way: that a renewal finds it gone, or that its time is over, is no loss."""
+        """The thread or task that called ``lease.release()``, where that is known."""
+        self.is_releasing = False
+        """A release is in flight: a renewal that finds the lease gone, or the deadline, is then no loss."""
         self.release_outcome_unknown = False
-        """An earlier release may have reached the engine: that the next finds it gone is no loss."""
+        """An earlier release may have been applied: a later one that finds the lease gone is then no loss."""
         self.successor: LeaseState | None = None
         self.trouble = ""
-        """Why the last renewal did not get through, and on which engine; empty: it did."""
-        self.asked: tuple[float, str] | None = None
-        """A renewal is under way: since when, on which engine."""
+        """Why the last renewal failed, and on which engine; empty: it succeeded."""
+        self.renewal_in_flight: tuple[float, str] | None = None
+        """When the renewal in flight was sent, and to which engine."""
         self.uncertain = False
-        """A request of this attempt may still be under way somewhere."""
-        self.signalled = False
-        self.fired = False
-        self.listeners: list[Callable[[], object]] = []
-        """To be told of the loss, apart from everything else: a user's own callbacks."""
-        self.onlookers: list[Callable[[], None]] = []
-        """To be told of the loss or of the end, at once: must not block."""
+        """A request of this attempt may still be in flight."""
+        self.is_loss_reported = False
+        self.has_fired = False
+        self.loss_callbacks: list[Callable[[], object]] = []
+        """Called at the loss, on a thread or task of their own: the user's callbacks."""
+        self.end_callbacks: list[Callable[[], None]] = []
+        """Called at once at the loss or the end, and must not block."""
 
-    def begin(self, token: int, later: float) -> None:
-        """It was expected, and is granted now; so much later than was reckoned with."""
+    def complete(self, token: int, later: float) -> None:
+        """Complete a lease prepared before its grant, which came ``later`` seconds later than assumed."""
         self.token = token
         self.renew_at += later
         self.deadline += later
@@ -151,45 +151,45 @@ class LeaseState:
     def __repr__(self) -> str:
         return f"<LeaseState {self.name!r} token={self.token} ended={self.ended} reason={self.reason}>"
 
-    def extended(self, deadline: float, now: float) -> None:
-        """A renewal succeeded. It never revives: whoever saw the loss was right."""
+    def extend(self, deadline: float, now: float) -> None:
+        """A renewal succeeded. It never revives a lost lease: loss is final once a caller has seen it."""
         if self.held_until is not None and deadline > self.held_until:
             deadline = self.held_until
         if now < self.deadline and deadline > self.deadline and self.reason is None:
             self.deadline = deadline
 
     def loss(self, now: float) -> LossReason | None:
-        """Why it can no longer be relied on; None: it can. Final once told."""
+        """Why the lease can no longer be relied on; None: it can. Final once returned."""
         if self.reason is None and now >= self.deadline and self.ended is None:
-            self.lose(*self._why_late(now))
+            self.mark_lost(*self._expiry_reason(now))
         return self.reason
 
-    def lose(self, reason: LossReason, note: str = "") -> None:
+    def mark_lost(self, reason: LossReason, note: str = "") -> None:
         if self.reason is None:
             self.note = note
             self.reason = reason
 
-    def _why_late(self, now: float) -> tuple[LossReason, str]:
+    def _expiry_reason(self, now: float) -> tuple[LossReason, str]:
         if self.held_until is not None and self.deadline > self.held_until - ROUNDING_SECONDS:
             return "max_hold", ""
         if self.trouble:
             return "unreachable", self.trouble
-        asked = self.asked
+        asked = self.renewal_in_flight
         if asked is not None and now - self.signal_at < LATE_SECONDS and self.is_unanswered(self.signal_at):
             sent, engine = asked
             return "unreachable", f"{engine} has not answered for {now - sent:.1f} s"
         return "expired", ""
 
     def is_unanswered(self, now: float) -> bool:
-        """Whether a renewal is under way that should have been answered by ``now``.
+        """Whether a renewal is in flight that should have been answered by ``now``.
 
-        One that was sent later, by a process that has just woken up, says nothing about the engine.
+        A renewal that a process sent just after it resumed says nothing about the engine.
         """
-        return self.asked is not None and now - self.asked[0] >= self.ttl * UNANSWERED
+        return self.renewal_in_flight is not None and now - self.renewal_in_flight[0] >= self.ttl * UNANSWERED
 
-    def foresee_loss(self, now: float) -> None:
-        """The deadline is so near that its holder must be told: from here on it is lost."""
-        self.lose(*self._why_late(now))
+    def mark_expiring(self, now: float) -> None:
+        """The grace period has begun: from here on the lease counts as lost."""
+        self.mark_lost(*self._expiry_reason(now))
 
     def remaining(self, now: float) -> float:
         if self.ended is not None or self.reason in ("stolen", "broken", "forked"):
@@ -202,34 +202,34 @@ class LeaseState:
 
     @property
     def warn_at(self) -> float:
-        """By now a renewal should have been answered."""
+        """When a renewal that is still unanswered is reported."""
         return self.deadline - max(self.grace, self.ttl * WARN_AHEAD if self.renews else 0.0)
 
     def lost_error(self) -> LockLost:
         reason: LossReason = self.reason or "expired"
-        told = LOSS_TOLD["ended" if reason == "expired" and not self.renews else reason]
-        told += f" ({printable(self.note)})" if self.note else ""
-        error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {told}")
+        detail = LOSS_MESSAGES["ended" if reason == "expired" and not self.renews else reason]
+        detail += f" ({printable(self.note)})" if self.note else ""
+        error = LockLost(f"the {self.kind} {self.name!r} (token {self.token}) was lost: {detail}")
         error.name, error.token, error.reason = self.name, self.token, reason
         return error
 
     def end(self, how: str) -> None:
-        """It ended on purpose."""
+        """The lease ended on purpose."""
         self.ended = how
-        if self.onlookers:
-            self.tell_onlookers()
+        if self.end_callbacks:
+            self.call_end_callbacks()
 
-    def tell_onlookers(self) -> None:
-        for tell in list(self.onlookers):
+    def call_end_callbacks(self) -> None:
+        for tell in list(self.end_callbacks):
             tell()
 
-    def fire(self) -> list[Callable[[], object]]:
-        """Those to be told now; each is handed out once, however often and from wherever this is called."""
-        self.fired = True
+    def take_loss_callbacks(self) -> list[Callable[[], object]]:
+        """The callbacks to call now. Each is returned once, however often and by whichever thread."""
+        self.has_fired = True
         due = []
-        while self.listeners:
+        while self.loss_callbacks:
             try:
-                due.append(self.listeners.pop(0))
+                due.append(self.loss_callbacks.pop(0))
             except IndexError:
                 break
         return due
@@ -246,22 +246,22 @@ class WaitRegistration:
 
 @dataclass(slots=True)
 class CleanupTask:
-    """Something left to clean up: the keeper tries until it gets through or there is no point any more."""
+    """A clean-up request that the keeper repeats until it succeeds or until ``give_up_at``."""
 
     name: str
     request: Request
     nonce: str
-    """Posted when done."""
+    """The nonce that is notified when the task is done."""
     give_up_at: float
     due_at: float = 0.0
     attempts: int = 0
-    surprises: int = 0
-    """So often it ended with an error that nobody expected."""
+    unexpected_errors: int = 0
+    """How often the request raised an error that no engine should raise."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """A reentrant lock held by one thread or task."""
+    """A reentrant lock that one thread or task holds."""
 
     state: LeaseState
     lease: weakref.ref[Any]
@@ -270,137 +270,137 @@ class Hold:
 
 @dataclass(slots=True)
 class ClientState:
-    """Everything one client has to remember."""
+    """Everything one client remembers."""
 
     client: str
     io_timeout: float
     linger: float
-    """How long a copy of a request can be under way; 0 where requests cannot be delayed."""
-    ring: Callable[[TimerName], None]
+    """How long a copy of a request can stay in flight; 0 where requests cannot be delayed."""
+    wake_timer: Callable[[TimerName], None]
     now: Callable[[], float]
-    """What ``await Now()`` tells, without the way through the driver: for the path of every grant."""
+    """The result of ``await Now()`` as a plain call, for the path of every grant."""
     new_nonce: Callable[[], str]
-    """What ``await Nonce()`` tells, likewise."""
+    """The result of ``await Nonce()``, likewise."""
     session_bound: bool = False
-    """What is left behind does not expire with its ttl: cleaning up is never given up."""
+    """What is left in the engine does not expire with its ttl, so the keeper never gives up a clean-up."""
     max_waiters: int = MAX_WAITERS
-    """So many may wait for one name, of all clients; one more is turned away."""
+    """How many waiters of all clients one name may have; a further one is refused."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, WaitRegistration] = field(default_factory=dict)
-    jobs: deque[CleanupTask] = field(default_factory=deque)
-    setbacks: int = 0
-    """So many of them have failed since one was done."""
+    cleanup_tasks: deque[CleanupTask] = field(default_factory=deque)
+    cleanup_failures: int = 0
+    """How many clean-up tasks have failed since the last one succeeded."""
     holds: dict[tuple[str, weakref.ref[Any]], Hold] = field(default_factory=dict)
-    """Reentrant locks by name and holder. A weak reference to a thread or task that is gone equals no other,
-    so that a new one in its place never passes for it."""
-    sides: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
+    """Reentrant locks by name and holder. A weak reference to a thread or task that has ended equals no
+    other, so a new thread with the same id is never taken for the holder."""
+    rwlock_holds: dict[tuple[str, weakref.ref[Any]], list[LeaseState]] = field(default_factory=dict)
     """Reader/writer locks by name and holder, likewise."""
     contended: dict[str, None] = field(default_factory=dict)
-    """Names that were not to be had at once the last time: there one asks for a place in the queue first."""
+    """Names that were not free at the last attempt: the next attempt asks for a place in the queue first."""
     closed: bool = False
     """Nothing new is granted to this client."""
     closing: bool = False
-    """The keeper and the timer are to end."""
+    """The keeper and the timer have to end."""
     keeper_wakes_at: float = inf
     timer_wakes_at: float = inf
     keeper_horizon: float = inf
-    """The soonest duty that arose since the keeper last looked, even if it is gone by now: waking for it
-    once is cheaper than being rung at every grant."""
+    """The earliest duty that arose since the keeper's last round, even if it is gone by now: one needless
+    wake-up is cheaper than one at every grant."""
     timer_horizon: float = inf
     reports: Reports = field(default_factory=Reports)
     exits: tuple[type[BaseException], ...] = EXITS
-    """What ends the keeper and the timer; any other error does not."""
-    halted: set[TimerName] = field(default_factory=set)
-    """The keeper or the timer ended unexpectedly and does not run again yet: nothing new is granted."""
+    """The errors that end the keeper and the timer; no other error does."""
+    stopped_timers: set[TimerName] = field(default_factory=set)
+    """Those that ended unexpectedly and do not run again yet: meanwhile nothing is granted."""
 
-    def check_kept(self) -> None:
-        """Nothing is granted that nobody would renew, or of whose loss nobody would tell."""
-        if self.halted:
-            for bell in list(self.halted):
-                self.ring(bell)
+    def check_timers_run(self) -> None:
+        """Refuse to grant a lease that no keeper would renew, or whose loss no timer would report."""
+        if self.stopped_timers:
+            for timer in list(self.stopped_timers):
+                self.wake_timer(timer)
             raise EngineUnavailable(
                 f"the background work of this client on {self.reports.engine} stopped unexpectedly and is "
                 "being started again, so nothing is acquired: try again in a moment, the log says why"
             )
 
-    def runs(self, bell: TimerName) -> None:
-        """The keeper or the timer has been round once."""
-        if self.halted:
-            self.halted.discard(bell)
+    def mark_running(self, timer: TimerName) -> None:
+        """The keeper or the timer has completed a round."""
+        if self.stopped_timers:
+            self.stopped_timers.discard(timer)
 
-    def stopped(self, bell: TimerName) -> None:
-        """It ended, though nobody asked it to: until it runs again, whatever comes rings."""
-        self.halted.add(bell)
-        if bell == "keeper":
+    def mark_stopped(self, timer: TimerName) -> None:
+        """The keeper or the timer ended unexpectedly: until it runs again, every new duty wakes it."""
+        self.stopped_timers.add(timer)
+        if timer == "keeper":
             self.keeper_wakes_at = inf
         else:
             self.timer_wakes_at = inf
 
     def add(self, state: LeaseState) -> None:
-        """A new grant: from here on it is kept and timed."""
+        """A new grant: from here on the keeper renews it and the timer watches its deadline."""
         self.leases[state.nonce] = state
         due = state.renew_at
         if state.renews and due < self.keeper_wakes_at:
             if due < self.keeper_horizon:
                 self.keeper_horizon = due
-            self.ring("keeper")
+            self.wake_timer("keeper")
         due = state.warn_at
         if due < self.timer_wakes_at:
             if due < self.timer_horizon:
                 self.timer_horizon = due
-            self.ring("timer")
+            self.wake_timer("timer")
 
     def drop(self, state: LeaseState) -> None:
         self.leases.pop(state.nonce, None)
 
     def retime(self, state: LeaseState) -> None:
-        """Its times were changed from outside the keeper."""
+        """The lease's times were changed outside the keeper."""
         if state.nonce in self.leases:
             self.add(state)
 
     def wait(self, nonce: str, name: str, now: float) -> None:
         self.waiting[nonce] = WaitRegistration(name, now + REFRESH_SECONDS)
         if now + REFRESH_SECONDS < self.keeper_wakes_at:
-            self.ring("keeper")
+            self.wake_timer("keeper")
 
-    def keep_place(self, nonce: str, seconds: float) -> None:
-        """Say so often that it still waits; the engine would forget it sooner than usual."""
+    def refresh_every(self, nonce: str, seconds: float) -> None:
+        """Refresh a waiter's place this often, because its engine forgets waiters sooner than others do."""
         waiting = self.waiting.get(nonce)
         if waiting is not None and seconds < waiting.refresh_in:
             waiting.refresh_at -= waiting.refresh_in - seconds
             waiting.refresh_in = seconds
-            self.ring("keeper")
+            self.wake_timer("keeper")
 
     def mark_contended(self, name: str) -> None:
         if len(self.contended) >= CONTENDED_NAMES_MAX:
             self.contended.clear()
         self.contended[name] = None
 
-    def hand_over(self, job: CleanupTask) -> None:
+    def queue_cleanup(self, task: CleanupTask) -> None:
         if self.session_bound:
-            job.give_up_at = inf
-        self.jobs.append(job)
-        self.ring("keeper")
+            task.give_up_at = inf
+        self.cleanup_tasks.append(task)
+        self.wake_timer("keeper")
 
     def wake_background(self, nonce: str) -> bool:
-        """Something happened to a lease of ours: let the keeper look at once."""
+        """Something happened to a lease of this client: have the keeper check it at once."""
         state = self.leases.get(nonce)
         if state is None:
             return False
         state.renew_at = 0.0
-        self.ring("keeper")
+        self.wake_timer("keeper")
         return True
 
     def forked(self) -> None:
-        """This is the child of a fork: it owns nothing of what its parent holds."""
+        """Called in the child of a fork, which owns nothing of what its parent holds."""
         for state in list(self.leases.values()):
-            state.lose("forked")
+            state.mark_lost("forked")
             state.ended = "forked"
-            state.listeners.clear()
-            state.onlookers.clear()
+            state.loss_callbacks.clear()
+            state.end_callbacks.clear()
         self.leases.clear()
         self.waiting.clear()
-        self.jobs.clear()
+        self.cleanup_tasks.clear()
         self.holds.clear()
-        self.sides.clear()
+        self.rwlock_holds.clear()
         self.keeper_wakes_at = self.timer_wakes_at = inf

@@ -1,4 +1,4 @@
-"""What the engine tells about a name, in the words of the public model."""
+"""Translates a snapshot of a record into the public model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rules.requests import Snapshot
 __all__ = ["describe", "describe_holders"]
 
 EXPORTED: Final = "exported"
-"""The owner of what is on its way from one process to another."""
+"""The owner of a lease that was exported and not adopted yet."""
 
 
 def describe(name: str, snapshot: Snapshot) -> LockInfo:

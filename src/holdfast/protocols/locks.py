@@ -1,7 +1,7 @@
-"""What locks mean to those who use them, whatever the engine: who may release, re-entry, leaving ``with``.
+"""The semantics of locks on every engine: re-entry, release by another thread, leaving ``with``.
 
-Written once for threads and asyncio: a facade passes who calls (a weak reference to its thread or task)
-and gets back what its family granted, wrapped as the facade's own kind of lease.
+Written once for threads and asyncio: a facade passes its caller (a weak reference to a thread or task) and
+gets a lease of its own class that wraps the grant.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments
 from ..core.arguments import Spec
 from ..core.effects import ProtocolCoroutine
+from ..core.lock_options import Duration
 from ..core.printable import printable
 from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
@@ -23,12 +24,12 @@ from .client_state import ClientState, Hold, LeaseState
 from .lock_info import describe_holders
 
 __all__ = [
-    "Begun",
     "Entry",
-    "Leaving",
     "LockCore",
     "ReentrantCore",
     "SharedCore",
+    "StartedAcquire",
+    "StartedRelease",
     "acquire",
     "check",
     "check_extension",
@@ -36,22 +37,22 @@ __all__ = [
     "enter",
     "export",
     "extend",
-    "finish_leaving",
-    "give_back",
-    "interrupted",
+    "finish_release",
     "leave",
     "release",
+    "release_lease",
     "release_many",
     "set_value",
+    "withdraw_interrupted",
 ]
 
 log = logging.getLogger("holdfast")
 
 ENTRIES_KEPT = 64
-"""So many entries that were released may wait for the end of their ``with`` before they are swept."""
+"""How many released entries may wait for the end of their ``with`` before they are swept."""
 
 HOLDS_KEPT = 64
-"""So many reentrant holds that are over may be remembered before they are swept."""
+"""How many ended reentrant holds are kept before they are swept."""
 
 
 class HasState(Protocol):
@@ -63,147 +64,149 @@ class HasState(Protocol):
 
 L = TypeVar("L", bound=HasState)
 T = TypeVar("T")
-Who = weakref.ref[Any]
+Caller = weakref.ref[Any]
 
 
 class Entry(Generic[L]):
-    """One lease taken through a lock object, and by whom."""
+    """One lease acquired through a lock object, and its caller."""
 
-    __slots__ = ("claims", "entered", "last", "lease", "spent", "who")
+    __slots__ = ("caller", "claims", "entered", "last", "lease", "released_by")
 
-    def __init__(self, who: Who, lease: L, entered: bool) -> None:
-        self.who = who
+    def __init__(self, caller: Caller, lease: L, entered: bool) -> None:
+        self.caller = caller
         self.lease = lease
         self.entered = entered
-        """Taken by ``with``."""
+        """Acquired by ``with``."""
         self.claims: list[object] = []
-        """Those who set out to leave it; the first one does. One append decides, so neither another thread
-        nor an interrupt can come in between."""
+        """The releases that claim this entry; the first one has it. A single append decides, so neither
+        another thread nor an interrupt can come in between."""
         self.last: bool | None = None
-        """Whether leaving it gives the lease back; inner entries of an rlock do not. None: not left."""
-        self.spent: Who | None = None
-        """Who released it inside its ``with``, whose end then finds nothing to give back."""
+        """Whether leaving this entry releases the lease; inner entries of an rlock do not. None: not left."""
+        self.released_by: Caller | None = None
+        """The caller that released it inside its ``with``, whose end then has nothing to release."""
 
 
 @dataclass(slots=True, eq=False)
-class Begun:
-    """An acquire that a driver has begun itself."""
+class StartedAcquire:
+    """An acquire whose first request was sent by ``uncontended.acquire``."""
 
     attempt: records.Attempt
     sent: float
     outcome: records.Outcome | None = None
-    """What came of the first request; None: it was not made."""
+    """The result of the first request; None: it was not sent."""
 
 
 @dataclass(slots=True, eq=False)
-class Leaving(Generic[L]):
-    """A release of which a driver has taken the first steps itself."""
+class StartedRelease(Generic[L]):
+    """A release whose first steps were taken by ``uncontended.release``."""
 
     mine: list[Entry[L]]
     entry: Entry[L]
     outcome: Reply | Exception | None = None
-    """What came of the first request; None: it was not made."""
+    """The result of the first request; None: it was not sent."""
 
 
 class LockCore(Generic[L]):
-    """A lock object behind its facade: what was asked for and what was taken through it."""
+    """The part of a lock object that both facades share: its spec and the leases acquired through it."""
 
     __slots__ = ("client_state", "entries", "spec", "wrap")
     reentrant = False
     may_deadlock = False
 
-    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
-        """Who would wait for itself is refused, where that means anything."""
+    def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
+        """Refuse a caller that would wait for itself; only reader/writer locks can tell."""
 
     def __init__(self, client_state: ClientState, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
         self.client_state = client_state
         self.spec = spec
         self.wrap = wrap
         self.entries: list[Entry[L]] = []
-        """Changed in place, one append or removal at a time: threads share it."""
+        """Threads share this list: each change is one append or removal in place."""
 
-    def reenter(self, who: Who, now: float, entered: bool) -> L | None:
-        """The lease this caller has already, where that means anything."""
+    def reenter(self, caller: Caller, now: float, entered: bool) -> L | None:
+        """The lease that this caller holds already; only reentrant locks return one."""
         return None
 
-    def enter(self, who: Who, lease: L, entered: bool) -> None:
+    def enter(self, caller: Caller, lease: L, entered: bool) -> None:
         if self.entries:
-            for entry in self.entries[:]:  # those that were given back through their lease
+            for entry in self.entries[:]:  # those released through their lease
                 if entry.lease._state.ended is not None and (
                     not entry.entered or len(self.entries) > ENTRIES_KEPT
                 ):
                     self._remove(entry)
-        self.entries.append(Entry(who, lease, entered))
+        self.entries.append(Entry(caller, lease, entered))
 
     def current(self) -> L | None:
-        """The latest lease taken through this object and not given back."""
-        for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.lease._state.ended is None and not entry.claims and entry.spent is None:
+        """The latest lease acquired through this object and not released."""
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
+            if entry.lease._state.ended is None and not entry.claims and entry.released_by is None:
                 return entry.lease
         return None
 
-    def claim(self, who: Who, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
-        """The entry that a release by this caller concerns, for this caller alone; it is in ``mine`` too."""
+    def claim(self, caller: Caller, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
+        """The entry that a release by this caller concerns, claimed for it, and appended to ``mine``."""
         while True:
-            entry = self.find(who, entered)
+            entry = self.find(caller, entered)
             mine.append(entry)
             entry.claims.append(mine)
             if entry.claims[0] is mine:
                 return entry
 
-    def find(self, who: Who, entered: bool) -> Entry[L]:
-        """First the caller's own, even a lost one; one who has none releases the object's current lease.
+    def find(self, caller: Caller, entered: bool) -> Entry[L]:
+        """First the caller's own entry, even a lost one; without one, the object's current lease.
 
-        Leaving ``with`` (``entered``) concerns what was entered so; also by another thread or task, as
-        happens to test fixtures and exit stacks.
+        The end of ``with`` (``entered``) concerns entries acquired by ``with``, also those of another thread
+        or task, as happens with test fixtures and exit stacks.
         """
-        for entry in self.entries[-1:]:  # mostly there is but one, and it is the caller's
-            fits = entry.entered if entered else entry.lease._state.ended is None and entry.spent is None
-            if fits and entry.who is who and not entry.claims:
+        for entry in self.entries[-1:]:  # most often there is only one, and it is the caller's
+            fits = (
+                entry.entered if entered else entry.lease._state.ended is None and entry.released_by is None
+            )
+            if fits and entry.caller is caller and not entry.claims:
                 return entry
-        caller = who()
+        thread = caller()
         fallback = None
-        for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.claims or (entry.spent is not None and not entered):
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
+            if entry.claims or (entry.released_by is not None and not entered):
                 continue
             if entry.entered if entered else entry.lease._state.ended in (None, "forked"):
-                if entry.who() is caller:
+                if entry.caller() is thread:
                     return entry
-                if fallback is None and entry.spent is None:
+                if fallback is None and entry.released_by is None:
                     fallback = entry
         if fallback is None:
-            raise self.not_held()
+            raise self.not_held_error()
         return fallback
 
     def leave(self, entry: Entry[L]) -> bool:
-        """The claimed entry is over; True: its lease is to be given back. May be called again."""
+        """End the claimed entry. True: its lease has to be released. May be called again."""
         self._remove(entry)
-        return entry.spent is None
+        return entry.released_by is None
 
-    def spend(self, entry: Entry[L], who: Who) -> None:
-        """It is released by ``release()``: of the ``with`` it was entered by remains that it will be left."""
+    def mark_released(self, entry: Entry[L], caller: Caller) -> None:
+        """``release()`` inside a ``with``: keep an entry that the end of that ``with`` will find."""
         if entry.entered:
-            remains = Entry(entry.who, entry.lease, entered=True)
-            remains.spent = who
+            remains = Entry(entry.caller, entry.lease, entered=True)
+            remains.released_by = caller
             try:
                 self.entries[self.entries.index(entry)] = remains
             except ValueError:
                 self.entries.append(remains)
 
     def restore(self, entry: Entry[L]) -> None:
-        """The release did not get through: it can be called again."""
+        """The release failed: it can be called again."""
         for each in self.entries[:]:
-            if each.spent is not None and each.lease is entry.lease:
+            if each.released_by is not None and each.lease is entry.lease:
                 self._remove(each)
-        self.entries.append(Entry(entry.who, entry.lease, entry.entered))
+        self.entries.append(Entry(entry.caller, entry.lease, entry.entered))
 
     def _remove(self, entry: Entry[L]) -> None:
         try:
             self.entries.remove(entry)
         except ValueError:
-            return  # somebody tidied up already
+            return  # another thread removed it already
 
-    def not_held(self) -> NotHeld:
+    def not_held_error(self) -> NotHeld:
         error = NotHeld(
             f"the {self.spec.kind} {self.spec.name!r} is not held through this object: "
             "it was never acquired, or it was released already"
@@ -213,28 +216,28 @@ class LockCore(Generic[L]):
 
 
 class SharedCore(LockCore[L]):
-    """One side of a reader/writer lock. Who reads would wait for ever for its own write side."""
+    """One side of a reader/writer lock. A reader that asks for its own write side would wait for ever."""
 
     __slots__ = ()
     may_deadlock = True
 
-    def enter(self, who: Who, lease: L, entered: bool) -> None:
-        super().enter(who, lease, entered)
-        sides = self.client_state.sides
+    def enter(self, caller: Caller, lease: L, entered: bool) -> None:
+        super().enter(caller, lease, entered)
+        sides = self.client_state.rwlock_holds
         if len(sides) > HOLDS_KEPT + 2 * len(self.client_state.leases):
             for key, states in list(sides.items()):
-                if all(_latest(state).ended is not None for state in states):
+                if all(_latest_state(state).ended is not None for state in states):
                     sides.pop(key, None)
-        key = self.spec.name, who
-        states = [state for state in sides.get(key, ()) if _latest(state).ended is None]
+        key = self.spec.name, caller
+        states = [state for state in sides.get(key, ()) if _latest_state(state).ended is None]
         sides[key] = [*states, lease._state]
 
-    def refuse_deadlock(self, who: Who, timeout: float | None) -> None:
-        """Before anything is asked: it is known here what this thread or task holds through this client."""
+    def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
+        """Before any request: this client knows what the thread or task holds through it."""
         if self.spec.mode != "write" or timeout == 0:
             return
-        for state in self.client_state.sides.get((self.spec.name, who), ()):
-            held = _latest(state)
+        for state in self.client_state.rwlock_holds.get((self.spec.name, caller), ()):
+            held = _latest_state(state)
             if held.mode == "read" and held.ended is None and held.loss(self.client_state.now()) is None:
                 error = Deadlock(
                     f"the rwlock {self.spec.name!r} is held to read (token {held.token}) by the same thread "
@@ -246,13 +249,13 @@ class SharedCore(LockCore[L]):
 
 
 class ReentrantCore(LockCore[L]):
-    """Re-entry is per client, name and thread or task, through whichever object, and costs no round trip."""
+    """Re-entry is per client, name and thread or task, through any lock object, and costs no round trip."""
 
     __slots__ = ()
     reentrant = True
 
-    def reenter(self, who: Who, now: float, entered: bool) -> L | None:
-        hold = self.client_state.holds.get((self.spec.name, who))
+    def reenter(self, caller: Caller, now: float, entered: bool) -> L | None:
+        hold = self.client_state.holds.get((self.spec.name, caller))
         if hold is None or hold.state.ended is not None or not hold.depth:
             return None
         if hold.state.loss(now) is not None:
@@ -260,7 +263,7 @@ class ReentrantCore(LockCore[L]):
         lease: L | None = hold.lease()
         if lease is None:
             return None
-        entry = Entry(who, lease, entered)
+        entry = Entry(caller, lease, entered)
         try:
             self.entries.append(entry)
             hold.depth += 1  # nothing can interrupt from here to the end
@@ -269,32 +272,32 @@ class ReentrantCore(LockCore[L]):
             raise
         return lease
 
-    def enter(self, who: Who, lease: L, entered: bool) -> None:
-        super().enter(who, lease, entered)
-        self._hold(who, lease)
+    def enter(self, caller: Caller, lease: L, entered: bool) -> None:
+        super().enter(caller, lease, entered)
+        self._hold(caller, lease)
 
-    def _hold(self, who: Who, lease: L) -> None:
+    def _hold(self, caller: Caller, lease: L) -> None:
         holds = self.client_state.holds
         if len(holds) > HOLDS_KEPT + 2 * len(self.client_state.leases):
             for key, hold in list(holds.items()):
                 if hold.state.ended is not None:
                     holds.pop(key, None)
-        holds[self.spec.name, who] = Hold(lease._state, weakref.ref(lease))
+        holds[self.spec.name, caller] = Hold(lease._state, weakref.ref(lease))
 
-    def find(self, who: Who, entered: bool) -> Entry[L]:
-        """Only the caller's own."""
-        caller = who()
-        for entry in self.entries[::-1]:  # a copy: others come and go
-            if entry.who() is not caller or entry.claims:
+    def find(self, caller: Caller, entered: bool) -> Entry[L]:
+        """Only an entry of the caller."""
+        thread = caller()
+        for entry in self.entries[::-1]:  # a copy, since other threads change the list
+            if entry.caller() is not thread or entry.claims:
                 continue
-            if entry.entered if entered else entry.spent is None:
+            if entry.entered if entered else entry.released_by is None:
                 return entry
-        raise self.not_held()
+        raise self.not_held_error()
 
     def leave(self, entry: Entry[L]) -> bool:
-        if entry.spent is not None:
+        if entry.released_by is not None:
             return super().leave(entry)
-        hold = self.client_state.holds.get((self.spec.name, entry.who))
+        hold = self.client_state.holds.get((self.spec.name, entry.caller))
         if entry.last is None:
             if hold is None or hold.state is not entry.lease._state:
                 entry.last = True
@@ -302,46 +305,46 @@ class ReentrantCore(LockCore[L]):
                 hold.depth -= 1  # nothing can interrupt between this and the next line
                 entry.last = hold.depth == 0
         if hold is not None and not hold.depth:
-            self.client_state.holds.pop((self.spec.name, entry.who), None)
+            self.client_state.holds.pop((self.spec.name, entry.caller), None)
         self._remove(entry)
         return entry.last
 
     def restore(self, entry: Entry[L]) -> None:
         super().restore(entry)
-        self._hold(entry.who, entry.lease)
+        self._hold(entry.caller, entry.lease)
 
 
 async def acquire(
     core: LockCore[L],
-    who: Who,
+    caller: Caller,
     owner: str,
     timeout: float | None,
     entered: bool = False,
-    begun: Begun | None = None,
+    begun: StartedAcquire | None = None,
 ) -> L | None:
-    """A lease for this caller, re-entered or granted anew. Not granted: None, or LockTimeout for ``with``."""
+    """A lease for this caller, re-entered or granted. Not granted: None, or LockTimeout for ``with``."""
     if core.reentrant:
-        again = core.reenter(who, core.client_state.now(), entered)
+        again = core.reenter(caller, core.client_state.now(), entered)
         if again is not None:
             return again
     if begun is None and core.may_deadlock:
-        core.refuse_deadlock(who, timeout)
+        core.refuse_deadlock(caller, timeout)
     state: LeaseState | records.NotGranted | None = None
     try:
         if begun is None:
-            core.client_state.check_kept()
+            core.client_state.check_timers_run()
             state = await records.acquire(core.client_state, core.spec, owner, timeout)
         else:
-            state = await begun.attempt.go_on(begun.sent, timeout, begun.outcome)
+            state = await begun.attempt.run(begun.sent, timeout, begun.outcome)
         if isinstance(state, records.NotGranted):
             if entered:
                 raise _timed_out(core, state)
             return None
-        core.client_state.check_kept()
+        core.client_state.check_timers_run()
         lease = core.wrap(state)
-        core.enter(who, lease, entered)
-        # From here to the caller's next instruction nothing is called any more: an interrupt could come in
-        # there, and nobody would have the lease.
+        core.enter(caller, lease, entered)
+        # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
+        # lease.
         return lease
     except BaseException:
         if isinstance(state, LeaseState):
@@ -349,77 +352,77 @@ async def acquire(
         raise
 
 
-def enter(core: LockCore[L], who: Who, owner: str) -> ProtocolCoroutine[L]:
-    """``with``: granted, or LockTimeout; the body never runs without the lock."""
-    return acquire(core, who, owner, core.spec.timeout, entered=True)  # type: ignore[return-value]  # as said
+def enter(core: LockCore[L], caller: Caller, owner: str) -> ProtocolCoroutine[L]:
+    """``with``: a lease, or LockTimeout; the body never runs without the lock."""
+    return acquire(core, caller, owner, core.spec.timeout, entered=True)  # type: ignore[return-value]  # as said
 
 
 def _timed_out(core: LockCore[L], lease: records.NotGranted) -> LockTimeout:
     timeout = core.spec.timeout
     holders = describe_holders(lease.holders, lease.now)
-    told = (
+    detail = (
         ", ".join(f"{printable(h.owner)} (token {h.token})" for h in holders[:3])
-        or "nobody any more, or others before us"
+        or "no holder is left, or other waiters come first"
     )
     error = LockTimeout(
-        f"the {core.spec.kind} {core.spec.name!r} was not granted in {timeout:g} s: held by {told}"
+        f"the {core.spec.kind} {core.spec.name!r} was not granted in {timeout:g} s: held by {detail}"
     )
     error.name, error.holders = core.spec.name, holders
     return error
 
 
-async def interrupted(core: LockCore[L], owner: str, nonce: str) -> None:
-    """An acquire ended, with or without the lock, before a script was begun that would clean up after it."""
+async def withdraw_interrupted(core: LockCore[L], owner: str, nonce: str) -> None:
+    """An acquire was interrupted before a coroutine began that would clean up after it."""
     state = core.client_state.leases.get(nonce)
     if state is not None:
         await records.abandon(core.client_state, state, wait=True)
     else:
-        await records.Attempt(core.client_state, core.spec, owner, nonce).interrupted()
+        await records.Attempt(core.client_state, core.spec, owner, nonce).withdraw_in_background()
 
 
-async def release(core: LockCore[L], who: Who, leaving: Leaving[L] | None = None) -> None:
-    """``release()``: the caller's own lease first, else the object's current one."""
+async def release(core: LockCore[L], caller: Caller, leaving: StartedRelease[L] | None = None) -> None:
+    """``release()``: the caller's own lease, else the object's current one."""
     mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
         if leaving is not None:
             entry = leaving.entry
-            await give_back(core.client_state, entry.lease._state, leaving.outcome)
+            await release_lease(core.client_state, entry.lease._state, leaving.outcome)
         else:
-            entry = core.claim(who, mine)
-            core.spend(entry, who)
+            entry = core.claim(caller, mine)
+            core.mark_released(entry, caller)
             if core.leave(entry):
-                await give_back(core.client_state, entry.lease._state)
+                await release_lease(core.client_state, entry.lease._state)
     except EngineUnavailable:
         core.restore(entry)
         raise
     except HoldfastError:
         raise
     except BaseException:
-        await finish_leaving(core, mine)
+        await finish_release(core, mine)
         raise
     finally:
         mine.clear()
 
 
-async def finish_leaving(core: LockCore[L], mine: list[Entry[L]]) -> None:
-    """Interrupted on the way out: what was claimed is given back behind the caller's back."""
+async def finish_release(core: LockCore[L], mine: list[Entry[L]]) -> None:
+    """A release was interrupted: the keeper releases the claimed leases in the background."""
     for entry in list(mine):
         if entry.claims and entry.claims[0] is mine and core.leave(entry):
-            state = _latest(entry.lease._state)
+            state = _latest_state(entry.lease._state)
             if state.ended is None:
                 await records.abandon(core.client_state, state, wait=True)
 
 
-def _latest(state: LeaseState) -> LeaseState:
-    """What a lease was downgraded to."""
+def _latest_state(state: LeaseState) -> LeaseState:
+    """The state that a lease was downgraded to, else its own."""
     while state.successor is not None:
         state = state.successor
     return state
 
 
-async def release_many(core: LockCore[L], who: Who, count: int) -> None:
-    """Several permits; more than were taken through the object is refused before any is given back."""
-    held = [e for e in core.entries if e.spent is None and e.lease._state.ended in (None, "forked")]
+async def release_many(core: LockCore[L], caller: Caller, count: int) -> None:
+    """Release several permits; refuse at once more than were acquired through this object."""
+    held = [e for e in core.entries if e.released_by is None and e.lease._state.ended in (None, "forked")]
     if count > len(held):
         error = NotHeld(
             f"the semaphore {core.spec.name!r}: release({count}) asks for more permits than the "
@@ -428,28 +431,29 @@ async def release_many(core: LockCore[L], who: Who, count: int) -> None:
         error.name = core.spec.name
         raise error
     for _ in range(count):
-        await release(core, who)
+        await release(core, caller)
 
 
-async def give_back(
+async def release_lease(
     client_state: ClientState,
     state: LeaseState,
     outcome: Reply | Exception | None = None,
-    who: Who | None = None,
+    caller: Caller | None = None,
 ) -> None:
     """Release one lease; LockLost where it can no longer be relied on, NotHeld the second time.
 
-    ``outcome``: what came of the first request, where the caller has made it itself.
-    ``who``: the caller, where it releases the lease itself.
+    ``outcome``: the result of the first request, where the caller has sent it itself.
+    ``caller``: the thread or task that called ``lease.release()``.
     """
     if outcome is None:
         if state.ended == "forked":
             return
         if state.ended is not None:
-            raise not_held(state)
-        state.ended_by = who
+            raise not_held_error(state)
+        state.ended_by = caller
         if state.loss(client_state.now()) is not None:
-            # The engine may keep it for a moment longer than we rely on it: who asks again must not meet it.
+            # The engine may keep the lease a moment longer than its holder relies on it: a new acquire must
+            # not find it there.
             await records.abandon(client_state, state, wait=state.reason != "unreachable")
             raise state.lost_error()
     await records.release(client_state, state, client_state.io_timeout, outcome)
@@ -463,10 +467,10 @@ def check(state: LeaseState, now: float) -> None:
     if state.loss(now) is not None:
         raise state.lost_error()
     if state.ended is not None:
-        raise not_held(state)
+        raise not_held_error(state)
 
 
-def check_extension(state: LeaseState, ttl: arguments.Duration | None) -> float:
+def check_extension(state: LeaseState, ttl: Duration | None) -> float:
     if ttl is None:
         return state.ttl
     seconds = arguments.check_ttl(ttl)
@@ -485,13 +489,13 @@ async def set_value(client_state: ClientState, state: LeaseState, data: bytes, r
 
 
 async def export(client_state: ClientState, state: LeaseState) -> str:
-    """The secret that the adopter has to present."""
+    """Returns the secret that the adopter has to present."""
     check(state, client_state.now())
     return await records.export(client_state, state)
 
 
 async def downgrade(client_state: ClientState, state: LeaseState, wrap: Callable[[LeaseState], T]) -> T:
-    """``wrap``: what the caller has of a read lease. Nothing is called between that and the caller."""
+    """``wrap`` makes the caller's read lease. Nothing is called between that and the caller."""
     if state.mode != "write":
         raise InvalidArgument(f"only a write lease can be downgraded; this is a lease to {state.mode}")
     check(state, client_state.now())
@@ -503,37 +507,39 @@ async def downgrade(client_state: ClientState, state: LeaseState, wrap: Callable
         raise
 
 
-def not_held(state: LeaseState) -> NotHeld:
-    told = {
+def not_held_error(state: LeaseState) -> NotHeld:
+    detail = {
         "released": "it was released already",
         "downgraded": "it was downgraded: use the lease that downgrade() returned",
         "exported": "it was exported: the process that adopts it holds it",
-        "dropped": "nobody could reach it any more, so it was left to expire",
+        "dropped": "the program dropped it, so it was left to expire",
     }.get(state.ended or "", "it ended")
     error = NotHeld(
-        f"this lease of the {state.kind} {state.name!r} (token {state.token}) is not held: {told}"
+        f"this lease of the {state.kind} {state.name!r} (token {state.token}) is not held: {detail}"
     )
     error.name = state.name
     return error
 
 
 async def leave(
-    core: LockCore[L], who: Who, error: BaseException | None, leaving: Leaving[L] | None = None
+    core: LockCore[L], caller: Caller, error: BaseException | None, leaving: StartedRelease[L] | None = None
 ) -> None:
-    """The end of ``with``: give back this entry's lease, and say so if it was lost on the way."""
+    """The end of ``with``: release this entry's lease, and report its loss."""
     mine: list[Entry[L]] = [] if leaving is None else leaving.mine
     try:
         if leaving is not None:
-            await _give_back_last(core, leaving.entry.lease._state, leaving.entry.who, error, leaving.outcome)
+            await _release_last(
+                core, leaving.entry.lease._state, leaving.entry.caller, error, leaving.outcome
+            )
         else:
-            await _leave(core, core.claim(who, mine, entered=True), error)
+            await _leave(core, core.claim(caller, mine, entered=True), error)
     except NotHeld:
         if error is None:
-            raise  # otherwise it was given back inside the body, whose own error is what the caller must see
+            raise  # else it was released inside the body, whose own error comes first
     except HoldfastError:
         raise
     except BaseException:
-        await finish_leaving(core, mine)
+        await finish_release(core, mine)
         raise
     finally:
         mine.clear()
@@ -542,28 +548,28 @@ async def leave(
 async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:
     state = entry.lease._state
     if not core.leave(entry):
-        if entry.spent is not None and entry.spent() is not entry.who():
-            raise not_held(state)  # by another: the body went on without the lock
+        if entry.released_by is not None and entry.released_by() is not entry.caller():
+            raise not_held_error(state)  # another thread released it: the body went on without the lock
         if state.ended is None and state.loss(core.client_state.now()) is not None:
-            _tell_loss(core.spec, state, error)
+            _report_loss(core.spec, state, error)
         return
-    await _give_back_last(core, state, entry.who, error)
+    await _release_last(core, state, entry.caller, error)
 
 
-async def _give_back_last(
+async def _release_last(
     core: LockCore[L],
     state: LeaseState,
-    who: Who,
+    caller: Caller,
     error: BaseException | None,
     outcome: Reply | Exception | None = None,
 ) -> None:
-    """The outermost entry was left: its lease ends."""
-    state = _latest(state)
+    """The outermost entry was left: release its lease."""
+    state = _latest_state(state)
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:
-        if state.ended_by is not None and state.ended_by() is not who():
-            raise not_held(state)  # by another: the body went on without the lock
+        if state.ended_by is not None and state.ended_by() is not caller():
+            raise not_held_error(state)  # another thread released it: the body went on without the lock
         return
     if outcome is not None or state.loss(core.client_state.now()) is None:
         try:
@@ -574,10 +580,10 @@ async def _give_back_last(
     if state.reason is not None:
         if state.ended is None:
             await records.abandon(core.client_state, state)
-        _tell_loss(core.spec, state, error)
+        _report_loss(core.spec, state, error)
 
 
-def _tell_loss(spec: Spec, state: LeaseState, error: BaseException | None) -> None:
+def _report_loss(spec: Spec, state: LeaseState, error: BaseException | None) -> None:
     lost = state.lost_error()
     if spec.if_lost == "note":
         log.warning("%s", lost)

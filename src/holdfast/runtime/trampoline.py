@@ -1,6 +1,7 @@
-"""Running the scripts of an engine: what a script awaits is done, and what came of it is told to the script.
+"""Runs coroutines whose awaits are requests: each request is performed, and its result is sent back in.
 
-Threads and loops share the scripts; here is all that differs between the two.
+Threads and event loops share the coroutines; all that differs between the two is here. The drivers have loops
+of their own: they take the shortest path for ``Apply`` and handle interrupts between two effects.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ __all__ = ["run", "run_in_loop"]
 T = TypeVar("T")
 
 
-def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
-    """In this thread. What ``perform`` raises is raised in the script, which decides what becomes of it."""
-    send, throw = script.send, script.throw
+def run(coroutine: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
+    """In this thread. What ``perform`` raises is raised in the coroutine, which handles it."""
+    send, throw = coroutine.send, coroutine.throw
     reply: Any = None
     trouble: BaseException | None = None
     error: BaseException | None = None
@@ -28,18 +29,18 @@ def run(script: Coroutine[Any, Any, T], perform: Callable[[Any], Any]) -> T:
                 op = throw(error)
             try:
                 reply = perform(op)
-            except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+            except BaseException as failure:  # noqa: BLE001 - the coroutine handles it
                 trouble = failure
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+        return end.value  # type: ignore[no-any-return]  # the value a coroutine returns is its T
     finally:
-        error = trouble = None  # they know this frame, and what it has would be kept by a circle
-        script.close()
+        error = trouble = None  # they refer to this frame, which would make a reference cycle
+        coroutine.close()
 
 
-async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+async def run_in_loop(coroutine: Coroutine[Any, Any, T], perform: Callable[[Any], Awaitable[Any]]) -> T:
     """The same in an event loop."""
-    send, throw = script.send, script.throw
+    send, throw = coroutine.send, coroutine.throw
     reply: Any = None
     trouble: BaseException | None = None
     error: BaseException | None = None
@@ -52,10 +53,10 @@ async def run_in_loop(script: Coroutine[Any, Any, T], perform: Callable[[Any], A
                 op = throw(error)
             try:
                 reply = await perform(op)
-            except BaseException as failure:  # noqa: BLE001 - the script decides what becomes of it
+            except BaseException as failure:  # noqa: BLE001 - the coroutine handles it
                 trouble = failure
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # the value a script returns is its T
+        return end.value  # type: ignore[no-any-return]  # the value a coroutine returns is its T
     finally:
         error = trouble = None
-        script.close()
+        coroutine.close()

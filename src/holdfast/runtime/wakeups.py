@@ -1,4 +1,4 @@
-"""Waking one thread that waits: what a waiter is posted to, and what it sleeps on."""
+"""Wake-ups: what a waiter sleeps on, and what a notification posts to."""
 
 from __future__ import annotations
 
@@ -10,55 +10,69 @@ from ..engine_api import NotificationReader
 from ..rules.requests import Handoff
 from .clock import boottime
 
-__all__ = ["ThreadWakeup"]
+__all__ = ["SLEEP_SECONDS_MAX", "ThreadWakeup", "Wakeup"]
 
 SLEEP_SECONDS_MAX: Final = 1.0
-"""Waiting is cut into pieces of this length: the machine may sleep meanwhile, and then our clock runs on
-while the clock by which threads wait stands still."""
+"""A wait is cut into pieces of this length: while the machine sleeps, our clock runs on, but the clock by
+which threads and event loops wait stands still."""
 
 
-class ThreadWakeup:
-    """Remembers one wake-up until somebody waits for it. Posting never blocks.
+class Wakeup:
+    """What the notifications of one nonce brought since its waiter last looked. Subclasses wait for it."""
+
+    __slots__ = ("_handoff", "_must_ask", "name")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        """The record whose changes are posted here, if the engine was asked to report them."""
+        self._handoff: Handoff | None = None
+        self._must_ask = False
+        """A notification came without a grant. From then on the waiter has to ask the engine, whatever other
+        notifications bring: its nonce was published on a channel, where other clients may have read it."""
+
+    def post(self, handoff: Handoff | None = None) -> None:
+        """Keep the wake-up for the waiter. May be called from any thread; never blocks."""
+        if handoff is None:
+            self._must_ask = True
+        self._handoff = handoff
+
+    def fetch(self) -> Handoff | None:
+        """The grant that a notification brought since the last call."""
+        handoff = None if self._must_ask else self._handoff
+        self._handoff = None
+        return handoff
+
+
+class ThreadWakeup(Wakeup):
+    """Wakes one thread.
 
     ``notification_reader``: the waiter reads the engine's notifications itself, unless another thread does.
     """
 
-    __slots__ = ("_handed", "_is_reading", "_is_to_look", "_lock", "name", "notification_reader")
+    __slots__ = ("_is_reading", "_lock", "notification_reader")
 
     def __init__(self) -> None:
-        self.name: str | None = None
-        """The record whose changes are heard here, if the engine was asked to tell of them."""
-        self._handed: Handoff | None = None
-        self._is_to_look = False
-        """A wake-up brought nothing, so whoever waits is to look, whatever others bring, now and later: its
-        nonce has been told on a channel, where others may have heard it."""
+        super().__init__()
         self.notification_reader: NotificationReader | None = None
         self._lock = threading.Lock()
+        """Locked, except while there is a wake-up that the waiter has not taken yet."""
         self._lock.acquire()
         self._is_reading = False
 
-    def post(self, handed: Handoff | None = None) -> None:
-        if handed is None:
-            self._is_to_look = True
-        self._handed = handed
-        try:  # noqa: SIM105 - on the way of every wake-up, where each call counts
+    def post(self, handoff: Handoff | None = None) -> None:
+        super().post(handoff)
+        try:  # noqa: SIM105 - on the path of every wake-up, where each call counts
             self._lock.release()
         except RuntimeError:
-            pass  # posted already and not yet fetched
+            pass  # an earlier wake-up was not taken yet
         if self._is_reading and self.notification_reader is not None:
             self.notification_reader.ring()
-
-    def fetch(self) -> Handoff | None:
-        """What was brought along since the last time."""
-        handed = None if self._is_to_look else self._handed
-        self._handed = None
-        return handed
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
 
     def wait_until(self, until: float | None) -> bool:
-        """Wait until a moment of the local clock; None: until posted."""
+        """Wait until a moment of the local clock; None: until posted. True: posted."""
         if until is None:
             return self._lock.acquire()
         if self.notification_reader is not None:
@@ -68,7 +82,7 @@ class ThreadWakeup:
                     return self._read_until(until, self.notification_reader.hear)
             finally:
                 self._is_reading = False
-                self.notification_reader.give_back()  # whatever an interrupt left of it
+                self.notification_reader.give_back()  # also where an interrupt came before it had started
         while True:
             left = until - boottime()
             if self.wait(min(left, SLEEP_SECONDS_MAX)):
@@ -76,12 +90,12 @@ class ThreadWakeup:
             if left <= SLEEP_SECONDS_MAX and boottime() >= until:
                 return False
 
-    def _read_until(self, until: float, hear: Callable[[float], bool]) -> bool:
-        # Looked at after it is known that we hear: whoever posts from now on rings.
+    def _read_until(self, until: float, read: Callable[[float], bool]) -> bool:
+        # Checked after ``_is_reading`` was set: from then on every post interrupts the reader.
         while not self._lock.acquire(blocking=False):
             left = until - boottime()
             if left <= 0:
                 return False
-            if hear(min(left, SLEEP_SECONDS_MAX)):
+            if read(min(left, SLEEP_SECONDS_MAX)):
                 break
         return True

@@ -13,7 +13,7 @@ import holdfast.aio
 from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import Connect, Hold, link_of
 from holdfast import Client, Lease, LockLost, Unsupported
-from holdfast.core.deadlines import relied_until
+from holdfast.core.deadlines import lease_deadline
 from holdfast.runtime.clock import boottime
 from support import wait_until
 from support.crowds import in_threads, join
@@ -31,7 +31,7 @@ def test_a_lock_that_says_nothing_lasts_as_long_as_the_session(connect: Connect,
         began = boottime()
         lease = hold(connect(session_timeout=seconds).lock(f"x{seconds}"))
         assert lease.ttl == seconds
-        assert relied_until(began, seconds) <= lease._state.deadline <= boottime() + seconds
+        assert lease_deadline(began, seconds) <= lease._state.deadline <= boottime() + seconds
 
 
 def test_the_servers_bounds_count(connect: Connect, hold: Hold) -> None:
@@ -230,7 +230,7 @@ def test_a_dropped_lock_is_given_back_when_its_time_is_over(connect: Connect) ->
             client.lock("x", ttl=1).acquire()
             gc.collect()
         with client.lock("x", timeout=20):
-            assert boottime() >= relied_until(began, 1), "not before"
+            assert boottime() >= lease_deadline(began, 1), "not before"
             kept.check()
 
 

@@ -31,6 +31,11 @@ GUARANTEES = Guarantees(
     fifo="always, among all clients; fair=False is accepted and changes nothing",
     crash_release="after its ttl in whole seconds, two at least with etcd's own settings",
     loss_signal="at the deadline by the local clock; at once when broken or when its session ends",
+    is_fifo=True,
+    can_barge=False,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "etcd 3.4 or newer; 3.4.28 or 3.5.10 lest a leader that was stopped and goes on ends living sessions",

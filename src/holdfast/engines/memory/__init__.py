@@ -25,6 +25,11 @@ GUARANTEES = Guarantees(
     fifo="yes, among all clients of the process",
     crash_release="with the process",
     loss_signal="at the deadline by the local clock; at once when the lock is broken",
+    is_fifo=True,
+    can_barge=True,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "one process: another process, also a forked child, has separate locks",

@@ -37,6 +37,11 @@ GUARANTEES = Guarantees(
     fifo="yes, among all clients of the database",
     crash_release="after its ttl",
     loss_signal="at the deadline by the local clock; at once when broken",
+    is_fifo=True,
+    can_barge=True,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "PostgreSQL 14 or later, and psycopg 3 (`pip install 'holdfast[postgres]'`)",

@@ -20,6 +20,11 @@ GUARANTEES: Final = Guarantees(
     fifo="no: who waits looks now and then; fair=True is refused",
     crash_release="after its ttl",
     loss_signal="at the deadline by the local clock; when broken, at the next renewal",
+    is_fifo=False,
+    can_barge=True,
+    has_counted_queue=False,
+    has_values=False,
+    can_export=True,
     primitives=("lock", "rlock"),
     needs=(
         "an odd number, at least 3, of independent Redis 7.0.1 or later, or Valkey: no replicas, no cluster",

@@ -22,6 +22,11 @@ GUARANTEES: Final = Guarantees(
         "was forked without Python noticing keeps that lock, and the waiter is in another pid namespace"
     ),
     loss_signal="at the deadline by the local clock; at once when the lock is broken",
+    is_fifo=True,
+    can_barge=True,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "one user, one machine, one file; containers must share the whole folder of the file",

@@ -35,6 +35,11 @@ GUARANTEES = Guarantees(
     fifo="always, among all clients; fair=False is accepted and changes nothing",
     crash_release="after session_timeout, 30 s unless told otherwise and within the servers' bounds",
     loss_signal="at the deadline by the local clock; at once when broken or when its session ends",
+    is_fifo=True,
+    can_barge=False,
+    has_counted_queue=True,
+    has_values=True,
+    can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "a ttl of session_timeout at most: one session carries everything that a client holds",

@@ -1,4 +1,4 @@
-"""The records family: a lock is a record in an engine, moved by one transition at a time."""
+"""The records family: a lock is a record in an engine, and each request is one transition of it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from .acquisition import (
     Outcome,
     acquire,
     acquire_in_order,
-    asking,
-    asks_at_once,
-    granted,
+    acquire_request,
     is_in_time,
+    keep_grant,
     never_sent,
 )
 from .admin import break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
-from .releases import abandon, dropped, release, released, releasing, tell_of_loss
-from .shutdown import close, closed
+from .releases import abandon, dropped, mark_released, release, release_request, report_loss
+from .shutdown import close, closed_error
 from .subscription import next_change, subscribe, unsubscribe
 
 __all__ = [
@@ -27,28 +26,27 @@ __all__ = [
     "abandon",
     "acquire",
     "acquire_in_order",
+    "acquire_request",
     "adopt",
-    "asking",
-    "asks_at_once",
     "break_lock",
     "close",
-    "closed",
+    "closed_error",
     "downgrade",
     "dropped",
     "export",
     "extend",
-    "granted",
     "inspect",
     "is_in_time",
+    "keep_grant",
     "list_names",
+    "mark_released",
     "never_sent",
     "next_change",
     "release",
-    "released",
-    "releasing",
+    "release_request",
+    "report_loss",
     "resize",
     "set_value",
     "subscribe",
-    "tell_of_loss",
     "unsubscribe",
 ]

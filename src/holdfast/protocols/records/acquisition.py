@@ -1,8 +1,8 @@
-"""Taking a lock, or several: one attempt from its first request to the grant, or to its last trace.
+"""Acquiring a lock, or several: an attempt from its first request to its grant or its withdrawal.
 
-Each attempt carries a fresh nonce, so the engine recognises its own: after an unknown outcome the same
-request is simply asked again, and what was granted is granted still. An attempt that is given up is
-withdrawn, by the keeper if need be, and a copy of it that arrives late is refused.
+Each attempt carries a fresh nonce, by which the engine recognises it: after an unknown outcome the same
+request is sent again, and an earlier grant is returned. An attempt that is given up is withdrawn, by the
+keeper if need be, and the engine refuses a copy of it that arrives late.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from ...core.arguments import Spec
-from ...core.deadlines import DRIFT, connect_patience, pause_seconds, relied_until
+from ...core.deadlines import DRIFT, connect_seconds_for, lease_deadline, pause_seconds
 from ...core.effects import (
     Apply,
     ApplyInOrder,
@@ -40,30 +40,29 @@ from ...rules.requests import (
 )
 from ..client_state import ClientState, LeaseState
 from .releases import abandon, clean_up
-from .retry import too_many_wait, unavailable, unexpected
-from .shutdown import CLOSING, closed
+from .retry import queue_full_error, refusal_error, unavailable_error
+from .shutdown import CLOSING, closed_error
 
 __all__ = [
-    "LOOK_AGAIN_SECONDS",
+    "POLL_SECONDS_MAX",
     "Attempt",
     "NotGranted",
     "Outcome",
     "acquire",
     "acquire_in_order",
-    "asking",
-    "asks_at_once",
-    "granted",
+    "acquire_request",
     "is_in_time",
+    "keep_grant",
     "lease_of",
     "never_sent",
 ]
 
-LOOK_AGAIN_SECONDS = 5.0
-"""A waiter looks at least this often, whatever it was told."""
+POLL_SECONDS_MAX = 5.0
+"""A waiter asks the engine at least this often, whatever the last reply said."""
 
 
 class NotGranted:
-    """It was not granted in time; these had it, as of ``now`` on the engine's clock."""
+    """The lock was not granted in time. ``holders`` held it at ``now`` by the engine's clock."""
 
     __slots__ = ("holders", "now")
 
@@ -73,62 +72,59 @@ class NotGranted:
 
 
 Outcome = Reply | TransientError | LeaseState
-"""What came of asking: an answer, none, or a lease that came too late."""
+"""The result of a request: a reply, a failure, or a lease that was granted too late."""
 
 
 async def acquire(
     client_state: ClientState, spec: Spec, owner: str, timeout: float | None
 ) -> LeaseState | NotGranted:
-    """One lock, in at most ``timeout`` seconds (None: however long it takes; 0: one try)."""
+    """Acquire one lock within ``timeout`` seconds (None: no limit; 0: one try)."""
     nonce = client_state.new_nonce()
     attempt: Attempt | None = None
     outcome: Outcome | None = None
     sent = client_state.now()
     try:
-        if asks_at_once(client_state, spec, timeout):
-            # Mostly this is all there is to it, so nothing is made ready for more.
+        if timeout == 0 or spec.name not in client_state.contended:
+            # Most often the lock is free, so nothing is prepared for waiting.
             try:
-                request = asking(client_state, spec, owner, nonce)
-                outcome = await Apply(spec.name, request, connect_patience(timeout))
+                request = acquire_request(client_state, spec, owner, nonce)
+                outcome = await Apply(spec.name, request, connect_seconds_for(timeout))
             except TransientError as trouble:
                 outcome = trouble
             if outcome.__class__ is Granted:
-                outcome = state = granted(client_state, spec, nonce, owner, outcome, sent)
+                outcome = state = keep_grant(client_state, spec, nonce, owner, outcome, sent)
                 if is_in_time(client_state, state):
                     return state
         attempt = Attempt(client_state, spec, owner, nonce)
-        return await attempt.go_on(sent, timeout, outcome)
+        return await attempt.run(sent, timeout, outcome)
     except BaseException as error:
         if (attempt is None or not attempt.is_under_way) and not never_sent(error):
-            await Attempt(client_state, spec, owner, nonce).interrupted()
+            await Attempt(client_state, spec, owner, nonce).withdraw_in_background()
         raise
 
 
 def never_sent(error: BaseException) -> bool:
-    """Whether the request that failed so cannot be in the engine, so that there is nothing to withdraw."""
+    """Whether the failed request cannot have reached the engine, so that there is nothing to withdraw."""
     return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
-def asks_at_once(client_state: ClientState, spec: Spec, timeout: float | None) -> bool:
-    """Whether the first thing to do is to ask for it; else to make ready for waiting."""
-    return spec.name not in client_state.contended or timeout == 0
-
-
-def granted(
+def keep_grant(
     client_state: ClientState, spec: Spec, nonce: str, owner: str, reply: Granted, sent: float
 ) -> LeaseState:
-    """The first request was granted: from here on the lease is kept."""
+    """The first request was granted: from here on the keeper renews the lease."""
     state = lease_of(spec, nonce, owner, reply, sent)
     client_state.add(state)
     return state
 
 
 def is_in_time(client_state: ClientState, state: LeaseState) -> bool:
-    """Whether what was granted is of any use."""
+    """Whether the grant arrived before its own deadline, and before the client was closed."""
     return client_state.now() < state.deadline and not client_state.closed
 
 
-def asking(client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: bool = False) -> Acquire:
+def acquire_request(
+    client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: bool = False
+) -> Acquire:
     fields = (
         nonce,
         client_state.client,
@@ -143,11 +139,11 @@ def asking(client_state: ClientState, spec: Spec, owner: str, nonce: str, wait: 
         spec.limit,
         spec.metadata,
     )
-    return tuple.__new__(Acquire, fields)  # without the detour through its Python constructor
+    return tuple.__new__(Acquire, fields)  # as its constructor does, without a Python call
 
 
 class Attempt:
-    """An attempt that goes on: what was asked, until when, and what of it may be left in the engine."""
+    """An attempt beyond its first request: what was requested, and what the engine may hold of it."""
 
     __slots__ = (
         "asked",
@@ -174,37 +170,37 @@ class Attempt:
     def __init__(self, client_state: ClientState, spec: Spec, owner: str, nonce: str) -> None:
         self.client_state, self.spec, self.owner, self.nonce = client_state, spec, owner, nonce
         self.is_under_way = False
-        """Whoever goes on with it cleans up after it."""
+        """``run`` has begun, and cleans up after the attempt."""
         self.ends_at: float | None = None
         self.sent: float | None = None
-        """Before the first request was sent that may have been granted."""
+        """When the first request that may have been granted was sent."""
         self.asked = 0.0
-        """Before the last one was sent: what the engine tells of the age of a grant counts from there."""
+        """When the last request was sent: the age of a grant in a reply counts from here."""
         self.placed: float | None = None
-        """Before a place in the queue was first asked for: nothing can be handed over before that."""
+        """When a place in the queue was first requested: no handoff can be earlier."""
         self.traces = True
-        """Something of it may be in the engine."""
+        """The engine may hold something of this attempt."""
         self.uncertain = False
-        """A copy of it may still be under way."""
+        """A copy of a request may still be in flight."""
         self.undated = False
-        """Such a copy may have been granted since, before the request that we count from."""
+        """Such a copy may have been granted before the request from which the lease is counted."""
         self.queued = False
         self.listening = False
         self.trouble_since: float | None = None
         self.failures = 0
         self.request: Acquire | None = None
-        """Made when it is needed: mostly it is to ask for a place in the queue, too."""
+        """Built when it is needed, since most often it also asks for a place in the queue."""
         self.expected: LeaseState | None = None
-        """The lease, but for its token: made while there is time, before waiting for it."""
+        """The lease without its token, built before the wait, so that a handoff costs less time."""
         self.expected_from = 0.0
-        """As if granted at this moment."""
+        """The time of grant that ``expected`` assumes."""
 
-    async def go_on(
+    async def run(
         self, sent: float, timeout: float | None, outcome: Outcome | None
     ) -> LeaseState | NotGranted:
-        """From what came of the first request, sent at ``sent``, to the end. None: it was not asked yet.
+        """Run the attempt from the outcome of the first request, sent at ``sent``, to its end.
 
-        Whatever ends it, nothing of it stays behind.
+        ``outcome`` None: no request was sent yet. Whatever ends the attempt, nothing of it stays behind.
         """
         try:
             self.is_under_way = True
@@ -212,53 +208,53 @@ class Attempt:
             try:
                 if outcome is None:
                     self.traces = False
-                    await self.listen(sent)
-                    outcome = await self.ask()
+                    await self.enter_queue(sent)
+                    outcome = await self.send()
                 else:
                     self.sent = self.asked = sent
                 while True:
                     if outcome.__class__ is Queued:
                         if not self.queued and outcome.position >= self.client_state.max_waiters:
-                            raise too_many_wait(
+                            raise queue_full_error(
                                 self.spec.name, outcome.position, self.client_state.max_waiters
                             )
-                        until = self.in_line(outcome)
+                        until = self.wait_until(outcome)
                         if until is None:
-                            return await self._too_late()
+                            return await self._withdraw()
                         woken = await Wait(self.nonce, until, outcome.blockers)
-                        outcome = self.handed(woken) if woken.__class__ is Handoff else None
+                        outcome = self.accept_handoff(woken) if woken.__class__ is Handoff else None
                         if outcome is not None and is_in_time(self.client_state, outcome):
                             return outcome
                     if isinstance(outcome, TransientError):
-                        await self.outlast(outcome)
+                        await self.pause_or_give_up(outcome)
                     else:
-                        done = await self.weigh(outcome)
+                        done = await self.handle_outcome(outcome)
                         if done is not None:
                             return done
-                    outcome = await self.ask()
+                    outcome = await self.send()
             finally:
                 if self.listening:
                     await self.stop_listening()
                 elif self.client_state.closed:
                     await Notify(CLOSING)
         except BaseException:
-            # Also when it came after the grant, or while we stopped listening.
-            await self.interrupted()
+            # Also where the error came after the grant, or during ``stop_listening``.
+            await self.withdraw_in_background()
             raise
 
-    async def ask(self) -> Reply | TransientError:
+    async def send(self) -> Reply | TransientError:
         self.asked = self.client_state.now()
         if self.sent is None:
             self.sent = self.asked
         request = self.request
         if request is None:
-            request = self.request = asking(self.client_state, self.spec, self.owner, self.nonce)
+            request = self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce)
         if self.placed is None and request.wait:
             self.placed = self.asked
         had_traces, self.traces = self.traces, True
         left = None if self.ends_at is None else self.ends_at - self.asked
         try:
-            return await Apply(self.spec.name, request, connect_patience(left))
+            return await Apply(self.spec.name, request, connect_seconds_for(left))
         except TransientError as trouble:
             return trouble
         except EngineUnavailable as error:
@@ -266,14 +262,14 @@ class Attempt:
                 self.traces = had_traces
             raise
 
-    async def weigh(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
-        """The end of the attempt, or None: it is time to ask again. None for ``outcome``: it has waited."""
+    async def handle_outcome(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
+        """The result of the attempt, or None: ask again. ``outcome`` None: a wait has ended."""
         client_state = self.client_state
         if isinstance(outcome, Granted):
-            reply = await self.dated(outcome) if self.undated else outcome
+            reply = await self.date_grant(outcome) if self.undated else outcome
             if reply is None:
                 return None
-            outcome = self.granted(reply)
+            outcome = self.keep_grant(reply)
             if client_state.now() < outcome.deadline and not client_state.closed:
                 if self.listening and not self.queued:
                     client_state.contended.pop(self.spec.name, None)
@@ -285,18 +281,18 @@ class Attempt:
             done = await self.not_granted(outcome)
         if done is None:
             if client_state.closed:
-                await self.client_closed()
+                await self.leave_queue()
             self.sent = None
             self.undated = self.uncertain
         return done
 
-    async def dated(self, reply: Granted) -> Granted | None:
-        """Nobody knows when it was granted: count from a renewal instead. None: ask again."""
+    async def date_grant(self, reply: Granted) -> Granted | None:
+        """The time of the grant is unknown: renew it, and count from the renewal. None: ask again."""
         sent = await Now()
         try:
             renewed = await Apply(self.spec.name, Renew(self.nonce, reply.ttl))
         except TransientError as trouble:
-            await self.outlast(trouble)
+            await self.pause_or_give_up(trouble)
             return None
         if not isinstance(renewed, Done):
             self.sent = None
@@ -305,34 +301,34 @@ class Attempt:
         self.sent = self.asked = sent
         return reply._replace(age=renewed.age, lasts=None if reply.lasts is None else reply.lasts - passed)
 
-    def granted(self, reply: Granted) -> LeaseState:
+    def keep_grant(self, reply: Granted) -> LeaseState:
         sent = self.sent or 0.0
         if reply.age:
-            # By which it is older than the first request that may have won it: mostly by nothing.
+            # How much older the grant is than the first request that may have won it: most often not at all.
             reply = reply._replace(age=max(reply.age - (self.asked - sent), 0.0))
         state = lease_of(self.spec, self.nonce, self.owner, reply, sent)
         state.uncertain = self.uncertain
         self.client_state.add(state)
         return state
 
-    def handed(self, handed: Handoff) -> LeaseState:
-        """The wake-up brought the lock along; with that, listening has ended."""
+    def accept_handoff(self, handed: Handoff) -> LeaseState:
+        """The wake-up carried the grant, and with it the subscription has ended."""
         self.listening = False
         self.client_state.waiting.pop(self.nonce, None)
-        # Its place was asked for before it was there, and is at least as old by our clock, but for the drift.
+        # The place was requested before it existed, so by our clock it is at least this old, drift aside.
         placed = self.placed or 0.0
         since = placed + handed.age * (1.0 - DRIFT)
         if not since <= self.client_state.now():
             since = placed  # a clock was set
         state = self.expected
         assert state is not None  # noqa: S101 - made when it had its place
-        state.begin(handed.token, since - self.expected_from)
+        state.complete(handed.token, since - self.expected_from)
         state.uncertain = self.uncertain
         self.client_state.add(state)
         return state
 
     async def granted_too_late(self, state: LeaseState) -> NotGranted | None:
-        """The answer took longer than the grant lasts. Nothing was gained: give it back, ask as another."""
+        """The reply took longer than the lease lasts: release it, and begin again with a new nonce."""
         if self.client_state.closed:
             return None
         await abandon(self.client_state, state)
@@ -344,25 +340,25 @@ class Attempt:
         self.request = self.expected = None
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
-    async def client_closed(self) -> None:
-        """The client was closed under us: leave the queue at once, for the keeper is leaving too."""
+    async def leave_queue(self) -> None:
+        """The client was closed during the attempt: leave the queue now, because the keeper is ending too."""
         with contextlib.suppress(TransientError, EngineUnavailable):
             await Apply(self.spec.name, Withdraw(self.nonce, self.client_state.linger))
             self.traces = False
-        raise closed()
+        raise closed_error()
 
-    def in_line(self, reply: Queued) -> float | None:
-        """It has a place in the queue: until when to wait for its turn. None: there is no time left."""
+    def wait_until(self, reply: Queued) -> float | None:
+        """The attempt has a place in the queue: until when to wait for its turn. None: no time is left."""
         self.trouble_since, self.failures = None, 0
         self.queued = True
-        self.client_state.keep_place(self.nonce, reply.refresh_in)
+        self.client_state.refresh_every(self.nonce, reply.refresh_in)
         now = self.client_state.now()
         if self.expected is None:
             spec = self.spec
             grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
             self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
             self.expected_from = now
-        until = now + min(reply.poll_after, LOOK_AGAIN_SECONDS)
+        until = now + min(reply.poll_after, POLL_SECONDS_MAX)
         ends_at = self.ends_at
         if ends_at is None:
             return until
@@ -374,36 +370,36 @@ class Attempt:
         if isinstance(reply, Busy):
             now = self.client_state.now()
             if self.ends_at is not None and now >= self.ends_at:
-                return await self._too_late() if self.traces else NotGranted(reply.holders, reply.now)
+                return await self._withdraw() if self.traces else NotGranted(reply.holders, reply.now)
             self.client_state.mark_contended(self.spec.name)
-            await self.listen(now)
+            await self.enter_queue(now)
             return None
-        raise unexpected(self.spec, reply)
+        raise refusal_error(self.spec, reply)
 
-    async def listen(self, now: float) -> None:
-        """From here on ask for a place in the queue: whoever listens first misses no wake-up."""
+    async def enter_queue(self, now: float) -> None:
+        """Subscribe to wake-ups, then ask for a place in the queue: in this order no wake-up is missed."""
         self.listening = True
         try:
             await Listen(self.nonce, self.spec.name)
         except TransientError as trouble:
-            await self.outlast(trouble)
+            await self.pause_or_give_up(trouble)
             return
         self.trouble_since, self.failures = None, 0
         self.client_state.wait(self.nonce, self.spec.name, now)
-        self.request = asking(self.client_state, self.spec, self.owner, self.nonce, wait=True)
+        self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce, wait=True)
 
-    async def _too_late(self) -> NotGranted:
+    async def _withdraw(self) -> NotGranted:
         linger = self.client_state.linger if self.uncertain else 0.0
         try:
             reply = await Apply(self.spec.name, Withdraw(self.nonce, linger))
         except TransientError:
-            await self.interrupted()
+            await self.withdraw_in_background()
             return NotGranted()
         self.traces = False
         return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
 
-    async def outlast(self, trouble: TransientError) -> None:
-        """The engine is in trouble: pause and go on, or give up when there is no more time for it."""
+    async def pause_or_give_up(self, trouble: TransientError) -> None:
+        """A request failed: pause before the next one, or give up when no time is left."""
         now = await Now()
         if isinstance(trouble, OutcomeUnknown):
             self.uncertain = True
@@ -414,19 +410,19 @@ class Attempt:
             self.trouble_since = now
         gives_up_at = self._gives_up_at(now, self.trouble_since)
         if now >= gives_up_at:
-            raise unavailable(repr(self.spec.name), trouble) from trouble
+            raise unavailable_error(repr(self.spec.name), trouble) from trouble
         await Pause(min(pause_seconds(self.failures), gives_up_at - now))
         self.failures += 1
 
     def _gives_up_at(self, now: float, since: float) -> float:
-        """Once queued, the timeout decides; before that, io_timeout does, or an earlier timeout."""
+        """Once queued, the timeout decides; before that, io_timeout or an earlier timeout."""
         if self.queued:
             return self.ends_at if self.ends_at is not None else now + self.client_state.io_timeout
         limit = since + self.client_state.io_timeout
         return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
 
-    async def interrupted(self) -> None:
-        """Nothing of the attempt stays behind, whatever ended it: the keeper sees to it."""
+    async def withdraw_in_background(self) -> None:
+        """Have the keeper withdraw what the engine may hold of this attempt."""
         self.client_state.leases.pop(self.nonce, None)
         self.client_state.waiting.pop(self.nonce, None)
         if self.traces:
@@ -452,7 +448,7 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
     return LeaseState(
         spec.name,
         spec.kind,
-        reply.mode,  # type: ignore[arg-type]  # an engine answers with a mode that it was asked for
+        reply.mode,  # type: ignore[arg-type]  # an engine replies with a mode that was requested
         nonce,
         owner,
         reply.token,
@@ -460,8 +456,8 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
         reply.metadata,
         counts_from,
         reply.ttl,
-        relied_until(counts_from, reply.ttl),
-        None if reply.lasts is None else relied_until(sent, reply.lasts),
+        lease_deadline(counts_from, reply.ttl),
+        None if reply.lasts is None else lease_deadline(sent, reply.lasts),
         spec.renew,
         spec.grace,
     )
@@ -470,8 +466,11 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
 async def acquire_in_order(
     client_state: ClientState, specs: tuple[Spec, ...], owner: str, timeout: float | None
 ) -> tuple[LeaseState, ...] | NotGranted:
-    """Several locks, all or none, in the given order: as many as are free in one step, then waiting for
-    the next while holding those before it. Callers who agree on an order cannot deadlock."""
+    """Acquire several locks, all or none, in the given order.
+
+    One step takes as many as are free; then the caller waits for the next while it holds those before it.
+    Callers that agree on an order cannot deadlock.
+    """
     ends_at = None if timeout is None else (await Now()) + timeout
     held: list[LeaseState] = []
     try:
@@ -480,13 +479,13 @@ async def acquire_in_order(
             now = await Now()
             if taken is None and all(state.loss(now) is None for state in held):
                 return tuple(held)
-            # Not granted in time; or one was lost while we waited for another, and all are taken anew.
-            await _give_all_back(client_state, held)
+            # Not granted in time; or one was lost during the wait for another, and all are acquired anew.
+            await _abandon_all(client_state, held)
             held.clear()
             if taken is not None or (ends_at is not None and now >= ends_at):
                 return taken or NotGranted()
     except BaseException:
-        await _give_all_back(client_state, held)
+        await _abandon_all(client_state, held)
         raise
 
 
@@ -497,7 +496,7 @@ async def _take_rest(
     ends_at: float | None,
     held: list[LeaseState],
 ) -> NotGranted | None:
-    """Add to ``held`` until all are there; what is returned says why that cannot be."""
+    """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
     while len(held) < len(specs):
         rest = specs[len(held) :]
         if len(rest) > 1:
@@ -512,22 +511,22 @@ async def _take_rest(
 
 
 async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
-    """Those that can be had now, up to the first that cannot."""
+    """Acquire those that are free now, up to the first that is not."""
     attempts = [Attempt(client_state, spec, owner, await Nonce()) for spec in specs]
     sent = await Now()
     taken: list[LeaseState] = []
     try:
         steps = tuple(
-            (each.spec.name, asking(client_state, each.spec, owner, each.nonce)) for each in attempts
+            (each.spec.name, acquire_request(client_state, each.spec, owner, each.nonce)) for each in attempts
         )
         replies = await ApplyInOrder(steps, stop_when_refused=True)
         for attempt, reply in zip(attempts, replies, strict=False):
             if isinstance(reply, Busy):
                 break
             if not isinstance(reply, Granted):
-                raise unexpected(attempt.spec, reply)
+                raise refusal_error(attempt.spec, reply)
             attempt.sent = attempt.asked = sent
-            taken.append(attempt.granted(reply))
+            taken.append(attempt.keep_grant(reply))
     except BaseException as error:
         for attempt in attempts:
             client_state.leases.pop(attempt.nonce, None)
@@ -544,6 +543,6 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
     return taken
 
 
-async def _give_all_back(client_state: ClientState, held: list[LeaseState]) -> None:
+async def _abandon_all(client_state: ClientState, held: list[LeaseState]) -> None:
     for state in reversed(held):
         await abandon(client_state, state)

@@ -1,4 +1,4 @@
-"""What can be asked about a name, or done to it, without holding it."""
+"""What a client can ask about a name, or do to it, without holding it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...rules.requests import (
     Snapshot,
 )
 from ..client_state import ClientState
-from .retry import pause_or_give_up, retry_until_deadline, unexpected, unexpected_reply
+from .retry import pause_or_give_up, refusal_error, retry_until_deadline, unexpected_reply_error
 
 __all__ = ["break_lock", "inspect", "list_names", "resize"]
 
@@ -27,7 +27,7 @@ __all__ = ["break_lock", "inspect", "list_names", "resize"]
 async def inspect(client_state: ClientState, name: str) -> Snapshot:
     reply, _ = await retry_until_deadline(client_state, name, Inspect())
     if not isinstance(reply, Snapshot):
-        raise unexpected_reply(name, reply)
+        raise unexpected_reply_error(name, reply)
     return reply
 
 
@@ -48,15 +48,16 @@ async def break_lock(client_state: ClientState, name: str, token: int | None, re
     except EngineUnavailable as error:
         if isinstance(error.__cause__, OutcomeUnknown):
             raise EngineUnavailable(
-                f"the engine did not answer: {name!r} may have been broken; look before breaking it again"
+                f"the engine did not answer: {name!r} may have been broken; inspect it before you break it "
+                "again"
             ) from error.__cause__
         raise
     if not isinstance(reply, Broken):
-        raise unexpected_reply(name, reply)
+        raise unexpected_reply_error(name, reply)
     return reply.token
 
 
 async def resize(client_state: ClientState, spec: Spec, limit: int) -> None:
     reply, _ = await retry_until_deadline(client_state, spec.name, Resize(spec.limit, limit))
     if not isinstance(reply, Done):
-        raise unexpected(spec, reply)
+        raise refusal_error(spec, reply)

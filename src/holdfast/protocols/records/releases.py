@@ -1,4 +1,4 @@
-"""Giving a lock back: at once, or behind the caller's back by the keeper."""
+"""Releasing a lease: at once, or in the background by the keeper."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ from ...rules.requests import (
     Withdraw,
 )
 from ..client_state import CleanupTask, ClientState, LeaseState
-from .retry import loss_reason, retry_until_deadline, unavailable
+from .retry import loss_reason, retry_until_deadline, unavailable_error
 
-__all__ = ["abandon", "clean_up", "dropped", "release", "released", "releasing", "tell_of_loss"]
+__all__ = ["abandon", "clean_up", "dropped", "mark_released", "release", "release_request", "report_loss"]
 
-HAND_OVER_SECONDS = 1.0
-"""How long one who was interrupted waits for its attempt to be withdrawn."""
+WITHDRAWAL_SECONDS = 1.0
+"""How long an interrupted caller waits until its attempt is withdrawn."""
 
-JOB_SECONDS = 60.0
-"""How long the keeper tries to clean up beyond the ttl, after which there is nothing left to clean."""
+CLEANUP_SECONDS = 60.0
+"""How long beyond the ttl the keeper repeats a clean-up; by then nothing is left to clean up."""
 
 
 async def release(
-    client_state: ClientState, state: LeaseState, patience: float, outcome: Reply | Exception | None = None
+    client_state: ClientState,
+    state: LeaseState,
+    retry_seconds: float,
+    outcome: Reply | Exception | None = None,
 ) -> None:
-    """Give it back. Where it was gone already the state says so; after a failure it can be called again.
+    """Release the lease; ``state`` says whether it was lost before. After a failure it can be called again.
 
-    ``outcome``: what came of the first request, where the caller has made it itself.
+    ``outcome``: the result of the first request, where the caller has sent it itself.
     """
-    request = releasing(client_state, state)
+    request = release_request(client_state, state)
     try:
         try:
             if isinstance(outcome, Exception):
@@ -52,47 +55,47 @@ async def release(
             state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
                 trouble, OutcomeUnknown
             )
-            if not patience:
-                raise unavailable(repr(state.name), trouble) from trouble
-            reply, uncertain = await retry_until_deadline(client_state, state.name, request, patience)
+            if not retry_seconds:
+                raise unavailable_error(repr(state.name), trouble) from trouble
+            reply, uncertain = await retry_until_deadline(client_state, state.name, request, retry_seconds)
             state.release_outcome_unknown = state.release_outcome_unknown or uncertain
     except HoldfastError as error:
         state.release_outcome_unknown = state.release_outcome_unknown or isinstance(
             error.__cause__, OutcomeUnknown
         )
-        state.renews = state.leaving = False
-        client_state.ring("timer")
+        state.renews = state.is_releasing = False
+        client_state.wake_timer("timer")
         raise
     except BaseException:
         await abandon(client_state, state, wait=True)
         raise
-    # Had a release of ours come first, there would have been nothing to break.
+    # Had an earlier release been applied first, there would have been nothing to break.
     if isinstance(reply, Gone) and (reply.reason == "broken" or not state.release_outcome_unknown):
         client_state.leases.pop(state.nonce, None)
-        state.lose(loss_reason(reply), reply.note)
-        await tell_of_loss(state)
+        state.mark_lost(loss_reason(reply), reply.note)
+        await report_loss(state)
     else:
-        released(client_state, state)
+        mark_released(client_state, state)
 
 
-def releasing(client_state: ClientState, state: LeaseState) -> Release:
-    """The request that gives it back, and from now on it is on its way."""
-    state.leaving = True
-    # Without the detour through its Python constructor.
+def release_request(client_state: ClientState, state: LeaseState) -> Release:
+    """The request that releases the lease, which counts as being released from now on."""
+    state.is_releasing = True
+    # As its constructor does, without a Python call.
     return tuple.__new__(Release, (state.nonce, client_state.linger if state.uncertain else 0.0))
 
 
-def released(client_state: ClientState, state: LeaseState) -> None:
-    """It was given back."""
+def mark_released(client_state: ClientState, state: LeaseState) -> None:
+    """The engine confirmed the release."""
     client_state.leases.pop(state.nonce, None)
     state.end("released")
 
 
 async def abandon(client_state: ClientState, state: LeaseState, wait: bool = False) -> None:
-    """Give it back behind our back: the keeper does it, and again if it fails."""
+    """Have the keeper release the lease in the background, and again if that fails."""
     client_state.drop(state)
     if state.reason is not None:
-        await tell_of_loss(state)  # from here on the timer does not know it
+        await report_loss(state)  # from here on the timer does not watch it
     state.end("released")
     request = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
     await clean_up(client_state, state.name, state.ttl, request, wait)
@@ -101,43 +104,46 @@ async def abandon(client_state: ClientState, state: LeaseState, wait: bool = Fal
 async def clean_up(
     client_state: ClientState, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
 ) -> None:
-    """Let the keeper do it; wait at most a second. What a dead network keeps expires with the ttl."""
-    job = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
+    """Queue a clean-up for the keeper; with ``wait``, wait for it, at most ``WITHDRAWAL_SECONDS``.
+
+    Where the network is dead, what is left in the engine expires with the ttl.
+    """
+    task = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
         try:
             now = await Now()
-            job.give_up_at = now + ttl + JOB_SECONDS
+            task.give_up_at = now + ttl + CLEANUP_SECONDS
             if wait:
-                await Listen(job.nonce, None)
+                await Listen(task.nonce, None)
         finally:
-            client_state.hand_over(job)  # also if a second interrupt came just now
+            client_state.queue_cleanup(task)  # also where a second interrupt came just now
         if wait:
-            await Wait(job.nonce, now + HAND_OVER_SECONDS)
+            await Wait(task.nonce, now + WITHDRAWAL_SECONDS)
     finally:
         if wait:
-            await Unlisten(job.nonce)
+            await Unlisten(task.nonce)
 
 
-async def tell_of_loss(state: LeaseState) -> None:
-    """Once, by whoever finds out first: the timer, the keeper, or a release."""
-    if not state.signalled:
-        state.signalled = True
+async def report_loss(state: LeaseState) -> None:
+    """Report the loss once; the timer, the keeper or a release calls this, whichever notices it first."""
+    if not state.is_loss_reported:
+        state.is_loss_reported = True
         try:
             await Signal(state)
         except BaseException:
-            state.signalled = False  # the timer tries again
+            state.is_loss_reported = False  # the timer tries again
             raise
 
 
 def dropped(client_state: ClientState, state: LeaseState) -> None:
-    """Nobody can reach the lease any more: let it run out. Called by the garbage collector: no waiting.
+    """No code can reach the lease any more: let it expire. The garbage collector calls this; it never waits.
 
-    Where one session carries everything that the client holds, it is given back when its time is over.
+    Where one session carries everything that the client holds, the keeper releases it at its deadline.
     """
     client_state.drop(state)
     state.end("dropped")
-    job = f"{state.nonce}/job"
-    client_state.hand_over(CleanupTask(state.name, Stop(state.nonce), job, give_up_at=state.deadline))
+    task = f"{state.nonce}/job"
+    client_state.queue_cleanup(CleanupTask(state.name, Stop(state.nonce), task, give_up_at=state.deadline))
     release = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
     over = state.deadline + state.ttl
-    client_state.hand_over(CleanupTask(state.name, release, job, give_up_at=over, due_at=state.deadline))
+    client_state.queue_cleanup(CleanupTask(state.name, release, task, give_up_at=over, due_at=state.deadline))

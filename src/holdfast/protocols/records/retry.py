@@ -1,4 +1,4 @@
-"""When the engine does not answer, or answers what nobody expected."""
+"""What to do when the engine does not answer, or gives an unexpected reply."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ..client_state import ClientState
 __all__ = [
     "loss_reason",
     "pause_or_give_up",
+    "queue_full_error",
+    "refusal_error",
     "retry_until_deadline",
-    "too_many_wait",
-    "unavailable",
-    "unexpected",
-    "unexpected_reply",
+    "unavailable_error",
+    "unexpected_reply_error",
 ]
 
 
@@ -38,14 +38,14 @@ async def retry_until_deadline(
     client_state: ClientState,
     name: str,
     request: Request,
-    patience: float | None = None,
+    seconds: float | None = None,
     may_repeat: bool = True,
 ) -> tuple[Reply, bool]:
-    """Ask until there is an answer, for at most ``patience`` (io_timeout) seconds.
+    """Repeat a request until there is a reply, for at most ``seconds`` (None: io_timeout).
 
-    What must not happen twice (``may_repeat`` is False) is not asked again once it may have happened.
-
-    Tells whether an earlier try may have happened; so does the cause of the error, if there was no answer.
+    ``may_repeat`` False: the request must not be applied twice, so it is not repeated once it may have been
+    applied. Returns the reply, and whether an earlier try may have been applied; where there is no reply, the
+    cause of the error says so.
     """
     worst: TransientError | None = None
     failures = 0
@@ -57,22 +57,22 @@ async def retry_until_deadline(
             if not isinstance(worst, OutcomeUnknown):
                 worst = trouble
             if isinstance(worst, OutcomeUnknown) and not may_repeat:
-                raise unavailable(repr(name), worst) from worst
+                raise unavailable_error(repr(name), worst) from worst
             if since is None:
                 since = await Now()
-            ends_at = since + (client_state.io_timeout if patience is None else patience)
+            ends_at = since + (client_state.io_timeout if seconds is None else seconds)
             failures = await pause_or_give_up(repr(name), worst, ends_at, failures)
 
 
 async def pause_or_give_up(name: str, trouble: TransientError, ends_at: float, failures: int) -> int:
     left = ends_at - await Now()
     if left <= 0:
-        raise unavailable(name, trouble) from trouble
+        raise unavailable_error(name, trouble) from trouble
     await Pause(min(pause_seconds(failures), left))
     return failures + 1
 
 
-def unavailable(name: str, trouble: TransientError) -> EngineUnavailable:
+def unavailable_error(name: str, trouble: TransientError) -> EngineUnavailable:
     return EngineUnavailable(f"the engine cannot be reached for {name}: {trouble}")
 
 
@@ -80,32 +80,34 @@ def loss_reason(reply: Gone) -> LossReason:
     return cast(LossReason, reply.reason) if reply.reason in ("stolen", "broken") else "expired"
 
 
-def too_many_wait(name: str, waiting: int, limit: int) -> EngineUnavailable:
-    """The queue is full. What was left there of this attempt is withdrawn by the one who raises it."""
+def queue_full_error(name: str, waiting: int, limit: int) -> EngineUnavailable:
+    """The queue is full. The attempt that raises this withdraws what it left there."""
     return EngineUnavailable(
         f"{name!r} has {waiting} waiters already, and {limit} may wait for one name: try again later, or "
         "raise the limit with the option max_waiters of connect() or of the URL"
     )
 
 
-def unexpected(spec: Spec, reply: Reply) -> HoldfastError:
-    """Why a lock that was asked for cannot be granted, ever."""
+def refusal_error(spec: Spec, reply: Reply) -> HoldfastError:
+    """Why the requested lock can never be granted."""
     if isinstance(reply, Mismatch):
         if reply.kind == spec.kind:
             return InvalidArgument(
                 f"the semaphore {spec.name!r} was declared with limit {reply.limit}, here with {spec.limit}: "
-                "declare the same, and change it with resize()"
+                "declare the same limit, and change it with resize()"
             )
         return InvalidArgument(
             f"{spec.name!r} is a {reply.kind}, here it is used as a {spec.kind}: "
             "a name has one kind, use another name"
         )
-    return unexpected_reply(spec.name, reply)
+    return unexpected_reply_error(spec.name, reply)
 
 
-def unexpected_reply(name: str, reply: Reply) -> HoldfastError:
+def unexpected_reply_error(name: str, reply: Reply) -> HoldfastError:
     if isinstance(reply, Exhausted):
-        return EngineUnavailable(f"no more tokens can be minted for {name!r}: the engine's clock is far off")
+        return EngineUnavailable(
+            f"no more tokens can be minted for {name!r}: the engine's clock is far ahead; set it right"
+        )
     if isinstance(reply, Gone):
         return EngineUnavailable(f"the attempt at {name!r} was ended from outside: it is {reply.reason}")
     return EngineUnavailable(

@@ -1,4 +1,4 @@
-"""The end of a client: those who wait are sent away, what is held is given back."""
+"""Closing a client: its waiters leave their queues, and its leases are released."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from ...errors import EngineUnavailable, InvalidArgument
 from ..client_state import ClientState
 from .releases import release
 
-__all__ = ["CLOSING", "close", "closed"]
+__all__ = ["CLOSING", "close", "closed_error"]
 
 CLOSE_SECONDS = 1.0
-"""How long a client that is being closed waits for its other threads or tasks to leave their queues."""
-
+"""How long ``close`` waits for the other threads or tasks of its client to leave their queues."""
 
 CLOSING = "closing"
 
 
 async def close(client_state: ClientState) -> None:
-    """Send away those who wait, and give back everything that is held."""
+    """Have all waiters of this client leave their queues, then release every lease."""
     client_state.closed = True
     if client_state.waiting:
-        await _send_away(client_state)
+        await _wake_waiters(client_state)
     for state in list(client_state.leases.values()):
         with contextlib.suppress(EngineUnavailable):
             await release(client_state, state, 0.0)
 
 
-async def _send_away(client_state: ClientState) -> None:
+async def _wake_waiters(client_state: ClientState) -> None:
     ends_at = (await Now()) + CLOSE_SECONDS
     await Listen(CLOSING, None)
     try:
@@ -46,5 +45,5 @@ async def _send_away(client_state: ClientState) -> None:
         await Unlisten(CLOSING)
 
 
-def closed() -> InvalidArgument:
+def closed_error() -> InvalidArgument:
     return InvalidArgument("this client is closed: connect again")

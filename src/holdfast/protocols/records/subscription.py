@@ -1,4 +1,4 @@
-"""Hearing of the changes of a name."""
+"""Subscriptions to the changes of a name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ...rules.requests import (
     Watch,
 )
 from ..client_state import ClientState
-from .acquisition import LOOK_AGAIN_SECONDS
-from .retry import pause_or_give_up, retry_until_deadline, unexpected_reply
-from .shutdown import CLOSING, closed
+from .acquisition import POLL_SECONDS_MAX
+from .retry import pause_or_give_up, retry_until_deadline, unexpected_reply_error
+from .shutdown import CLOSING, closed_error
 
 __all__ = ["next_change", "subscribe", "unsubscribe"]
 
 
 async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot]:
-    """From now on every change of the name wakes ``next_change``."""
+    """From now on every change of the name wakes ``next_change``. Returns the nonce and the present state."""
     nonce = await Nonce()
     try:
         await _listen(client_state, name, nonce)
-        return nonce, await _look(client_state, name, nonce)
+        return nonce, await _read_and_watch(client_state, name, nonce)
     except BaseException:
         await Unlisten(nonce)
         raise
@@ -39,25 +39,25 @@ async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot
 async def next_change(
     client_state: ClientState, name: str, nonce: str, timeout: float | None, seen: Snapshot | None = None
 ) -> Snapshot | None:
-    """What stands there after the next change since ``seen``; None: nothing changed in time.
+    """The state after the next change since ``seen``; None: nothing changed in time.
 
-    Nobody writes down that a lease expired or its holder died: we look by ourselves when it is due, or when
-    one of the holders is seen to die.
+    The engine writes nothing when a lease expires or a holder dies, so this reads the state again when an
+    expiry is due, and when the engine notices that a holder died.
     """
     now = await Now()
     ends_at = None if timeout is None else now + timeout
     while True:
-        until = now + (LOOK_AGAIN_SECONDS if seen is None else _due_in(seen))
+        until = now + (POLL_SECONDS_MAX if seen is None else _seconds_to_next_event(seen))
         if ends_at is not None:
             until = min(until, ends_at)
         woken = await Wait(nonce, until, () if seen is None else _clients_of(seen))
         if client_state.closed:
             client_state.waiting.pop(nonce, None)
             await Notify(CLOSING)
-            raise closed()
+            raise closed_error()
         if woken or seen is not None:
-            stands = await _look(client_state, name, nonce)
-            if seen is None or _told(stands) != _told(seen):
+            stands = await _read_and_watch(client_state, name, nonce)
+            if seen is None or _visible_state(stands) != _visible_state(seen):
                 return stands
             seen = stands
         now = await Now()
@@ -65,18 +65,18 @@ async def next_change(
             return None
 
 
-def _due_in(seen: Snapshot) -> float:
-    """Seconds until time alone changes what was seen."""
+def _seconds_to_next_event(seen: Snapshot) -> float:
+    """Seconds until the passing of time alone changes ``seen``."""
     at = next_event_at(seen.record)
-    return LOOK_AGAIN_SECONDS if at is None else min(max(at - seen.now, 0.01), LOOK_AGAIN_SECONDS)
+    return POLL_SECONDS_MAX if at is None else min(max(at - seen.now, 0.01), POLL_SECONDS_MAX)
 
 
 def _clients_of(seen: Snapshot) -> tuple[str, ...]:
     return tuple({holder.client: None for holder in seen.record.holders if holder.client})
 
 
-def _told(seen: Snapshot) -> tuple[object, ...]:
-    """What makes a difference to one who watches."""
+def _visible_state(seen: Snapshot) -> tuple[object, ...]:
+    """The part of a snapshot whose changes a subscriber sees."""
     record = seen.record
     holders = [(holder.token, holder.owner) for holder in record.holders]
     return record.token, holders, [waiter.nonce for waiter in record.queue], record.value, record.limit
@@ -98,9 +98,9 @@ async def _listen(client_state: ClientState, name: str, nonce: str) -> None:
             failures = await pause_or_give_up(repr(name), trouble, ends_at, failures)
 
 
-async def _look(client_state: ClientState, name: str, nonce: str) -> Snapshot:
+async def _read_and_watch(client_state: ClientState, name: str, nonce: str) -> Snapshot:
     reply, _ = await retry_until_deadline(client_state, name, Watch(nonce, client_state.client))
     if not isinstance(reply, Snapshot):
-        raise unexpected_reply(name, reply)
+        raise unexpected_reply_error(name, reply)
     client_state.wait(nonce, name, await Now())
     return reply

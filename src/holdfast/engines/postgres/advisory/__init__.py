@@ -34,6 +34,11 @@ GUARANTEES = Guarantees(
     ),
     crash_release="at once when its connection ends; after its ttl when it stands still or is cut off",
     loss_signal="at the deadline by the local clock; at once when broken or when its connection ends",
+    is_fifo=True,
+    can_barge=False,
+    has_counted_queue=False,
+    has_values=True,
+    can_export=False,
     primitives=("lock", "rlock", "rwlock"),
     needs=(
         "PostgreSQL 14 or later, and psycopg 3 (`pip install 'holdfast[postgres]'`)",

@@ -1,4 +1,4 @@
-"""Taking a lock that is free, and giving it back, is one request each: no script is begun for that."""
+"""Taking a free lock and giving it back is one request each: the driver begins no coroutine for either."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def client() -> Iterator[Client]:
 
 
 @pytest.fixture
-def scripts(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The scripts that are begun in this client's own thread."""
+def coroutines(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the coroutines that are begun in this client's own thread."""
     begun: list[str] = []
     run = ThreadsDriver.run
 
@@ -48,23 +48,23 @@ def fail_once(client: Client, monkeypatch: pytest.MonkeyPatch, failure: Exceptio
     monkeypatch.setattr(kind, "apply", failing)
 
 
-def test_no_script_is_begun_for_a_free_lock(client: Client, scripts: list[str]) -> None:
+def test_no_coroutine_is_begun_for_a_free_lock(client: Client, coroutines: list[str]) -> None:
     lock = client.lock("x")
     for _ in range(3):
         lock.acquire()
         lock.release()
         with lock as lease:
             assert client.inspect("x").holders[0].token == lease.token
-    assert scripts == ["inspect"] * 3
+    assert coroutines == ["inspect"] * 3
     assert not client.inspect("x").locked
 
 
-def test_one_that_is_taken_is_waited_for_by_a_script(client: Client, scripts: list[str]) -> None:
+def test_a_coroutine_waits_for_a_lock_that_is_held(client: Client, coroutines: list[str]) -> None:
     with client.lock("x"):
         assert client.lock("x").acquire(timeout=0) is None
         with pytest.raises(LockTimeout), client.lock("x", timeout=0.01):
             pass
-    assert scripts == ["acquire", "acquire"]
+    assert coroutines == ["acquire", "acquire"]
 
 
 @pytest.mark.parametrize("after", [False, True])

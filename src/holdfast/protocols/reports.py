@@ -1,4 +1,4 @@
-"""What the background work of a client says of itself: renewals that fail, errors that nobody expected."""
+"""What the background work of a client writes to the log: failing renewals and unexpected errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("holdfast")
 
 
 class Reports:
-    """Tells the log. Whether renewals fail is told once when that begins, and once when they work again."""
+    """Writes to the log: failing renewals once when they begin to fail, and once when they work again."""
 
     __slots__ = ("engine", "failing_since")
 
@@ -25,7 +25,7 @@ class Reports:
         self.failing_since: float | None = None
 
     def unexpected(self, what: str, error: BaseException) -> None:
-        """An error that no engine should raise: the renewal thread goes on all the same."""
+        """Log an error that no engine should raise. The renewal thread continues."""
         log.error("holdfast: unexpected %s while %s", type(error).__name__, what, exc_info=error)
 
     def failing(self, leases: Sequence[LeaseState], cause: str, now: float) -> None:
@@ -34,8 +34,8 @@ class Reports:
         self.failing_since = now
         first = min(leases, key=lambda state: state.deadline)
         self.warn(
-            f"holdfast: renewing fails on {self.engine}: {cause}; it is tried again. Of {len(leases)} held, "
-            f"the first to be lost is the {first.kind} {first.name!r} (token {first.token}), "
+            f"holdfast: renewing fails on {self.engine}: {cause}; it is tried again. Of {len(leases)} held "
+            f"leases, the first to be lost is the {first.kind} {first.name!r} (token {first.token}), "
             f"in {max(first.deadline - now, 0.0):.1f} s"
         )
 

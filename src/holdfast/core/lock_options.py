@@ -1,0 +1,99 @@
+"""The options that every kind of lock takes, written once: their types, their defaults and what they mean."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, Literal, TypedDict, TypeVar
+
+__all__ = ["DEFAULTS", "Duration", "IfLost", "LockOptions", "documents_lock_options", "with_defaults"]
+
+IfLost = Literal["raise", "cancel", "note"]
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class LockOptions(TypedDict, total=False):
+    """The keywords of ``lock``, ``rlock``, ``rwlock`` and ``semaphore``; ``OPTIONS_HELP`` explains each."""
+
+    ttl: Duration
+    timeout: Duration | None
+    fair: bool | None
+    renew: bool
+    max_hold: Duration | None
+    grace: Duration
+    if_lost: IfLost
+    metadata: Mapping[str, str] | None
+
+
+DEFAULTS: Final[LockOptions] = {
+    "ttl": 30.0,
+    "timeout": None,
+    "fair": None,
+    "renew": True,
+    "max_hold": None,
+    "grace": 0.0,
+    "metadata": None,
+}
+"""Except that of ``if_lost``, which differs between threads and asyncio."""
+
+NAME_HELP: Final = """\
+name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
+    the same lock, in every process."""
+
+OPTIONS_HELP: Final = """\
+ttl: seconds (or a timedelta) after which the engine may grant the lock to another holder if this
+    process stops renewing it. It bounds the delay of a take-over, not the work: renewal is automatic.
+timeout: how long to wait for the lock: seconds or a timedelta; 0 tries once, None or -1 waits for ever.
+fair: None: waiters are served in order of arrival where the engine can; True: an engine that cannot is
+    refused; False: a new request may overtake those that wait.
+renew: False: the lease is not renewed and ends with its ttl.
+max_hold: the longest time the lock may be held, however often it is renewed; None: no limit.
+grace: how long before the deadline the holder is notified of the loss, at most half of the ttl.
+if_lost: what happens when the lock is lost inside {block}:
+{choices}.
+metadata: a mapping of text to text, up to 4 KiB, that ``inspect`` shows of the holder."""
+
+CHOICES_HELP: Final[Mapping[IfLost, str]] = {
+    "raise": """\
+    "raise" raises LockLost at its end, "note" only writes the loss to the log""",
+    "cancel": """\
+    "cancel" cancels the body at once and raises LockLost, "raise" raises LockLost at its end,
+    "note" only writes the loss to the log""",
+}
+
+
+def with_defaults(options: LockOptions, if_lost: IfLost) -> LockOptions:
+    """Every option: as given, else its default."""
+    for name in options.keys() - LockOptions.__annotations__.keys():
+        raise TypeError(f"a lock got an unexpected keyword argument {name!r}")
+    return {**DEFAULTS, "if_lost": if_lost, **options}
+
+
+def documents_lock_options(if_lost: IfLost, block: str) -> Callable[[F], F]:
+    """Show every option with its default in the signature and the docstring of a method, for ``help()``.
+
+    ``if_lost``: its default; ``block``: how the statement is written that holds the lock.
+    """
+    options_help = OPTIONS_HELP.format(block=f"``{block}``", choices=CHOICES_HELP[if_lost])
+    defaults: dict[str, Any] = {**DEFAULTS, "if_lost": if_lost}
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind.__forward_arg__
+        )
+        for name, kind in LockOptions.__annotations__.items()
+    ]
+
+    def document(method: F) -> F:
+        signature = inspect.signature(method)
+        named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        method.__dict__["__signature__"] = signature.replace(parameters=[*named, *options])
+        summary, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n\n")
+        method.__doc__ = f"{summary}\n\n" + "\n".join(filter(None, (NAME_HELP, rest, options_help)))
+        return method
+
+    return document
