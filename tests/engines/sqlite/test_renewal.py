@@ -180,19 +180,19 @@ def test_what_was_handed_over_and_given_up_is_not_kept_by_a_late_renewal_either(
     client: Callable[[], One], is_told: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
-    holder, heir, other = client(), client(), client()
+    holder, successor, other = client(), client(), client()
     attempt, _ = holder.hold("x")
-    waiting = heir.attempt(ttl=0.2, wait=True)
-    heir.ask("x", waiting)
+    waiting = successor.attempt(ttl=0.2, wait=True)
+    successor.ask("x", waiting)
     holder.release("x", attempt)
     if is_told:
-        heir.store.listen_in_thread()
-        wait_until(lambda: heir.handed.get(waiting.nonce))
+        successor.store.listen_in_thread()
+        wait_until(lambda: successor.handed.get(waiting.nonce))
     else:
-        assert isinstance(heir.ask("x", waiting), Granted)
-    assert heir.store._shortest_ttl == 0.2
+        assert isinstance(successor.ask("x", waiting), Granted)
+    assert successor.store._updates.shortest_ttl == 0.2
     clock.passes(0.3)
-    heir.renew_batch()
+    successor.renew_batch()
     assert isinstance(other.ask("x", other.attempt()), Granted)
 
 
@@ -200,17 +200,17 @@ def test_what_was_handed_over_after_a_late_round_is_not_kept_either(
     client: Callable[[], One], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handoff, "CAME_SECONDS", 60.0)
-    holder, heir, other = client(), client(), client()
+    holder, successor, other = client(), client(), client()
     attempt, _ = holder.hold("x")
-    waiting = heir.attempt(ttl=0.2, wait=True)
-    assert isinstance(heir.ask("x", waiting), Queued)
+    waiting = successor.attempt(ttl=0.2, wait=True)
+    assert isinstance(successor.ask("x", waiting), Queued)
     clock.passes(0.3)
-    heir.renew_batch(("x", Refresh(waiting.nonce)))
-    heir.store.listen_in_thread()
+    successor.renew_batch(("x", Refresh(waiting.nonce)))
+    successor.store.listen_in_thread()
     holder.release("x", attempt)
-    wait_until(lambda: heir.handed.get(waiting.nonce))
+    wait_until(lambda: successor.handed.get(waiting.nonce))
     clock.passes(0.3)
-    heir.renew_batch()
+    successor.renew_batch()
     assert isinstance(other.ask("x", other.attempt()), Granted)
 
 
@@ -226,23 +226,23 @@ class Race:
     def __init__(self, holder: One, taker: One, clock: Clock) -> None:
         self.holder, self.taker, self.clock = holder, taker, clock
         self.attempt, _ = holder.hold("x", ttl=1.0)
-        self.ends_at = clock() + 1.0
+        self.lease_ends_at = clock() + 1.0
         self.renewed: list[bool] = []
         self.taken: list[Reply] = []
 
     def run(self, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[], None]], None]) -> Reply:
         """``between`` is called with the renewal's write, after its time was taken."""
-        membership = self.holder.store._presence.membership
-        assert membership is not None
-        renew = membership.renew
+        registration = self.holder.store._session.registration
+        assert registration is not None
+        renew = registration.renew
 
         def held_up(execute: Any, now: float) -> bool:
-            assert now < self.ends_at
+            assert now < self.lease_ends_at
             self.clock.passes(0.2)
             between(lambda: self.renewed.append(renew(execute, now)))
             return self.renewed[0]
 
-        monkeypatch.setattr(membership, "renew", held_up)
+        monkeypatch.setattr(registration, "renew", held_up)
         self.clock.passes(0.9)
         return self.holder.renew_batch(("x", Renew(self.attempt.nonce, 1.0)))[0]
 

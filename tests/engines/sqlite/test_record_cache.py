@@ -15,13 +15,21 @@ import pytest
 
 import holdfast
 from engines.sqlite.stores import HOLDER, Clock, One, query, record_of, update
-from holdfast.engines.local import Busy as TryAgain
-from holdfast.engines.sqlite import board as boards
-from holdfast.engines.sqlite.board import HEAD, LONGEST, NAME, SLOT_BYTES, SLOTS, Board
+from holdfast.engines.local import StoreBusyError as TryAgain
+from holdfast.engines.sqlite import record_cache as record_caches
 from holdfast.engines.sqlite.codec import decode, encode
-from holdfast.engines.sqlite.place import Place, Side
-from holdfast.engines.sqlite.table import Table
-from holdfast.engines.sqlite.wakeups import Inbox, Sent
+from holdfast.engines.sqlite.database_file import DatabaseFile
+from holdfast.engines.sqlite.record_cache import (
+    CONTENT_BYTES_MAX,
+    HEADER,
+    NAME,
+    SLOT_BYTES,
+    SLOTS,
+    SharedRecordCache,
+)
+from holdfast.engines.sqlite.records import RecordTable
+from holdfast.engines.sqlite.side_directory import SideDirectory
+from holdfast.engines.sqlite.sockets import SendResult, WakeupSocket
 from holdfast.rules import handoff
 from holdfast.rules.record import EMPTY
 from holdfast.rules.requests import (
@@ -54,172 +62,176 @@ TEXT = 'a text of "several"\nlines, schön \udc80\n'
 
 
 @pytest.fixture
-def side(path: Path) -> Iterator[Side]:
-    side = Place(str(path), False).open_side()
+def side(path: Path) -> Iterator[SideDirectory]:
+    side = DatabaseFile(str(path), False).open_side_directory()
     yield side
     side.close()
 
 
 @pytest.fixture
-def board(side: Side) -> Iterator[Board]:
-    board = Board(side, "holdfast")
-    yield board
-    board.close()
+def record_cache(side: SideDirectory) -> Iterator[SharedRecordCache]:
+    record_cache = SharedRecordCache(side, "holdfast")
+    yield record_cache
+    record_cache.close()
 
 
-def bytes_of(board: Board, key: bytes = b"x") -> tuple[memoryview, int]:
+def bytes_of(record_cache: SharedRecordCache, key: bytes = b"x") -> tuple[memoryview, int]:
     """The memory that all share, and where the notice of a name is in it."""
-    return memoryview(mmap.mmap(board._fd, SLOTS * SLOT_BYTES)), board._slot(key)[0]
+    return memoryview(mmap.mmap(record_cache._fd, SLOTS * SLOT_BYTES)), record_cache._slot(key)[0]
 
 
 # --- putting up and reading -----------------------------------------------------------------------
 
 
-def test_what_is_put_up_is_read_by_others(side: Side, board: Board) -> None:
-    assert board.read(b"x") is None
-    board.put_up(b"x", VERSION, "this boot", TEXT)
-    other = Board(side, "holdfast")
+def test_what_is_put_up_is_read_by_others(side: SideDirectory, record_cache: SharedRecordCache) -> None:
+    assert record_cache.read(b"x") is None
+    record_cache.publish(b"x", VERSION, "this boot", TEXT)
+    other = SharedRecordCache(side, "holdfast")
     assert other.read(b"x") == (VERSION, "this boot", TEXT)
-    other.put_up(b"x", VERSION + 1, "this boot", TEXT * 2)
-    assert board.read(b"x") == (VERSION + 1, "this boot", TEXT * 2)
-    board.put_up(b"x", VERSION + 2, "", "")
+    other.publish(b"x", VERSION + 1, "this boot", TEXT * 2)
+    assert record_cache.read(b"x") == (VERSION + 1, "this boot", TEXT * 2)
+    record_cache.publish(b"x", VERSION + 2, "", "")
     assert other.read(b"x") == (VERSION + 2, "", "")
-    board.take_down(b"x")
+    record_cache.invalidate(b"x")
     assert other.read(b"x") is None
     other.close()
 
 
-def test_what_is_known_is_not_read_again(board: Board) -> None:
-    board.put_up(b"x", VERSION, "this boot", TEXT)
-    assert board.read(b"x", VERSION) is None
-    assert board.read(b"x", None, VERSION) is None
-    assert board.read(b"x", VERSION - 1, None) is not None
+def test_what_is_known_is_not_read_again(record_cache: SharedRecordCache) -> None:
+    record_cache.publish(b"x", VERSION, "this boot", TEXT)
+    assert record_cache.read(b"x", VERSION) is None
+    assert record_cache.read(b"x", None, VERSION) is None
+    assert record_cache.read(b"x", VERSION - 1, None) is not None
 
 
-def test_namespaces_do_not_mix(side: Side, board: Board) -> None:
-    other = Board(side, "another")
-    board.put_up(b"x", VERSION, "this boot", TEXT)
+def test_namespaces_do_not_mix(side: SideDirectory, record_cache: SharedRecordCache) -> None:
+    other = SharedRecordCache(side, "another")
+    record_cache.publish(b"x", VERSION, "this boot", TEXT)
     assert other.read(b"x") is None
-    other.take_down(b"x")
-    assert board.read(b"x") == (VERSION, "this boot", TEXT)
+    other.invalidate(b"x")
+    assert record_cache.read(b"x") == (VERSION, "this boot", TEXT)
     other.close()
-    split = Board(side, "hold")
+    split = SharedRecordCache(side, "hold")
     assert split.read(b"fast\0x") is None
     split.close()
 
 
-def neighbours(board: Board) -> tuple[bytes, bytes]:
+def neighbours(record_cache: SharedRecordCache) -> tuple[bytes, bytes]:
     """Two names that share a slot."""
     first = b"x"
     return first, next(
         name
         for name in (b"n-%d" % number for number in range(100 * SLOTS))
-        if board._slot(name)[0] == board._slot(first)[0]
+        if record_cache._slot(name)[0] == record_cache._slot(first)[0]
     )
 
 
-def test_two_names_in_one_slot_do_not_mix(board: Board) -> None:
-    one, other = neighbours(board)
-    board.put_up(one, VERSION, "this boot", "of one")
-    assert board.read(other) is None
-    board.take_down(other)
-    assert board.read(one) == (VERSION, "this boot", "of one")
-    board.put_up(other, 7, "this boot", "of the other")
-    assert board.read(one) is None
-    assert board.read(other) == (7, "this boot", "of the other")
-    board.take_down(one)
-    assert board.read(other) == (7, "this boot", "of the other")
+def test_two_names_in_one_slot_do_not_mix(record_cache: SharedRecordCache) -> None:
+    one, other = neighbours(record_cache)
+    record_cache.publish(one, VERSION, "this boot", "of one")
+    assert record_cache.read(other) is None
+    record_cache.invalidate(other)
+    assert record_cache.read(one) == (VERSION, "this boot", "of one")
+    record_cache.publish(other, 7, "this boot", "of the other")
+    assert record_cache.read(one) is None
+    assert record_cache.read(other) == (7, "this boot", "of the other")
+    record_cache.invalidate(one)
+    assert record_cache.read(other) == (7, "this boot", "of the other")
 
 
-def test_as_much_as_fits_is_put_up_and_what_does_not_is_taken_down(board: Board) -> None:
-    fits = "x" * (LONGEST - 1)
-    board.put_up(b"x", VERSION, "", fits)
-    assert board.read(b"x") == (VERSION, "", fits)
-    board.put_up(b"x", VERSION + 1, "", fits + "x")
-    assert board.read(b"x") is None
-    shared, at = bytes_of(board)
-    assert bytes(shared[at + SLOT_BYTES : at + SLOT_BYTES + HEAD.size]) in (b"\0" * HEAD.size, b"")
+def test_as_much_as_fits_is_put_up_and_what_does_not_is_taken_down(record_cache: SharedRecordCache) -> None:
+    fits = "x" * (CONTENT_BYTES_MAX - 1)
+    record_cache.publish(b"x", VERSION, "", fits)
+    assert record_cache.read(b"x") == (VERSION, "", fits)
+    record_cache.publish(b"x", VERSION + 1, "", fits + "x")
+    assert record_cache.read(b"x") is None
+    shared, at = bytes_of(record_cache)
+    assert bytes(shared[at + SLOT_BYTES : at + SLOT_BYTES + HEADER.size]) in (b"\0" * HEADER.size, b"")
     shared.release()
 
 
 # --- what is torn ---------------------------------------------------------------------------------
 
 
-def test_a_byte_that_was_changed_is_noticed(board: Board) -> None:
+def test_a_byte_that_was_changed_is_noticed(record_cache: SharedRecordCache) -> None:
     """Wherever it is; but that another version may seem to be up, which is stored nowhere."""
-    board.put_up(b"x", VERSION, "this boot", TEXT)
+    record_cache.publish(b"x", VERSION, "this boot", TEXT)
     body = len(f"this boot\n{TEXT}".encode("utf-8", "surrogatepass"))
-    shared, at = bytes_of(board)
-    for place in range(at, at + HEAD.size + body):
+    shared, at = bytes_of(record_cache)
+    for place in range(at, at + HEADER.size + body):
         for changed in (shared[place] ^ 1, shared[place] ^ 0x80, 0, 0xFF):
             before, shared[place] = shared[place], changed
-            told = board.read(b"x")
+            told = record_cache.read(b"x")
             assert before == changed or told is None or told[0] != VERSION, f"byte {place - at}"
             shared[place] = before
-    assert board.read(b"x") == (VERSION, "this boot", TEXT)
+    assert record_cache.read(b"x") == (VERSION, "this boot", TEXT)
     shared.release()
 
 
-@pytest.mark.parametrize("length", [0, 1, 17, LONGEST, LONGEST + 1, SLOT_BYTES, 2**31, 2**32 - 1])
-def test_a_wrong_length_reads_as_nothing(board: Board, length: int) -> None:
-    board.put_up(b"x", VERSION, "this boot", TEXT)
-    shared, at = bytes_of(board)
-    tag, version, _, check = HEAD.unpack_from(shared, at)
-    HEAD.pack_into(shared, at, tag, version, length, check)
-    assert board.read(b"x") is None
+@pytest.mark.parametrize(
+    "length", [0, 1, 17, CONTENT_BYTES_MAX, CONTENT_BYTES_MAX + 1, SLOT_BYTES, 2**31, 2**32 - 1]
+)
+def test_a_wrong_length_reads_as_nothing(record_cache: SharedRecordCache, length: int) -> None:
+    record_cache.publish(b"x", VERSION, "this boot", TEXT)
+    shared, at = bytes_of(record_cache)
+    tag, version, _, check = HEADER.unpack_from(shared, at)
+    HEADER.pack_into(shared, at, tag, version, length, check)
+    assert record_cache.read(b"x") is None
     shared.release()
 
 
 def test_one_who_died_in_the_middle_of_a_write_leaves_nothing(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    record_cache: SharedRecordCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwrite
 
     def dies(fd: int, notice: bytes, at: int) -> int:
-        write(fd, notice[: HEAD.size + 2], at)
+        write(fd, notice[: HEADER.size + 2], at)
         raise KeyboardInterrupt
 
-    one, other = neighbours(board)
-    board.put_up(one, VERSION, "this boot", "a text")
+    one, other = neighbours(record_cache)
+    record_cache.publish(one, VERSION, "this boot", "a text")
     for key in (one, other):
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", dies)
             with pytest.raises(KeyboardInterrupt):
-                board.put_up(key, VERSION + 1, "this boot", "A TEXT")
-        assert board.read(one) is None
-        assert board.read(other) is None
-    board.put_up(other, VERSION, "this boot", "a text")
-    assert board.read(other) == (VERSION, "this boot", "a text")
+                record_cache.publish(key, VERSION + 1, "this boot", "A TEXT")
+        assert record_cache.read(one) is None
+        assert record_cache.read(other) is None
+    record_cache.publish(other, VERSION, "this boot", "a text")
+    assert record_cache.read(other) == (VERSION, "this boot", "a text")
 
 
-def test_two_who_write_at_the_same_time_leave_something_whole_or_nothing(board: Board) -> None:
+def test_two_who_write_at_the_same_time_leave_something_whole_or_nothing(
+    record_cache: SharedRecordCache,
+) -> None:
     """The head of one with the text of the other, in either order."""
-    one, other = neighbours(board)
-    shared, at = bytes_of(board)
+    one, other = neighbours(record_cache)
+    shared, at = bytes_of(record_cache)
 
     def notice(key: bytes, version: int, text: str) -> tuple[bytes, bytes]:
-        board.put_up(key, version, "this boot", text)
+        record_cache.publish(key, version, "this boot", text)
         slot = bytes(shared[at : at + SLOT_BYTES])
-        return slot[: HEAD.size], slot[HEAD.size :]
+        return slot[: HEADER.size], slot[HEADER.size :]
 
     notices = [notice(one, 5, "a text"), notice(one, 6, "A TEXT"), notice(other, 7, "another")]
     for head, _ in notices:
         for _, body in notices:
             shared[at : at + SLOT_BYTES] = head + body
             whole = (head, body) in notices
-            assert (board.read(one) is not None or board.read(other) is not None) == whole
+            assert (record_cache.read(one) is not None or record_cache.read(other) is not None) == whole
     shared.release()
 
 
-def test_bytes_that_are_no_text_read_as_nothing(board: Board) -> None:
-    board.put_up(b"x", VERSION, "", "")
-    shared, at = bytes_of(board)
+def test_bytes_that_are_no_text_read_as_nothing(record_cache: SharedRecordCache) -> None:
+    record_cache.publish(b"x", VERSION, "", "")
+    shared, at = bytes_of(record_cache)
     tag = bytes(shared[at : at + 8])
     body = b"\n\xff\xfe"
-    shared[at + HEAD.size : at + HEAD.size + len(body)] = body
-    check = crc32(body, VERSION & boards.MASK)
-    HEAD.pack_into(shared, at, tag, VERSION, len(body), check)
-    assert board.read(b"x") is None
+    shared[at + HEADER.size : at + HEADER.size + len(body)] = body
+    check = crc32(body, VERSION & record_caches.MASK)
+    HEADER.pack_into(shared, at, tag, VERSION, len(body), check)
+    assert record_cache.read(b"x") is None
     shared.release()
 
 
@@ -240,29 +252,31 @@ def test_its_file_is_private_and_all_of_it_is_there(path: Path, umask: int) -> N
     assert found.st_blocks * 512 >= found.st_size, "so that writing to it does not need the disk to have room"
 
 
-def test_a_file_that_others_could_read_is_made_private(side: Side) -> None:
+def test_a_file_that_others_could_read_is_made_private(side: SideDirectory) -> None:
     file = Path(side.path) / NAME
     file.touch()
     file.chmod(0o666)
-    Board(side, "holdfast").close()
+    SharedRecordCache(side, "holdfast").close()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_one_that_is_closed_has_nothing_up(board: Board) -> None:
-    board.put_up(b"x", VERSION, "", TEXT)
-    board.close()
-    board.close()
-    assert board.read(b"x") is None
-    board.put_up(b"x", VERSION, "", TEXT)
-    board.take_down(b"x")
+def test_one_that_is_closed_has_nothing_up(record_cache: SharedRecordCache) -> None:
+    record_cache.publish(b"x", VERSION, "", TEXT)
+    record_cache.close()
+    record_cache.close()
+    assert record_cache.read(b"x") is None
+    record_cache.publish(b"x", VERSION, "", TEXT)
+    record_cache.invalidate(b"x")
 
 
-def test_names_are_not_kept_for_ever(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "KEPT_AT_MOST", 10)
+def test_names_are_not_kept_for_ever(
+    record_cache: SharedRecordCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_caches, "CACHED_MAX", 10)
     for number in range(100):
-        board.put_up(b"n-%d" % number, number, "", TEXT)
-        assert len(board._slots) <= 10
-    assert board.read(b"n-99") == (99, "", TEXT)
+        record_cache.publish(b"n-%d" % number, number, "", TEXT)
+        assert len(record_cache._slots) <= 10
+    assert record_cache.read(b"n-99") == (99, "", TEXT)
 
 
 def no_room(*_: object) -> None:
@@ -275,14 +289,14 @@ def no_board(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.Mon
     if request.param == "no room":
         monkeypatch.setattr("os.posix_fallocate", no_room)
     elif request.param == "another user's":
-        check = Side._check_owner
+        check = SideDirectory._check_owner
 
-        def foreign(self: Side, name: str, fd: int) -> None:
+        def foreign(self: SideDirectory, name: str, fd: int) -> None:
             check(self, name, fd)
             if name == NAME:
                 raise PermissionError(errno.EPERM, "it belongs to user 1: remove it", name)
 
-        monkeypatch.setattr(Side, "_check_owner", foreign)
+        monkeypatch.setattr(SideDirectory, "_check_owner", foreign)
     else:
         folder.mkdir(mode=0o700)
         if request.param == "a folder in its place":
@@ -302,7 +316,7 @@ def test_without_one_everything_is_as_ever(
     waiting = [one.attempt(wait=True, fair=fair) for one in clients[1:]]
     for one, wanted in zip(clients[1:], waiting, strict=True):
         assert isinstance(one.ask("x", wanted), Queued)
-    assert all(one.store._table.board._fd < 0 for one in clients)
+    assert all(one.store._table.record_cache._fd < 0 for one in clients)
     tokens = [granted.token]
     for before, one, wanted in zip([attempt, *waiting], clients[1:], waiting, strict=False):
         assert clients[0].ask("x", Release(before.nonce)) == Done()
@@ -320,29 +334,29 @@ def test_who_closes_leaves_what_is_up_to_the_others(client: Callable[[], One], p
     with One(path) as leaving:
         wanted = leaving.attempt(wait=True)
         assert isinstance(leaving.ask("x", wanted), Queued)
-        assert waiter.store._table.board.read(b"x") is None  # it has not come yet
+        assert waiter.store._table.record_cache.read(b"x") is None  # it has not come yet
         assert isinstance(waiter.ask("x", waiter.attempt(wait=True)), Queued)
-    notice = holder.store._table.board.read(b"x")
+    notice = holder.store._table.record_cache.read(b"x")
     assert notice is not None
     with One(path) as new:
         new.hold("y")
-        assert new.store._table.board.read(b"x") == notice
+        assert new.store._table.record_cache.read(b"x") == notice
 
 
 TRUNCATES = """
     import os, sys
-    from holdfast.engines.sqlite.board import Board
-    from holdfast.engines.sqlite.place import Place
+    from holdfast.engines.sqlite.record_cache import SharedRecordCache
+    from holdfast.engines.sqlite.database_file import DatabaseFile
 
-    side = Place(sys.argv[1], False).open_side()
-    board = Board(side, "holdfast")
-    board.put_up(b"x", 1, "boot", "text")
-    assert board.read(b"x") == (1, "boot", "text")
+    side = DatabaseFile(sys.argv[1], False).open_side_directory()
+    cache = SharedRecordCache(side, "holdfast")
+    cache.publish(b"x", 1, "boot", "text")
+    assert cache.read(b"x") == (1, "boot", "text")
     os.truncate(f"{side.path}/board", 0)
-    print("read", board.read(b"x"))
-    board.take_down(b"x")
-    board.put_up(b"x", 2, "boot", "text")
-    print("anew", board.read(b"x"))
+    print("read", cache.read(b"x"))
+    cache.invalidate(b"x")
+    cache.publish(b"x", 2, "boot", "text")
+    print("anew", cache.read(b"x"))
 """
 
 
@@ -360,14 +374,14 @@ def test_the_child_of_a_fork_closes_it(client: Callable[[], One]) -> None:
     one = client()
     one.hold("x")
     one.ask("x", one.attempt(wait=True))
-    board = one.store._table.board
-    assert board._fd >= 0
+    record_cache = one.store._table.record_cache
+    assert record_cache._fd >= 0
     pid = os.fork()
     if pid == 0:
         one.store.forked()
-        os._exit(0 if board._fd < 0 and board.read(b"x") is None else 1)
+        os._exit(0 if record_cache._fd < 0 and record_cache.read(b"x") is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert board.read(b"x") is not None
+    assert record_cache.read(b"x") is not None
 
 
 # --- what is up, and what is stored ---------------------------------------------------------------
@@ -381,7 +395,7 @@ def stored(path: Path, name: str = "x") -> tuple[int, str, str]:
 
 
 def notice_of(one: One, name: str = "x") -> tuple[int, str, str] | None:
-    return one.store._table.board.read(name.encode())
+    return one.store._table.record_cache.read(name.encode())
 
 
 def crowd(client: Callable[[], One]) -> tuple[One, Acquire, One, Acquire]:
@@ -408,28 +422,28 @@ def test_what_only_one_wants_is_not_put_up(client: Callable[[], One]) -> None:
 def test_the_heir_is_told_before_it_is_put_up(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    for module in ("handing", "shortcuts"):
-        monkeypatch.setattr(f"holdfast.rules.{module}.CAME_SECONDS", 60.0)
-    holder, heir = client(), client()
+    for module in ("rules.handoff", "engines.sqlite.shortcuts"):
+        monkeypatch.setattr(f"holdfast.{module}.CAME_SECONDS", 60.0)
+    holder, successor = client(), client()
     held, _ = holder.hold("x")
-    waiting = heir.attempt(wait=True)
-    for attempt in [waiting, *[heir.attempt(wait=True) for _ in range(others)]]:
-        assert isinstance(heir.ask("x", attempt), Queued)
-    before, seen = notice_of(heir), list[object]()
+    waiting = successor.attempt(wait=True)
+    for attempt in [waiting, *[successor.attempt(wait=True) for _ in range(others)]]:
+        assert isinstance(successor.ask("x", attempt), Queued)
+    before, seen = notice_of(successor), list[object]()
     assert before == stored(path)
-    membership = holder.store._presence.membership
-    assert membership is not None
-    send = membership.inbox.send
+    registration = holder.store._session.registration
+    assert registration is not None
+    send = registration.wakeup_socket.send
 
-    def noting(_: Inbox, wake: Wake) -> Sent:
-        seen.append((wake.nonce, notice_of(heir)))
+    def noting(_: WakeupSocket, wake: Wake) -> SendResult:
+        seen.append((wake.nonce, notice_of(successor)))
         return send(wake)
 
-    monkeypatch.setattr(Inbox, "send", noting)
+    monkeypatch.setattr(WakeupSocket, "send", noting)
     holder.release("x", held)
     assert seen == [(waiting.nonce, before)]
-    assert notice_of(heir) == stored(path) != before
-    assert not holder.store._table.unshown
+    assert notice_of(successor) == stored(path) != before
+    assert not holder.store._table.unpublished_handoffs
 
 
 @pytest.mark.usefixtures("strangers", "clock")
@@ -437,21 +451,21 @@ def test_what_was_handed_over_and_changed_meanwhile_is_put_up_as_it_is(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another thread of the client, or by the same: its heir turns out to be dead."""
-    for module in ("handing", "shortcuts"):
-        monkeypatch.setattr(f"holdfast.rules.{module}.CAME_SECONDS", 60.0)
-    holder, heir = client(), client()
+    for module in ("rules.handoff", "engines.sqlite.shortcuts"):
+        monkeypatch.setattr(f"holdfast.{module}.CAME_SECONDS", 60.0)
+    holder, successor = client(), client()
     held, _ = holder.hold("x")
-    assert isinstance(heir.ask("x", heir.attempt(wait=True)), Queued)
+    assert isinstance(successor.ask("x", successor.attempt(wait=True)), Queued)
 
-    def changing(_: Inbox, wake: Wake) -> Sent:
+    def changing(_: WakeupSocket, wake: Wake) -> SendResult:
         monkeypatch.undo()
         assert isinstance(holder.ask("x", Break(None, "because")), Broken)
-        return Sent.DELIVERED
+        return SendResult.DELIVERED
 
-    monkeypatch.setattr(Inbox, "send", changing)
+    monkeypatch.setattr(WakeupSocket, "send", changing)
     holder.release("x", held)
-    assert notice_of(heir) in (None, stored(path))
-    assert isinstance(heir.ask("x", heir.attempt()), Granted)
+    assert notice_of(successor) in (None, stored(path))
+    assert isinstance(successor.ask("x", successor.attempt()), Granted)
 
 
 CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {
@@ -601,7 +615,7 @@ def test_what_is_up_spares_a_look(client: Callable[[], One], monkeypatch: pytest
     other = client()
     other.hold("y")
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "load", None)
+        patch.setattr(RecordTable, "load", None)
         assert isinstance(other.ask("x", other.attempt(wait=True)), Queued)
         assert holder.release("x", held) == Done()
 
@@ -623,7 +637,7 @@ class Outdated:
 
     def put_back(self) -> None:
         """One who stored this before all that was done since puts it up only now."""
-        self.other.store._table.board.put_up(b"x", *self._notice)
+        self.other.store._table.record_cache.publish(b"x", *self._notice)
 
 
 @pytest.fixture
@@ -736,12 +750,12 @@ def test_a_notice_of_another_boot_is_not_used(client: Callable[[], One], path: P
     version, _, text = stored(path)
     free = encode(decode(text)._replace(holders=()))
     for told in (free, encode(EMPTY)):
-        other.store._table.board.put_up(b"x", version, boot, told)
+        other.store._table.record_cache.publish(b"x", version, boot, told)
         assert isinstance(other.ask("x", other.attempt(fair=False)), Busy)
-        other.store._table.board.put_up(b"x", version, boot, told)
+        other.store._table.record_cache.publish(b"x", version, boot, told)
         assert isinstance(other.ask("x", other.attempt()), Busy)
     assert [h.nonce for h in record_of(other, "x").holders] == [held.nonce]
-    other.store._table.board.put_up(b"x", stored(path)[0], boot, free)
+    other.store._table.record_cache.publish(b"x", stored(path)[0], boot, free)
     assert holder.release("x", held) == Done()
     assert waiting.nonce in stored(path)[2]
 
@@ -756,7 +770,7 @@ def test_a_text_that_makes_no_sense_is_not_believed(client: Callable[[], One], t
         (holder, Release(held.nonce), Done),
         (waiter, waiting, Granted),
     ):
-        one.store._table.board.put_up(b"x", 1, boot, told)
+        one.store._table.record_cache.publish(b"x", 1, boot, told)
         assert isinstance(one.ask("x", request), answer)
 
 
@@ -775,7 +789,7 @@ def test_processes_see_what_others_put_up(url: str, path: Path, client: Callable
         assert isinstance(one.ask("x", wanted), Queued)
         notice = notice_of(one)
         assert notice == stored(path)
-        holder.send(f"assert {notice!r} == locks._driver.adapter._store._table.board.read(b'x')")
+        holder.send(f"assert {notice!r} == locks._driver.adapter._store._table.record_cache.read(b'x')")
         holder.expect("done")
         holder.send("release")
         holder.expect("released")

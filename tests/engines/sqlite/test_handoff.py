@@ -18,13 +18,13 @@ import pytest
 import holdfast
 import holdfast.aio
 from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, update
+from holdfast.engines.sqlite import sockets
 from holdfast.engines.sqlite import store as stores
-from holdfast.engines.sqlite import wakeups
 from holdfast.engines.sqlite.codec import decode
-from holdfast.engines.sqlite.listening import MOST_DESCRIPTORS
 from holdfast.engines.sqlite.liveness import Status
-from holdfast.engines.sqlite.membership import HERE, _dropped
-from holdfast.engines.sqlite.table import Table
+from holdfast.engines.sqlite.notifications import DESCRIPTORS_MAX
+from holdfast.engines.sqlite.records import RecordTable
+from holdfast.engines.sqlite.registration import LOCAL_CLIENTS, _unregister_local
 from holdfast.rules import handoff
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handoff, Queued, Release, Renew, Wake
 from holdfast.runtime.clock import boottime
@@ -134,7 +134,7 @@ def test_only_what_looks_like_a_nonce_of_ours_is_posted(
     ours = f"{one.id}-1".encode()
     garbage = (b"", b"\0", b"\xff" * 40, b"a" * 5000, b"two words", b"new\nline", "schön".encode(), b"-1")
     others = (f"{other.id}-1".encode(), one.id.encode(), b"x" + ours, b"\n" + ours)
-    longer = (ours + b"1" * wakeups.LONGEST_MESSAGE, ours + b"\xff")
+    longer = (ours + b"1" * sockets.MESSAGE_BYTES_MAX, ours + b"\xff")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         for message in (*garbage, *others, *longer, ours):
             stranger.sendto(message, f"{one.id}.sock")
@@ -179,11 +179,11 @@ def test_only_what_makes_sense_is_taken_for_a_lock(
 def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
     """It is not emptied here: nobody listens."""
     holder, attempt, waiter, _ = _held_and_wanted(client)
-    inbox = holder.store._presence.membership
-    assert inbox is not None
-    while inbox.inbox.send(Wake(waiter.id, "0-1")) is wakeups.Sent.DELIVERED:
+    wakeup_socket = holder.store._session.registration
+    assert wakeup_socket is not None
+    while wakeup_socket.wakeup_socket.send(Wake(waiter.id, "0-1")) is sockets.SendResult.DELIVERED:
         pass
-    assert inbox.inbox.send(Wake(waiter.id, "0-1")) is wakeups.Sent.FULL
+    assert wakeup_socket.wakeup_socket.send(Wake(waiter.id, "0-1")) is sockets.SendResult.FULL
     assert holder.release("x", attempt) == Done()
     assert [h.client for h in record_of(holder, "x").holders] == [waiter.id]
 
@@ -243,23 +243,23 @@ def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(
 
 def _die(client: One) -> None:
     """What the kernel does when a process is killed: close its files, no more."""
-    membership = client.store._presence.membership
-    assert membership is not None
-    membership.close()
+    registration = client.store._session.registration
+    assert registration is not None
+    registration.close()
 
 
 @pytest.mark.usefixtures("strangers")
 def test_who_cannot_bind_a_socket_still_gets_its_turn(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups.Inbox, "_address", lambda self, name: None)
+    monkeypatch.setattr(sockets.WakeupSocket, "_address", lambda self, name: None)
     holder, attempt, waiter, waiting = _held_and_wanted(client)
     assert holder.release("x", attempt) == Done()
     assert isinstance(waiter.ask("x", waiting), Granted)
 
 
 def test_without_sockets_a_waiter_looks_by_itself(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeups.Inbox, "_address", lambda self, name: None)
+    monkeypatch.setattr(sockets.WakeupSocket, "_address", lambda self, name: None)
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
         holder.send("import threading; threading.Timer(0.3, lease.release).start()")
@@ -287,11 +287,11 @@ def test_who_is_handed_the_lock_is_told_its_token_and_since_when(
     asked_at = boottime()
     holder, attempt, waiter, waiting = _held_and_wanted(client)
     holder.release("x", attempt)
-    (heir,) = record_of(holder, "x").holders
+    (successor,) = record_of(holder, "x").holders
     handed = _told(waiter, waiting.nonce)
     assert handed is not None
-    assert handed.token == heir.token
-    assert 0 < handed.age <= heir.since - asked_at
+    assert handed.token == successor.token
+    assert 0 < handed.age <= successor.since - asked_at
 
 
 @pytest.mark.usefixtures("strangers")
@@ -308,7 +308,7 @@ def test_whose_turn_it_is_knows_the_record_and_does_not_read_it(
     holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
     holder.release("x", attempt)
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "load", None)
+        patch.setattr(RecordTable, "load", None)
         assert isinstance(waiter.ask("x", waiting), Granted)
     assert [h.nonce for h in record_of(holder, "x").holders] == [waiting.nonce]
 
@@ -335,7 +335,7 @@ def test_who_was_handed_the_lock_and_asks_writes_nothing_and_counts_from_then(
     (handed,) = record_of(holder, "x").holders
     _told(waiter, waiting.nonce)
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "store_text", None)
+        patch.setattr(RecordTable, "store_text", None)
         reply = waiter.ask("x", waiting)
     assert isinstance(reply, Granted)
     assert reply.token == handed.token
@@ -363,9 +363,9 @@ def test_what_was_broken_meanwhile_is_not_granted_to_one_who_asks(
     admin = client()
     late: list[Callable[[], object]] = []
     if order != "in order":
-        send = wakeups.Inbox.send
+        send = sockets.WakeupSocket.send
         with monkeypatch.context() as patch:
-            patch.setattr(wakeups.Inbox, "send", lambda *message: late.append(lambda: send(*message)))
+            patch.setattr(sockets.WakeupSocket, "send", lambda *message: late.append(lambda: send(*message)))
             holder.release("x", attempt)
     else:
         holder.release("x", attempt)
@@ -426,20 +426,20 @@ def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], On
 def test_ways_to_others_are_few_and_found_anew(client: Callable[[], One], path: Path) -> None:
     one = client()
     one.hold("x")
-    assert one.store._presence.membership is not None
-    inbox = one.store._presence.membership.inbox
+    assert one.store._session.registration is not None
+    wakeup_socket = one.store._session.registration.wakeup_socket
     side = Path(f"{path}.clients")
-    for number in range(2 * wakeups.MOST_PEERS):
+    for number in range(2 * sockets.PEERS_MAX):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
             peer.bind(str(side / f"peer{number}.sock"))
-            assert inbox.send(Wake(f"peer{number}", "0-1")) is wakeups.Sent.DELIVERED
-    assert len(inbox._ways) <= wakeups.MOST_PEERS
+            assert wakeup_socket.send(Wake(f"peer{number}", "0-1")) is sockets.SendResult.DELIVERED
+    assert len(wakeup_socket._peers) <= sockets.PEERS_MAX
     last = f"peer{number}"
-    assert inbox.send(Wake(last, "0-1")) is wakeups.Sent.REFUSED  # it is closed
+    assert wakeup_socket.send(Wake(last, "0-1")) is sockets.SendResult.REFUSED  # it is closed
     (side / f"{last}.sock").unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
         peer.bind(str(side / f"{last}.sock"))
-        assert inbox.send(Wake(last, "0-1")) is wakeups.Sent.DELIVERED
+        assert wakeup_socket.send(Wake(last, "0-1")) is sockets.SendResult.DELIVERED
 
 
 # --- watching -------------------------------------------------------------------------------------
@@ -451,23 +451,25 @@ def test_no_more_processes_are_watched_than_descriptors_allow(client: Callable[[
     one.hold("x")
     other.hold("y")
     other.ask("x", other.attempt())  # Looks at who ``one`` is.
-    membership = other.store._presence.membership
-    assert membership is not None
-    us = membership.census.known(one.id)
+    registration = other.store._session.registration
+    assert registration is not None
+    us = registration.directory.known_identity(one.id)
     assert us is not None
-    listener = membership.listener
-    membership.census._known.update({f"{n:016x}": membership.census._known[one.id] for n in range(200)})
+    listener = registration.listener
+    registration.directory._known.update(
+        {f"{n:016x}": registration.directory._known[one.id] for n in range(200)}
+    )
     monitored = [f"{n:016x}" for n in range(200)]
     listener._probe = lambda client, them: Status.ALIVE
     for number, client_id in enumerate(monitored):
         other.store.watch_clients(f"n-{number}", (client_id,))
     descriptors = [watch.fd for watch in listener._watches.values() if watch.fd >= 0]
-    assert len(descriptors) == MOST_DESCRIPTORS
+    assert len(descriptors) == DESCRIPTORS_MAX
     for number in range(200):
         other.store.unlisten(f"n-{number}", "x")
     listener._probe_all()
     kept = list(listener._watches)
-    assert len(kept) == MOST_DESCRIPTORS  # for the next time
+    assert len(kept) == DESCRIPTORS_MAX  # for the next time
     other.store.watch_clients("n-again", (kept[0],))
     other.store.watch_clients("n-new", (monitored[-1],))
     assert set(listener._watches) == {kept[0], monitored[-1]}  # the others made room
@@ -594,14 +596,14 @@ def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str)
 def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Callable[[], One]) -> None:
     one = client()
     one.hold("x")
-    membership = one.store._presence.membership
-    assert membership is not None
-    here = HERE[one.id]
-    assert here() is membership
-    _dropped(one.id, weakref.ref(membership, lambda _: None))  # an earlier one of the same client
-    assert HERE[one.id] is here
-    _dropped(one.id, here)
-    assert one.id not in HERE
+    registration = one.store._session.registration
+    assert registration is not None
+    here = LOCAL_CLIENTS[one.id]
+    assert here() is registration
+    _unregister_local(one.id, weakref.ref(registration, lambda _: None))  # an earlier one of the same client
+    assert LOCAL_CLIENTS[one.id] is here
+    _unregister_local(one.id, here)
+    assert one.id not in LOCAL_CLIENTS
 
 
 @pytest.mark.usefixtures("strangers", "awake")
@@ -614,7 +616,9 @@ def test_the_heir_runs_first_where_no_event_loop_would_wait_for_it(
     waiter.store.listen_in_thread()
     if in_threads:
         holder.store.listen_in_thread()
-    monkeypatch.setattr(stores, "let_others_run", lambda: told.append(bool(holder.store._table.unshown)))
+    monkeypatch.setattr(
+        stores, "yield_processor", lambda: told.append(bool(holder.store._table.unpublished_handoffs))
+    )
     holder.release("x", attempt)
     wait_until(lambda: waiter.handed.get(waiting.nonce))
     assert told == ([True] if in_threads else [])

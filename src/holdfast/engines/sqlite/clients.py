@@ -1,8 +1,8 @@
-"""Who the clients in a record are: which of them are dead, and until when the others' leases reach.
+"""The directory of clients: which clients in a record are dead, and when the others last renewed.
 
-A client's renewal is one row, not one write for each lease; so what a record says about expiry is completed
-here from the rows of the clients in it. Dead clients are noted in their rows before their files are removed,
-so that their claims stay void.
+A client's renewal is one row, not one write for each lease. So the expiry times in a record are completed
+here from the rows of the clients in it. A dead client is marked in its row before its files are removed, so
+that its claims stay void.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from ...rules.record import Record, cover, rebase
+from ...rules.record import Record
 from ...runtime.clock import wall_us
+from .lease_times import apply_renewals, rebase
 from .liveness import Identity, Status, alive_name, probe
-from .place import Side
-from .table import Execute
-from .wakeups import socket_name
+from .records import Execute
+from .side_directory import SideDirectory
+from .sockets import socket_name
 
-__all__ = ["Census", "Client", "View"]
+__all__ = ["Client", "ClientDirectory", "RecordView"]
 
-ROWS_AT_ONCE: Final = 500
-KNOWN_AT_MOST: Final = 10_000
+ROWS_PER_QUERY: Final = 500
+KNOWN_MAX: Final = 10_000
 
 
 class Client(NamedTuple):
@@ -34,13 +35,13 @@ class Client(NamedTuple):
     identity: Identity
 
 
-class View(NamedTuple):
-    """A record as it stands for whoever looks now."""
+class RecordView(NamedTuple):
+    """A record as it is now, with its clients' renewals and deaths."""
 
     record: Record
     dead: frozenset[str]
     renewed_at: Mapping[str, float]
-    """What the rows said, as stored. A change that takes a client for expired is void if its row changed."""
+    """The renewals as stored. A change that takes a client for expired is void if its row has changed."""
 
 
 @cache
@@ -52,19 +53,21 @@ def _select(count: int) -> str:
     )
 
 
-class Census:
-    """What one client knows about the others."""
+class ClientDirectory:
+    """What one client knows about the other clients."""
 
-    def __init__(self, side: Side, us: Identity, renewed_here: Callable[[str], float | None]) -> None:
+    def __init__(
+        self, side: SideDirectory, us: Identity, renewed_here: Callable[[str], float | None]
+    ) -> None:
         self._side = side
         self._us = us
-        self._renewed_here = renewed_here
-        """When a client of this very process last renewed; None: it is not of this process."""
+        self._local_renewal = renewed_here
+        """When a client of this process last renewed; None: it belongs to another process."""
         self._known: dict[str, Client] = {}
-        self._elsewhere: dict[str, tuple[float, float]] = {}
+        self._first_seen: dict[str, tuple[float, float]] = {}
 
-    def known(self, client: str) -> Identity | None:
-        """What a client noted of itself when we last looked."""
+    def known_identity(self, client: str) -> Identity | None:
+        """The identity in a client's row when it was last read."""
         row = self._known.get(client)
         return None if row is None else row.identity
 
@@ -72,10 +75,11 @@ class Census:
 
     def view(
         self, execute: Execute, record: Record, boot: str, now: float, nonce: str = "", fresh: bool = False
-    ) -> View:
-        """The record with its clients' renewals in it, and those who are dead.
+    ) -> RecordView:
+        """The record with its clients' renewals applied, and its dead clients.
 
-        ``nonce``: the attempt that asks; only those it depends on are probed. ``fresh``: trust rows alone.
+        ``nonce``: the attempt that asks. Only the clients that block it are probed. ``fresh``: read every
+        row, also those of clients in this process.
         """
         same_clock = boot == self._us.boot
         clients = _clients_of(record)
@@ -84,13 +88,13 @@ class Census:
         renewed = {client: row.renewed_at for client, row in rows.items() if row is not None}
         if not same_clock:
             record = rebase(record, now)
-        return View(cover(record, self._comparable(rows, now)), dead, renewed)
+        return RecordView(apply_renewals(record, self._comparable(rows, now)), dead, renewed)
 
     def _rows(self, execute: Execute, clients: Iterable[str], fresh: bool) -> dict[str, Client | None]:
         rows: dict[str, Client | None] = {}
         strangers = []
         for client in clients:
-            renewed_at = None if fresh else self._renewed_here(client)
+            renewed_at = None if fresh else self._local_renewal(client)
             if renewed_at is None:
                 strangers.append(client)
             else:
@@ -101,19 +105,19 @@ class Census:
 
     def load(self, execute: Execute, clients: list[str]) -> dict[str, Client | None]:
         rows: dict[str, Client | None] = dict.fromkeys(clients)
-        for start in range(0, len(clients), ROWS_AT_ONCE):
-            some = clients[start : start + ROWS_AT_ONCE]
+        for start in range(0, len(clients), ROWS_PER_QUERY):
+            some = clients[start : start + ROWS_PER_QUERY]
             for row in execute(_select(len(some)), some):
                 rows[row[0]] = _client(row)
-        if len(self._known) > KNOWN_AT_MOST:
+        if len(self._known) > KNOWN_MAX:
             self._known.clear()
         self._known.update((client, row) for client, row in rows.items() if row is not None)
         return rows
 
     def _comparable(self, rows: Mapping[str, Client | None], now: float) -> dict[str, float]:
-        """Renewals on our own clock.
+        """The renewals on this client's clock.
 
-        Those told on another one (another container's) count from when we first saw them: late is safe.
+        A renewal on another clock (in another container) counts from when it was first seen: late is safe.
         """
         times = {}
         for client, row in rows.items():
@@ -122,12 +126,12 @@ class Census:
             if row.identity.boot == self._us.boot:
                 times[client] = row.renewed_at
                 continue
-            stored, seen_at = self._elsewhere.get(client, (None, now))
+            stored, seen_at = self._first_seen.get(client, (None, now))
             if stored != row.renewed_at:
-                if len(self._elsewhere) > KNOWN_AT_MOST:
-                    self._elsewhere.clear()
+                if len(self._first_seen) > KNOWN_MAX:
+                    self._first_seen.clear()
                 seen_at = now
-                self._elsewhere[client] = (row.renewed_at, now)
+                self._first_seen[client] = (row.renewed_at, now)
             times[client] = seen_at
         return times
 
@@ -138,29 +142,29 @@ class Census:
     ) -> frozenset[str]:
         dead = {client for client, row in rows.items() if row is not None and row.dead}
         for client in suspects:
-            if client in dead or self._renewed_here(client) is not None:
+            if client in dead or self._local_renewal(client) is not None:
                 continue
             row = rows.get(client)
             status = self.probe(client, None if row is None else row.identity)
-            # No row: it said goodbye, or died long ago. Every claim was made by a client that had one.
+            # No row: the client unregistered, or died long ago. Every claim was made by a registered client.
             if status is Status.DEAD or (row is None and status is Status.UNKNOWN):
                 dead.add(client)
                 if row is not None:
-                    self.bury(execute, client, row)
+                    self.mark_dead(execute, client, row)
         return frozenset(dead)
 
     def probe(self, client: str, them: Identity | None) -> Status:
         return probe(self._side, client, them, self._us)
 
-    def bury(self, execute: Execute, client: str, row: Client) -> None:
-        """Note that it is dead; only then remove its files, whose absence alone would mean "unknown"."""
+    def mark_dead(self, execute: Execute, client: str, row: Client) -> None:
+        """Mark a client dead, then remove its files. Their absence alone would mean "unknown"."""
         try:
             noted = execute(
                 "UPDATE clients SET dead = ? WHERE id = ? AND joined = ? AND dead = 0",
                 (wall_us(), client, row.joined),
             )
         except sqlite3.OperationalError:
-            return  # Somebody else is writing: whoever probes it next finds the same.
+            return  # Another process is writing. The next client that probes it finds the same.
         if noted.rowcount:
             self._side.unlink(alive_name(client))
             self._side.unlink(socket_name(client))
@@ -180,7 +184,7 @@ def _clients_of(record: Record) -> list[str]:
 
 
 def _blocking(record: Record, nonce: str) -> list[str]:
-    """Those whose death would let somebody pass: the holders, those whose turn it is, the one before us."""
+    """The clients whose death would unblock the attempt: holders, waiters with a turn, the one before it."""
     clients = {holder.client: None for holder in record.holders}
     before = ""
     for waiter in record.queue:

@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engines.local import Busy
-from holdfast.engines.sqlite.database import Database, new_database
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.local import StoreBusyError
+from holdfast.engines.sqlite.connection import DatabaseConnection
+from holdfast.engines.sqlite.database_file import DatabaseFile
+from holdfast.engines.sqlite.schema import new_database
 from holdfast.errors import EngineUnavailable
 from support import run_python
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 
-NOBODY = 65534
+EMPTY_HEADER = 65534
 
 ATTACKER = """
     import contextlib, itertools, os, shutil, sys
@@ -85,11 +86,11 @@ def assert_untouched(victim: Path) -> None:
 
 def try_it(path: Path) -> bool:
     """Open it as an acquire does; False: it is refused, or a stranger was at it this very moment."""
-    database = Database(Place(str(path), makes_folder=False))
+    database = DatabaseConnection(DatabaseFile(str(path), creates_folder=False))
     with database.mutex:
         try:
             database.create().close()
-        except (EngineUnavailable, Busy, sqlite3.Error):
+        except (EngineUnavailable, StoreBusyError, sqlite3.Error):
             return False
         finally:
             database.close()
@@ -119,7 +120,7 @@ def test_nothing_of_roots_is_changed_through_what_a_stranger_puts_in_the_way(
             assert_untouched(victim)
         attacker.kill()
     for file in public.rglob("*"):
-        if file.lstat().st_uid == NOBODY:
+        if file.lstat().st_uid == EMPTY_HEADER:
             assert not try_it(path), f"{file.name} is a stranger's"
             break
     else:
@@ -132,17 +133,17 @@ def test_a_link_that_appears_after_the_owners_were_checked_is_not_followed(
 ) -> None:
     """The moment that the attack above waits for."""
     path = public / "locks.db"
-    check = Place._check_owners
+    check = DatabaseFile._check_owners
 
-    def then_a_link(place: Place, *arguments: str) -> None:
+    def then_a_link(place: DatabaseFile, *arguments: str) -> None:
         check(place, *arguments)
         if not path.is_symlink():
             path.symlink_to(victim)
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+            os.chown(path, EMPTY_HEADER, EMPTY_HEADER, follow_symlinks=False)
 
-    monkeypatch.setattr(Place, "_check_owners", then_a_link)
+    monkeypatch.setattr(DatabaseFile, "_check_owners", then_a_link)
     with pytest.raises(EngineUnavailable, match="belongs to user 65534"):
-        Place(str(path), makes_folder=False).prepare(new_database)
+        DatabaseFile(str(path), creates_folder=False).prepare(new_database)
     assert_untouched(victim)
 
 
@@ -150,7 +151,7 @@ def test_a_folder_above_that_is_a_strangers_is_refused_to_root(tmp_path: Path, v
     """Its owner could put a link to any other folder of root's in its place."""
     above = tmp_path / "theirs"
     (above / "ours").mkdir(parents=True)
-    os.chown(above, NOBODY, NOBODY)
+    os.chown(above, EMPTY_HEADER, EMPTY_HEADER)
     with holdfast.connect(f"sqlite:///{above}/ours/locks.db") as locks:
         lock = locks.lock("x")
         with pytest.raises(EngineUnavailable, match=r"theirs\) that belongs to user 65534"):

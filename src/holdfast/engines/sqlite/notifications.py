@@ -1,7 +1,8 @@
-"""Listening for wake-ups and for the deaths of others, on a thread of its own or in an event loop.
+"""Wake-ups and the deaths of other clients, received on a separate thread or in an event loop.
 
-A client that blocks us is watched through a descriptor of its process, readable when it ends. Where there is
-none (another pid namespace, another system, too many at once) its liveness is probed four times a second.
+A client that blocks a waiter is watched through a pidfd of its process, which becomes readable when the
+process ends. Without a pidfd (another pid namespace, another system, too many at once) the liveness of the
+client is probed four times a second.
 """
 
 from __future__ import annotations
@@ -21,61 +22,61 @@ from ...runtime.exclusive_reader import HAS_EPOLL, EpollExclusiveReader, registe
 from ...runtime.self_pipe import SelfPipe
 from ...runtime.thread_join import join_thread
 from .liveness import Identity, Status
-from .wakeups import Inbox
+from .sockets import WakeupSocket
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Listener"]
+__all__ = ["NotificationListener"]
 
-MOST_DESCRIPTORS: Final = 64
+DESCRIPTORS_MAX: Final = 64
 PROBE_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 0.05
-"""The pause before listening begins anew, so that what fails at once does not fill the log."""
+RESTART_SECONDS: Final = 0.05
+"""The pause after a failure, so that a repeated failure does not fill the log."""
 
 log = logging.getLogger("holdfast")
 
 
-class _Watch:
-    """One client whose death somebody waits for."""
+class _DeathWatch:
+    """One client whose death waiters are notified of."""
 
     __slots__ = ("dead", "fd", "nonces", "them")
 
     def __init__(self, them: Identity | None) -> None:
         self.them = them
         self.fd = -1
-        """-1: probed now and then."""
+        """-1: there is no pidfd, so the client is probed at intervals."""
         self.dead = False
-        """It was dead when we began."""
+        """It was already dead when the watch started."""
         self.nonces: set[str] = set()
 
 
-class Listener:
-    """What one client hears of others."""
+class NotificationListener:
+    """Receives one client's wake-ups, and watches other clients."""
 
     def __init__(
         self,
-        inbox: Inbox,
+        wakeup_socket: WakeupSocket,
         us: Identity,
         post: Notifier,
         probe: Callable[[str, Identity | None], Status],
     ) -> None:
-        self._inbox = inbox
+        self._wakeup_socket = wakeup_socket
         self._us = us
         self._post = post
         self._probe = probe
         self._mutex = threading.Lock()
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _DeathWatch] = {}
         self._watching: dict[str, frozenset[str]] = {}
-        self._over: deque[str] = deque()
-        """Nonces that nobody waits with any more, and whom they watch is yet to be let go."""
+        self._ended: deque[str] = deque()
+        """Nonces that no attempt waits with any more, and whose watches are not dropped yet."""
         self._clients: dict[int, str] = {}
-        """Whose process a descriptor is of."""
+        """The client of each pidfd."""
         self._thread: threading.Thread | None = None
-        self._bell: SelfPipe | None = None
+        self._self_pipe: SelfPipe | None = None
         self._poller: select.epoll | select.poll | None = None
-        self.notification_reader: Hearing | None = None
+        self.notification_reader: SocketReader | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -83,60 +84,60 @@ class Listener:
     # --- what to watch --------------------------------------------------------------------------
 
     def watch(self, nonce: str, clients: dict[str, Identity | None]) -> None:
-        """Post to the nonce when one of these dies; those watched for it before are let go."""
+        """Notify the nonce when one of these clients dies. This replaces its earlier watches."""
         wanted = frozenset(clients)
         with self._mutex:
-            self._let_go_of_all_that_is_over()
+            self._drop_ended_watches()
             if self._closing or self._watching.get(nonce) == wanted:
                 return
             for client in self._watching.get(nonce, frozenset()) - wanted:
-                self._let_go(client, nonce)
+                self._drop_watch(client, nonce)
             self._watching[nonce] = wanted
             dead = False
             for client, them in clients.items():
                 watch = self._watches.get(client)
                 if watch is None:
-                    watch = self._begin(client, them)
+                    watch = self._start_watch(client, them)
                     dead = dead or watch.dead
                 watch.nonces.add(nonce)
         if dead:
             self._post(nonce)
 
     def unwatch(self, nonce: str) -> None:
-        """Seen to when somebody is watched or probed next: whoever was just woken has no time for it."""
-        self._over.append(nonce)
+        """Deferred until the next watch or probe: the waiter was just woken and must not lose time."""
+        self._ended.append(nonce)
 
-    def _let_go_of_all_that_is_over(self) -> None:
-        while self._over:
-            nonce = self._over.popleft()
+    def _drop_ended_watches(self) -> None:
+        while self._ended:
+            nonce = self._ended.popleft()
             for client in self._watching.pop(nonce, frozenset()):
-                self._let_go(client, nonce)
+                self._drop_watch(client, nonce)
 
-    def _begin(self, client: str, them: Identity | None) -> _Watch:
-        watch = self._watches[client] = _Watch(them)
+    def _start_watch(self, client: str, them: Identity | None) -> _DeathWatch:
+        watch = self._watches[client] = _DeathWatch(them)
         self._open(client, watch)
         if watch.fd >= 0:
             self._clients[watch.fd] = client
         if self._loop is not None and watch.fd >= 0:
-            self._loop.add_reader(watch.fd, self._died, client)
+            self._loop.add_reader(watch.fd, self._report_death, client)
         elif self._loop is not None and self._timer is None:
             self._timer = self._loop.call_later(PROBE_SECONDS, self._probe_in_loop)
         elif self._poller is not None and watch.fd >= 0:
             self._poller.register(watch.fd, select.POLLIN)
-        elif self._bell is not None:
-            self._bell.ring()  # the thread waits for longer than it may now
+        elif self._self_pipe is not None:
+            self._self_pipe.ring()  # The thread has to wake up earlier now, to probe.
         return watch
 
-    def _open(self, client: str, watch: _Watch) -> None:
-        """A descriptor of its process, if there is one and it is of the right process."""
+    def _open(self, client: str, watch: _DeathWatch) -> None:
+        """Open a pidfd of the client's process, if there can be one."""
         fd = self._descriptor(watch.them)
-        # Looked at after it is open: the number might be in use again.
+        # Probed after the pidfd is open: another process may have got the same process id.
         status = self._probe(client, watch.them)
         watch.dead = status is Status.DEAD
         if status is Status.ALIVE:
             watch.fd = fd
         elif fd >= 0:
-            # Probing it now and then is bounded, a descriptor that stays readable is not.
+            # A pidfd that stays readable would wake the thread without end. Probes are at intervals.
             os.close(fd)
 
     def _descriptor(self, them: Identity | None) -> int:
@@ -144,30 +145,30 @@ class Listener:
             return -1
         if (them.pid_namespace, them.boot) != (self._us.pid_namespace, self._us.boot):
             return -1
-        if len(self._clients) >= MOST_DESCRIPTORS and not self._make_room():
+        if len(self._clients) >= DESCRIPTORS_MAX and not self._close_unused():
             return -1
         try:
             return os.pidfd_open(them.pid)
         except OSError:
             return -1
 
-    def _let_go(self, client: str, nonce: str) -> None:
+    def _drop_watch(self, client: str, nonce: str) -> None:
         watch = self._watches.get(client)
         if watch is None:
             return
         watch.nonces.discard(nonce)
         if not watch.nonces and watch.fd < 0:
             del self._watches[client]
-        # A descriptor is kept for the next time: who blocks us once mostly does so again.
+        # A pidfd is kept for the next time: a client that blocked once mostly does so again.
 
-    def _make_room(self) -> bool:
-        """Let go of the descriptors that nobody needs at the moment; tells whether there were any."""
+    def _close_unused(self) -> bool:
+        """Close the pidfds that no waiter needs at the moment. Returns whether there were any."""
         unused = [client for client, watch in self._watches.items() if watch.fd >= 0 and not watch.nonces]
         for client in unused:
-            self._end(self._watches.pop(client))
+            self._close_watch(self._watches.pop(client))
         return bool(unused)
 
-    def _end(self, watch: _Watch) -> None:
+    def _close_watch(self, watch: _DeathWatch) -> None:
         if watch.fd >= 0:
             self._clients.pop(watch.fd, None)
             if self._loop is not None and not self._loop.is_closed():
@@ -180,31 +181,31 @@ class Listener:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def _died(self, client: str) -> None:
+    def _report_death(self, client: str) -> None:
         with self._mutex:
             watch = self._watches.pop(client, None)
             if watch is None:
                 return
-            self._end(watch)
+            self._close_watch(watch)
             for nonce in watch.nonces:
                 self._watching[nonce] = self._watching.get(nonce, frozenset()) - {client}
         for nonce in watch.nonces:
             self._post(nonce)
 
     def _probe_all(self) -> bool:
-        """Look after those who have no descriptor; tells whether there are any."""
+        """Probe the clients without a pidfd. Returns whether there are any."""
         with self._mutex:
-            self._let_go_of_all_that_is_over()
+            self._drop_ended_watches()
             probed = [(client, watch.them) for client, watch in self._watches.items() if watch.fd < 0]
         for client, them in probed:
             if self._probe(client, them) is Status.DEAD:
-                self._died(client)
+                self._report_death(client)
         return bool(probed)
 
     def deliver(self) -> bool:
-        """Post what has come, if anything has: whoever listens is called again for what is behind it."""
+        """Deliver one message, if there is one. The caller is called again for the next."""
         try:
-            message = self._inbox.receive()
+            message = self._wakeup_socket.receive()
         except OSError:
             return False
         if message is not None:
@@ -215,7 +216,7 @@ class Listener:
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread listens, or is about to."""
+        """Whether the listener thread runs or is about to start."""
         thread = self._thread
         return thread is not None and (thread.ident is None or thread.is_alive())
 
@@ -231,31 +232,32 @@ class Listener:
         thread.start()
 
     def _prepare(self) -> None:
-        """Called with the mutex held. What is there already may be what failed: it is made anew."""
+        """Called with the mutex held. Existing pollers may be what failed, so they are replaced."""
         if self.notification_reader is not None:
-            self.notification_reader.ring()  # whoever waits there looks, and then waits to be told
-        self._close_bells()
-        self._bell = SelfPipe()
+            self.notification_reader.ring()  # A waiter that reads there polls, then waits for notifications.
+        self._close_poller()
+        self._self_pipe = SelfPipe()
         self._poller = select.epoll() if HAS_EPOLL else select.poll()
-        for fd in (self._bell.fileno(), *self._clients):
+        for fd in (self._self_pipe.fileno(), *self._clients):
             self._poller.register(fd, select.POLLIN)
         if HAS_EPOLL:
-            self.notification_reader = Hearing(self, self._inbox)  # first: who comes first is told first
-        register_exclusive(self._poller, self._inbox.fileno())
+            # First: of several epolls, the one that registers first is notified first.
+            self.notification_reader = SocketReader(self, self._wakeup_socket)
+        register_exclusive(self._poller, self._wakeup_socket.fileno())
 
     def _listen(self) -> None:
-        """Until the client is closed. Whatever fails is logged, and listening begins anew.
+        """Listen until the client is closed. A failure is logged, and listening starts again.
 
-        Nothing is lost by that: messages wait in the inbox, and a descriptor tells of a death for ever.
+        Nothing is lost by that: messages wait in the socket, and the pidfd of a dead process stays readable.
         """
         while not self._closing:
             try:
                 self._listen_on()
-            except BaseException as error:  # noqa: BLE001 - nobody else would listen
+            except BaseException as error:  # noqa: BLE001 - no other thread would listen
                 if self._closing:
-                    return  # we stood still, and whoever closes did not wait for us any longer
-                log.warning("holdfast: listening for wake-ups failed and begins anew: %r", error)
-                time.sleep(AGAIN_SECONDS)
+                    return  # close() did not wait for this thread any longer
+                log.warning("holdfast: receiving wake-ups failed and starts again: %r", error)
+                time.sleep(RESTART_SECONDS)
                 with contextlib.suppress(OSError, ValueError), self._mutex:
                     if not self._closing:
                         self._prepare()
@@ -272,9 +274,9 @@ class Listener:
     def _heard(self, fd: int) -> None:
         client = self._clients.get(fd)
         if client is not None:
-            self._died(client)
-        elif self._bell is not None and fd == self._bell.fileno():
-            self._bell.clear()
+            self._report_death(client)
+        elif self._self_pipe is not None and fd == self._self_pipe.fileno():
+            self._self_pipe.clear()
         else:
             self.deliver()
 
@@ -284,7 +286,7 @@ class Listener:
         if self._loop is not None or self._closing:
             return
         self._loop = loop
-        loop.add_reader(self._inbox.fileno(), self.deliver)
+        loop.add_reader(self._wakeup_socket.fileno(), self.deliver)
 
     def _probe_in_loop(self) -> None:
         self._timer = None
@@ -294,20 +296,20 @@ class Listener:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop listening. The inbox is closed by whoever opened it, afterwards."""
+        """Stop listening. The owner of the socket closes it afterwards."""
         self._closing = True
-        if self._bell is not None:
-            self._bell.ring()
+        if self._self_pipe is not None:
+            self._self_pipe.ring()
         if self.notification_reader is not None:
             self.notification_reader.ring()
         join_thread(self._thread, STOP_SECONDS)
         with self._mutex:
             for watch in self._watches.values():
-                self._end(watch)
+                self._close_watch(watch)
             self._watches.clear()
             self._watching.clear()
             self._leave_loop()
-            self._close_bells()
+            self._close_poller()
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
@@ -315,10 +317,10 @@ class Listener:
             self._timer.cancel()
             self._timer = None
         if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._inbox.fileno())
+            loop.remove_reader(self._wakeup_socket.fileno())
 
-    def _close_bells(self) -> None:
-        bell, self._bell = self._bell, None
+    def _close_poller(self) -> None:
+        bell, self._self_pipe = self._self_pipe, None
         poller, self._poller = self._poller, None
         hearing, self.notification_reader = self.notification_reader, None
         for each in (bell, hearing):
@@ -328,25 +330,25 @@ class Listener:
             poller.close()  # type: ignore[union-attr]  # an epoll
 
     def forked(self) -> None:
-        """This is the child: close descriptors, but leave the loop alone: its own is the parent's, too."""
+        """In the child: close descriptors, but do not touch the loop, whose selector the parent shares."""
         self._closing = True
         self._loop = self._timer = None
         self._mutex = threading.Lock()
-        self._close_bells()  # first: what is unregistered there is unregistered for the parent, too
+        self._close_poller()  # First: unregistering from it would unregister for the parent, too.
         for watch in self._watches.values():
-            self._end(watch)
+            self._close_watch(watch)
         self._watches.clear()
 
 
-class Hearing(EpollExclusiveReader):
-    """Lets one waiting thread read the inbox itself. Others' messages it delivers on the way."""
+class SocketReader(EpollExclusiveReader):
+    """Lets one waiting thread read the socket itself. It also delivers messages to other waiters."""
 
     __slots__ = ("_listener",)
 
-    def __init__(self, listener: Listener, inbox: Inbox) -> None:
+    def __init__(self, listener: NotificationListener, wakeup_socket: WakeupSocket) -> None:
         super().__init__()
         self._listener = listener
-        self._listen_to(inbox.fileno())
+        self._listen_to(wakeup_socket.fileno())
 
     def _heard(self, fd: int) -> bool:
         return self._listener.deliver()

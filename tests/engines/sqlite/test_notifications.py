@@ -12,9 +12,9 @@ import pytest
 
 from engines.hearers import Hearer, is_polling
 from engines.sqlite.stores import One
-from holdfast.engines.sqlite import listening
-from holdfast.engines.sqlite.listening import Hearing
-from holdfast.engines.sqlite.wakeups import Sent
+from holdfast.engines.sqlite import notifications
+from holdfast.engines.sqlite.notifications import SocketReader
+from holdfast.engines.sqlite.sockets import SendResult
 from holdfast.rules.requests import Handoff, Wake
 from support import stays_true, wait_until
 from support.crowds import in_threads, join
@@ -37,16 +37,16 @@ class Line:
         self._numbers = itertools.count(1)
 
     @property
-    def notification_reader(self) -> Hearing:
+    def notification_reader(self) -> SocketReader:
         hearing = self.one.store.notification_reader
-        assert isinstance(hearing, Hearing)
+        assert isinstance(hearing, SocketReader)
         return hearing
 
     def send(self, handed: Handoff | None = None) -> str:
-        membership = self._sender.store._presence.membership
-        assert membership is not None
+        registration = self._sender.store._session.registration
+        assert registration is not None
         nonce = f"{self.one.id}-{next(self._numbers):x}"
-        assert membership.inbox.send(Wake(self.one.id, nonce, handed)) is Sent.DELIVERED
+        assert registration.wakeup_socket.send(Wake(self.one.id, nonce, handed)) is SendResult.DELIVERED
         return nonce
 
     def until_heard(self, *nonces: str) -> None:
@@ -72,15 +72,15 @@ def test_who_waits_hears_for_itself_and_else_the_thread_that_listens(line: Line)
 def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    membership = line.one.store._presence.membership
-    assert membership is not None
-    deliver, readers = membership.listener.deliver, list[str]()
+    registration = line.one.store._session.registration
+    assert registration is not None
+    deliver, readers = registration.listener.deliver, list[str]()
 
     def noted() -> bool:
         readers.append(threading.current_thread().name)
         return deliver()
 
-    monkeypatch.setattr(membership.listener, "deliver", noted)
+    monkeypatch.setattr(registration.listener, "deliver", noted)
     with Hearer(line.notification_reader) as hearer:
         for _ in range(20):
             wait_until(lambda: is_polling(hearer))
@@ -196,9 +196,9 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was just read is lost with the one who read it; those behind it are heard."""
-    membership = line.one.store._presence.membership
-    assert membership is not None
-    post, lost = membership.listener._post, list[str]()
+    registration = line.one.store._session.registration
+    assert registration is not None
+    post, lost = registration.listener._post, list[str]()
     begins, goes_on = threading.Event(), threading.Event()
 
     def post_once_interrupted(nonce: str, handed: Handoff | None = None) -> None:
@@ -218,7 +218,7 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
         finally:
             line.notification_reader.give_back()
 
-    monkeypatch.setattr(membership.listener, "_post", post_once_interrupted)
+    monkeypatch.setattr(registration.listener, "_post", post_once_interrupted)
     waiting = threading.Thread(target=wait, name="waiting")
     waiting.start()
     wait_until(lambda: is_polling(waiting))
@@ -258,10 +258,10 @@ def test_a_thread_that_stands_still_while_all_is_closed_ends_in_silence(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for it for ever."""
-    monkeypatch.setattr(listening, "STOP_SECONDS", 0.01)
-    membership = line.one.store._presence.membership
-    assert membership is not None
-    listener, failures = membership.listener, list[object]()
+    monkeypatch.setattr(notifications, "STOP_SECONDS", 0.01)
+    registration = line.one.store._session.registration
+    assert registration is not None
+    listener, failures = registration.listener, list[object]()
     thread = listener._thread
     assert thread is not None
     monkeypatch.setattr(threading, "excepthook", failures.append)

@@ -18,8 +18,9 @@ import pytest
 import holdfast
 from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.urls import parse_url
-from holdfast.engines.sqlite import default_url, open_engine, place
-from holdfast.engines.sqlite.place import Place, default_path, mount_of, path_of
+from holdfast.engines.sqlite import config, database_file, default_url, open_engine
+from holdfast.engines.sqlite.config import default_path, path_from_url
+from holdfast.engines.sqlite.database_file import DatabaseFile, find_mount
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.rules.requests import Busy, Gone, Renew
 from support import run_python
@@ -58,9 +59,9 @@ def test_four_slashes_are_absolute_and_three_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert path_of(parse_url("sqlite:////var/lib/app/locks.db")) == "/var/lib/app/locks.db"
-    assert path_of(parse_url("sqlite:///locks.db")) == str(tmp_path / "locks.db")
-    assert path_of(parse_url("sqlite:///a%20b/%23.db")) == str(tmp_path / "a b" / "#.db")
+    assert path_from_url(parse_url("sqlite:////var/lib/app/locks.db")) == "/var/lib/app/locks.db"
+    assert path_from_url(parse_url("sqlite:///locks.db")) == str(tmp_path / "locks.db")
+    assert path_from_url(parse_url("sqlite:///a%20b/%23.db")) == str(tmp_path / "a b" / "#.db")
 
 
 def test_a_relative_path_stays_where_it_was_when_connecting(
@@ -83,7 +84,7 @@ def test_opening_an_engine_touches_nothing(tmp_path: Path) -> None:
 def test_the_url_of_an_engine_names_the_same_file_again(tmp_path: Path) -> None:
     path = tmp_path / "a b#?%.db"
     engine = open_engine(parse_url(f"sqlite:///{quote(str(path))}"), "n", {})
-    assert path_of(parse_url(engine.url)) == str(path)
+    assert path_from_url(parse_url(engine.url)) == str(path)
     with holdfast.connect(engine.url) as locks, locks.lock("x"):
         assert path.exists()
 
@@ -112,8 +113,8 @@ def test_the_default_comes_from_the_passwd_entry_alone(monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/else")
     home = pwd.getpwuid(os.geteuid()).pw_dir
     assert default_path() == f"{home}/.local/share/holdfast/locks.db"
-    assert path_of(parse_url(default_url())) == default_path()
-    assert path_of(parse_url("sqlite://")) == default_path()
+    assert path_from_url(parse_url(default_url())) == default_path()
+    assert path_from_url(parse_url("sqlite://")) == default_path()
 
 
 def test_a_user_without_a_passwd_entry_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ def test_a_user_without_a_passwd_entry_is_told_what_to_do(monkeypatch: pytest.Mo
 
 def test_the_default_makes_its_folders_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "home" / ".local" / "share" / "holdfast" / "locks.db"
-    monkeypatch.setattr(place, "default_path", lambda: str(path))
+    monkeypatch.setattr(config, "default_path", lambda: str(path))
     monkeypatch.setenv("HOLDFAST_URL", "")
     before = os.umask(0)
     try:
@@ -256,7 +257,7 @@ def test_a_link_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
 def test_a_link_in_place_of_the_side_folder_is_refused(path: Path) -> None:
     (path.parent / "elsewhere").mkdir(mode=0o755)
     Path(f"{path}.clients").symlink_to("elsewhere")
-    assert "something else" in refusal(path)
+    assert "is not a folder" in refusal(path)
     assert mode_of(path.parent / "elsewhere") == 0o755
 
 
@@ -333,7 +334,7 @@ def test_a_newer_schema(path: Path) -> None:
     with One(path) as one:
         one.hold("x")
     update(path, "PRAGMA user_version = 99")
-    assert "made by a newer Holdfast" in refusal(path)
+    assert "created by a newer Holdfast" in refusal(path)
 
 
 def test_the_database_of_another_program(path: Path) -> None:
@@ -414,7 +415,7 @@ def test_a_full_disk_changes_nothing_and_says_so(url: str, path: Path) -> None:
     ],
 )
 def test_mounts_where_locks_cannot_be_trusted(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(place, "mount_of", lambda path: ("/", kind))
+    monkeypatch.setattr(database_file, "find_mount", lambda path: ("/", kind))
     told = refusal(path)
     assert f"is on a {kind} mount" in told
     assert "local disk" in told
@@ -423,7 +424,7 @@ def test_mounts_where_locks_cannot_be_trusted(path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", ""])
 def test_mounts_where_they_can(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(place, "mount_of", lambda path: ("/", kind))
+    monkeypatch.setattr(database_file, "find_mount", lambda path: ("/", kind))
     with One(path) as one:
         one.hold("x")
 
@@ -453,12 +454,12 @@ def test_the_mount_of_a_path_is_the_last_of_the_longest(
     monkeypatch: pytest.MonkeyPatch, folder: str, kind: str
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: MOUNTS.strip())
-    assert mount_of(folder)[1] == kind
+    assert find_mount(folder)[1] == kind
 
 
 def test_a_file_that_is_mounted_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As containers do it: the log beside it would be another in each."""
-    monkeypatch.setattr(place, "mount_of", lambda path: (path, "ext4"))
+    monkeypatch.setattr(database_file, "find_mount", lambda path: (path, "ext4"))
     assert f"mount its folder {path.parent}" in refusal(path)
 
 
@@ -466,7 +467,7 @@ def test_a_file_with_two_names(path: Path) -> None:
     with One(path) as one:
         one.hold("x")
     os.link(path, path.parent / "other.db")
-    assert "has several names" in refusal(path)
+    assert "has several hard links" in refusal(path)
 
 
 def test_all_links_lead_to_the_same_locks(tmp_path: Path) -> None:
@@ -535,5 +536,5 @@ def test_namespaces_do_not_meet(path: Path) -> None:
 
 
 def test_the_place_does_no_io(tmp_path: Path) -> None:
-    Place(str(tmp_path / "no" / "locks.db"), True)
+    DatabaseFile(str(tmp_path / "no" / "locks.db"), True)
     assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,8 @@ from holdfast.rules.requests import Acquire, Done, Handoff, Queued, Release, Req
 from rules.moves import KINDS, aimed, long_moves
 from rules.test_handing import ask_for, queue_of
 
+pytestmark = pytest.mark.timeless
+
 WALL = 5_000_000
 SEEDS = 60
 
@@ -48,15 +50,15 @@ def compare(module: ModuleType, record: Record, request: Request, now: float, wa
     """How many shortcuts could be taken."""
     text, step = encode(record), handoff.apply(record, request, now, wall_us)
     if isinstance(request, Release):
-        handed = module.handed_over(text, request.nonce, now, wall_us)
+        handed = module.hand_over(text, request.nonce, now, wall_us)
         if handed is None:
             return 0
-        agrees = (step.reply, step.wake, encode(step.record)) == (Done(), (handed.heir,), handed.text)
-        _must(agrees and successor_of(request, step) == handed.heir.client, handed, step)
+        agrees = (step.reply, step.wake, encode(step.record)) == (Done(), (handed.successor,), handed.text)
+        _must(agrees and successor_of(request, step) == handed.successor.client, handed, step)
         return 1
     if not isinstance(request, Acquire):
         return 0
-    joined = module.joined(text, request, now)
+    joined = module.join_queue(text, request, now)
     if joined is None:
         return 0
     told, reply = joined.reply, step.reply
@@ -148,26 +150,26 @@ def test_between_those_who_want_the_same_lock_each_step_has_one() -> None:
     asked = [ask_for(number) for number in range(8)]
     record = queue_of(*asked[:2])
     for ask in asked[2:]:
-        joined = shortcuts.joined(encode(record), ask, 100.0)
+        joined = shortcuts.join_queue(encode(record), ask, 100.0)
         assert joined is not None
         record = handoff.apply(record, ask, 100.0, WALL).record
         assert joined.text == encode(record)
-    for holder, heir in pairwise(asked):
-        handed = shortcuts.handed_over(encode(record), holder.nonce, 100.0625, WALL)
+    for holder, successor in pairwise(asked):
+        handed = shortcuts.hand_over(encode(record), holder.nonce, 100.0625, WALL)
         assert handed is not None
-        assert handed.heir.nonce == heir.nonce
+        assert handed.successor.nonce == successor.nonce
         record = handoff.apply(record, Release(holder.nonce), 100.0625, WALL).record
-        assert handed.heir.handed == Handoff(record.token, 0.0625)
+        assert handed.successor.handed == Handoff(record.token, 0.0625)
         assert handed.text == encode(record)
 
 
 def test_where_it_takes_a_closer_look_there_is_none() -> None:
     record = queue_of(ask_for(0), ask_for(1), ask_for(2))
     text = encode(record)
-    assert shortcuts.handed_over(text, "n-0", 100.01 + CAME_SECONDS, WALL) is None
-    assert shortcuts.handed_over(encode(record._replace(token=MAX_TOKEN - 1)), "n-0", 100.0, WALL) is None
-    assert shortcuts.joined(text, ask_for(3), 100.0 + PATIENCE_SECONDS) is None
-    assert shortcuts.joined(encode(queue_of(ask_for(0))), ask_for(3), 100.0) is None
+    assert shortcuts.hand_over(text, "n-0", 100.01 + CAME_SECONDS, WALL) is None
+    assert shortcuts.hand_over(encode(record._replace(token=MAX_TOKEN - 1)), "n-0", 100.0, WALL) is None
+    assert shortcuts.join_queue(text, ask_for(3), 100.0 + PATIENCE_SECONDS) is None
+    assert shortcuts.join_queue(encode(queue_of(ask_for(0))), ask_for(3), 100.0) is None
 
 
 @pytest.mark.parametrize("place", range(6))
@@ -176,5 +178,5 @@ def test_texts_that_make_no_sense_have_none(place: int, junk: str) -> None:
     lines = encode(queue_of(ask_for(0), ask_for(1), ask_for(2))).split("\n")
     lines[place] = junk
     text = "\n".join(lines)
-    shortcuts.handed_over(text, "n-0", 100.0, WALL)
-    shortcuts.joined(text, ask_for(3), 100.0)
+    shortcuts.hand_over(text, "n-0", 100.0, WALL)
+    shortcuts.join_queue(text, ask_for(3), 100.0)

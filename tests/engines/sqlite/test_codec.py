@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.engines.sqlite.codec import SCHEMA, SchemaTooNew, decode, encode
+from holdfast.engines.sqlite.lease_times import apply_renewals, rebase
 from holdfast.rules.record import (
     EMPTY,
     PATIENCE_SECONDS,
@@ -17,14 +18,14 @@ from holdfast.rules.record import (
     Holder,
     Record,
     StoredValue,
-    cover,
     is_idle,
-    rebase,
 )
 from holdfast.rules.requests import Acquire, Granted
 from holdfast.rules.transitions import apply
 from rules.moves import CLIENTS
 from rules.test_transitions import records
+
+pytestmark = pytest.mark.timeless
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -107,7 +108,7 @@ def test_a_client_that_renews_covers_its_own_and_shortens_nothing(
     state: tuple[Record, float], renewed_at: dict[str, float]
 ) -> None:
     record, _ = state
-    covered = cover(record, renewed_at)
+    covered = apply_renewals(record, renewed_at)
     assert covered._replace(holders=record.holders, queue=record.queue) == record
     for old, new in zip(record.holders, covered.holders, strict=True):
         assert new._replace(expires_at=old.expires_at) == old
@@ -123,12 +124,12 @@ def test_a_client_that_renews_covers_its_own_and_shortens_nothing(
         alive = renewed_at.get(was.client)
         patience = was.expires_at if alive is None else max(was.expires_at, alive + PATIENCE_SECONDS)
         assert now == was._replace(expires_at=patience)
-    assert cover(covered, renewed_at) == covered
+    assert apply_renewals(covered, renewed_at) == covered
 
 
 def test_what_no_client_holds_is_covered_by_nobody() -> None:
     exported = EMPTY._replace(holders=(HOLDER._replace(client="", renews=False),))
-    assert cover(exported, {"": 100.0, "a": 100.0}) == exported
+    assert apply_renewals(exported, {"": 100.0, "a": 100.0}) == exported
 
 
 @settings(max_examples=100)
