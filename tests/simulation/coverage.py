@@ -44,11 +44,20 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
     "outside": ("Break", "Resize", "Inspect", "ListNames", "Watch", "Unwatch"),
     "quorum": tuple(
         f"node's {request}"
-        for request in ("Acquire", "Stamp", "Renew", "Release", "Export", "Adopt", "Look", "List")
+        for request in ("Acquire", "Stamp", "Renew", "Release", "Export", "Adopt", "Inspect", "List")
     ),
     "membership": tuple(
         f"node's {request}"
-        for request in ("Hello", "Prime", "Start", "Trust", "Rejoin", "Fences", "Raise", "Admit")
+        for request in (
+            "DescribeNode",
+            "Prime",
+            "Start",
+            "Trust",
+            "Rejoin",
+            "ListFences",
+            "RaiseFences",
+            "Admit",
+        )
     ),
     "tickets": (
         "open_session",
@@ -148,10 +157,10 @@ QUORUM_ESSENTIAL: Final = (
     *((fault, "node's Renew") for fault in ("overtaken", "copied", "slow", "cut off", "down", "hangs")),
     *((fault, "node's Stamp") for fault in ("slow", "cut off", "down", "hangs")),
     *(
-        (fault, "node's Hello")
+        (fault, "node's DescribeNode")
         for fault in ("lost", "overtaken", "copied", "slow", "cut off", "down", "hangs")
     ),
-    *((fault, f"node's {step}") for fault in ("slow", "down") for step in ("Export", "Adopt", "Look")),
+    *((fault, f"node's {step}") for fault in ("slow", "down") for step in ("Export", "Adopt", "Inspect")),
     *((fault, "node's Acquire") for fault in ("pause", "crash", "interrupt", "forgets", "clock set")),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "wall set")),
     ("interrupt", "node's Release"),
