@@ -110,21 +110,22 @@ def host_and_port(place: Place, number: int = 0) -> tuple[str, int]:
 
 def own_scripts(place: Place, name: str) -> tuple[bytes, bytes]:
     """What Holdfast sends for an acquire and for a release, in full and ready to send."""
-    from holdfast.engines.redis.translation import Space, command, pack
+    from holdfast.engines.redis.codec import encode, pack
+    from holdfast.engines.redis.keys import Keyspace
     from holdfast.rules.requests import Acquire, Release
 
     client = secrets.token_hex(8)
     nonce = f"{client}-1"
-    space = Space(place.space)
+    space = Keyspace(place.space)
     owner = f"{socket.gethostname()}/0/MainThread"
     take = Acquire(nonce, client, owner, "lock", "exclusive", TTL_SECONDS, wait=False)
-    return pack(command(space, name, take)), pack(command(space, name, Release(nonce)))
+    return pack(encode(space, name, take)), pack(encode(space, name, Release(nonce)))
 
 
 def script_loads(place: Place) -> list[bytes]:
-    from holdfast.engines.redis.translation import Space
+    from holdfast.engines.redis.keys import Keyspace
 
-    scripts = Space(place.space).scripts
+    scripts = Keyspace(place.space).scripts
     return [packed(b"SCRIPT", b"LOAD", scripts[name].source) for name in ("acquire", "release")]
 
 

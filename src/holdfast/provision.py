@@ -1,6 +1,6 @@
-"""Preparing an engine before it is first used, where its users may not do so themselves.
+"""Preparing an engine before first use, where its users lack the rights to do so.
 
-provision.install("postgresql://admin@db/app")       # what first use would do, at a time of one's own
+provision.install("postgresql://admin@db/app")       # what first use would do
 print(provision.script("postgresql://db/app"))       # the same as a script, for an administrator
 """
 
@@ -15,12 +15,12 @@ from .facade import engine_for
 __all__ = ["install", "script"]
 
 IO_TIMEOUT_SECONDS = 30.0
-"""Tables take longer to make than locks to take."""
+"""Making tables takes longer than taking locks."""
 
 
 @runtime_checkable
 class Installable(Protocol):
-    """An engine that keeps something in its server that has to be made first."""
+    """An engine that needs tables or functions in its server."""
 
     def install(self, io_timeout: float) -> bool: ...
 
@@ -28,12 +28,13 @@ class Installable(Protocol):
 
 
 def install(url: str | None = None, *, io_timeout: float = IO_TIMEOUT_SECONDS, **options: Any) -> bool:
-    """Make what the engine needs in its server; False: it was all there. Safe to call again, and at once."""
+    """Make what the engine needs in its server; False: everything was there. Safe to repeat and to run
+    many times at once."""
     return _installable(url, options).install(arguments.check_io_timeout(io_timeout))
 
 
 def script(url: str | None = None, **options: Any) -> str:
-    """What ``install`` does, as a script for the server's own tool. Does no I/O."""
+    """What ``install`` does, as a script for the server's own command-line tool. Does no I/O."""
     return _installable(url, options).script()
 
 
@@ -42,6 +43,6 @@ def _installable(url: str | None, options: dict[str, Any]) -> Installable:
     if not isinstance(engine, Installable):
         raise Unsupported(
             f"{engine.url.partition(':')[0]}:// needs no preparation: connect and use it "
-            "(postgresql:// keeps its tables in a schema that can be made beforehand)"
+            "(only postgresql:// has tables, which can be made beforehand)"
         )
     return engine

@@ -147,7 +147,7 @@ def test_a_director_that_comes_too_late_says_so(command_line: CommandLine, scrat
     """
     process = command_line.script(code)
     assert process.wait(TIMEOUT_SECONDS) == 1
-    assert "was over before anybody could look" in process.stderr
+    assert "ended before it could be observed" in process.stderr
     assert "Traceback" not in process.stderr
     assert left_in(scratch) == []
 

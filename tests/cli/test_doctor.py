@@ -246,7 +246,7 @@ def test_etcd() -> None:
     assert found["members"].status == found["rights"].status == "warn"
     assert found["clock"].status == found["health"].status == "ok"
     cluster = examined(f"etcd://{shared_etcd_cluster().addresses}")
-    assert cluster["members"].text == "3: goes on without 1"
+    assert cluster["members"].text == "3: tolerates the loss of 1"
     assert sum(topic.startswith("version ") for topic in cluster) == 3
 
 

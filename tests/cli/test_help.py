@@ -111,4 +111,4 @@ def test_a_mistyped_option_is_answered_with_the_right_one(command_line: CommandL
 def test_an_option_before_the_command_is_answered_with_its_place(command_line: CommandLine) -> None:
     process = command_line.finish("--url", "memory://", "ls")
     assert process.returncode == 64
-    assert "no option --url before the command: its options come after it" in process.stderr_lines[0]
+    assert "no option --url before the command: write options after the command" in process.stderr_lines[0]

@@ -143,7 +143,7 @@ def test_break_only_the_grant_that_was_looked_at(command_line: CommandLine, lock
 def test_break_what_nobody_holds(command_line: CommandLine) -> None:
     process = command_line.finish("break", "x", "--reason", "test")
     assert process.returncode == 1
-    assert process.stderr_lines == ["holdfast: nobody holds 'x'"]
+    assert process.stderr_lines == ["holdfast: 'x' is not held"]
 
 
 @pytest.mark.parametrize("url", [None, "memory://"])

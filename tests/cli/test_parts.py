@@ -43,7 +43,7 @@ def test_durations(text: str, seconds: float) -> None:
     ["", "s", "soon", "-1", "nan", "inf", "1e999", "1 week", "5x", "30m1h", "1h1h", "h30", "1h30", "1_0"],
 )
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(Misuse, match="is no duration"):
+    with pytest.raises(Misuse, match="is not a duration"):
         duration(text)
 
 

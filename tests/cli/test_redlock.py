@@ -62,14 +62,14 @@ def test_a_set_from_its_beginning_through_a_loss(at_nodes: CommandLine, three: N
     assert states() == ["ready", "empty", "ready"]
     assert "redlock rejoin" in at_nodes.start("redlock", "status").succeed()
     wrong = at_nodes.finish("redlock", "rejoin", "nowhere:1")
-    assert (wrong.returncode, "is no node of this URL" in wrong.stderr) == (Status.USAGE, True)
+    assert (wrong.returncode, "is not a node of this URL" in wrong.stderr) == (Status.USAGE, True)
     said = at_nodes.start("redlock", "rejoin", "--wait", "100ms").succeed()
     assert f"{labels[1]}" in said
     assert "rejoined: 1 fences were copied" in said
     assert states() == ["ready"] * 3
     again = at_nodes.finish("redlock", "rejoin")
     assert (again.returncode, again.stdout) == (0, "")
-    assert "every node takes part already" in again.stderr
+    assert "every node already takes part" in again.stderr
 
     three.servers[0].kill()
     assert states() == ["unreachable", "ready", "ready"]

@@ -57,7 +57,7 @@ def test_a_run_inside_a_run_of_the_same_name_is_refused(command_line: CommandLin
     process = command_line.finish("run", "x", *kind, *HOLDFAST, "run", "x", *kind, "echo", "ran")
     assert process.returncode == 64
     assert process.stdout == ""
-    assert "'x' is held by the run around this one" in process.stderr
+    assert "'x' is held by an enclosing run" in process.stderr
     assert "--nested" in process.stderr
 
 
@@ -65,7 +65,7 @@ def test_also_further_out(command_line: CommandLine) -> None:
     inner = [*HOLDFAST, "run", "y", *HOLDFAST, "run", "x", "echo", "ran"]
     process = command_line.finish("run", "x", *inner)
     assert process.returncode == 64
-    assert "held by the run around" in process.stderr
+    assert "held by an enclosing run" in process.stderr
 
 
 def test_other_names_and_namespaces_are_other_locks(command_line: CommandLine) -> None:

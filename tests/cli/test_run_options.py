@@ -80,10 +80,10 @@ def test_w_waits_no_longer(command_line: CommandLine, locks: holdfast.Client, op
     [
         (["x", "--ttl"], "--ttl needs a value"),
         (["x", "-E"], "-E needs a value"),
-        (["x", "--nonblock=yes", "true"], "--nonblock takes no value"),
-        (["x", "--no", "true"], "could be several options"),
+        (["x", "--nonblock=yes", "true"], "--nonblock does not take a value"),
+        (["x", "--no", "true"], "is ambiguous"),
         (["x", "-q", "true"], "there is no option -q"),
-        (["x", "--ttl", "1h1h", "true"], "--ttl: '1h1h' is no duration"),
+        (["x", "--ttl", "1h1h", "true"], "--ttl: '1h1h' is not a duration"),
         (
             ["x", "-E", "300", "true"],
             "300 is out of range: it must be from 0 to 255",

@@ -33,11 +33,11 @@ def test_elsewhere_only_when_asked(command_line: CommandLine, locks: holdfast.Cl
 
 
 def test_nothing_is_held(command_line: CommandLine, locks: holdfast.Client) -> None:
-    assert command_line.start("ls").succeed() == "nothing is held\n"
+    assert command_line.start("ls").succeed() == "no lock is held\n"
     with locks.lock("x") as lease:
         lease.set_value(b"kept")
-    assert command_line.start("ls").succeed() == "nothing is held (1 free with a value: --all)\n"
-    assert command_line.start("ls", "b/").succeed() == "nothing is held below 'b/'\n"
+    assert command_line.start("ls").succeed() == "no lock is held (1 free with a value, shown by --all)\n"
+    assert command_line.start("ls", "b/").succeed() == "no lock is held with the prefix 'b/'\n"
     assert json.loads(command_line.start("ls", "--json").succeed()) == []
     assert "free" in command_line.start("ls", "--all").succeed()
     assert [lock["name"] for lock in json.loads(command_line.start("ls", "-a", "--json").succeed())] == ["x"]

@@ -23,11 +23,11 @@ input()
 """
 WATCH_BY_SUBSCRIPTION = """
 import sys
-from holdfast.cli import main, watch
-from holdfast.protocols.records import watching
+from holdfast.cli import main, watch_observer
+from holdfast.protocols.records import subscription
 
-# Who looks so seldom sees a change in time only if somebody tells.
-watch.LOOK_SECONDS = watching.LOOK_AGAIN_SECONDS = 600.0
+# With such long intervals, changes are seen in time only by subscription.
+watch_observer.POLL_SECONDS = subscription.LOOK_AGAIN_SECONDS = 600.0
 sys.exit(main(["watch", *sys.argv[1:]]))
 """
 IDLE_SECONDS = 3.0

@@ -57,7 +57,7 @@ def test_a_table_says_that_it_is_old(command_line: CommandLine, server: Redis) -
     session = at_a_terminal(command_line, "env", "TERM=xterm", "NO_COLOR=1", sys.executable, *arguments)
     wait_until(lambda: "0 held" in session.stdout)
     server.stop()
-    wait_until(lambda: "As last seen: the engine cannot be reached" in session.stdout, timeout=30.0)
+    wait_until(lambda: "Last known state: the engine cannot be reached" in session.stdout, timeout=30.0)
     session.send("^C")
     assert session.expect("status", 30.0) == "130"
 

@@ -15,7 +15,7 @@ from holdfast.core.urls import parse_url
 from holdfast.engines.etcd import open_engine as open_etcd
 from holdfast.engines.etcd.keys import Keys
 from holdfast.engines.zookeeper import open_engine as open_zookeeper
-from holdfast.engines.zookeeper.names import Paths
+from holdfast.engines.zookeeper.keys import Paths
 from support.servers import shared_etcd
 
 PARTS = st.sampled_from(["a", "b", "n", "c", "s", "t", "x", "k"])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import load
+from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.redlock.scripts import load
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group
@@ -35,12 +35,12 @@ class Nodes:
     def claims(self, name: str = "x", namespace: str = "holdfast") -> list[str]:
         """On each node that runs, the owner of its claim; empty: nobody has one there."""
         return [
-            self._claim(server, Space(namespace).key_of(name)) for server in self.servers if server.running
+            self._claim(server, Keyspace(namespace).key_of(name)) for server in self.servers if server.running
         ]
 
     def fences(self, name: str = "x", namespace: str = "holdfast") -> list[int]:
         """On each node the largest number that it issued; 0: it knows of none."""
-        views = [self._view(server, Space(namespace).key_of(name)) for server in self.servers]
+        views = [self._view(server, Keyspace(namespace).key_of(name)) for server in self.servers]
         return [int(view[2]) if view else 0 for view in views]
 
     def _claim(self, server: Redis, key: bytes) -> str:
@@ -51,7 +51,7 @@ class Nodes:
         ready = server.command("HGET", MARK_KEY, "ready")
         if ready is None:
             return None
-        return server.command("EVAL", load()["look"].source, "2", key, MARK_KEY, ready)
+        return server.command("EVAL", load()["inspect"].source, "2", key, MARK_KEY, ready)
 
     def evaluated(self, number: int) -> int:
         """How many scripts clients had this node run."""

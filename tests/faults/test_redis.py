@@ -365,7 +365,7 @@ def test_a_cancellation_while_the_server_is_silent(
 def _asks(locks: AsyncClient) -> bool:
     """A request of its own is under way."""
     adapter: Any = locks._driver.adapter
-    return bool(adapter._home._waiting)
+    return bool(adapter._stream._waiting)
 
 
 def test_an_asyncio_holder_whose_server_hangs_is_told_in_time(server: Redis) -> None:

@@ -16,7 +16,7 @@ import holdfast.aio
 from faults.children import acting, holding, waiting
 from faults.redlock_nodes import HARM, Nodes, nodes
 from holdfast import Client, EngineUnavailable, Lease, LockLost, StaleToken, fencing
-from holdfast.engines.redlock.administration import rejoin
+from holdfast.engines.redlock.admin import rejoin
 from holdfast.protocols.quorum import membership
 from support import async_wait_until, renewal_of, wait_until
 

@@ -16,13 +16,13 @@ import holdfast
 import holdfast.aio
 from contract.engines import fresh_namespace
 from engines.zookeeper.admin import Admin
-from engines.zookeeper.conftest import link_of
+from engines.zookeeper.conftest import session_of
 from faults.children import holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import ZooKeeper
 from holdfast.lab.servers.ports import free_port
-from holdfast.protocols.tickets.acquisition import LOOK_IN_SECONDS
+from holdfast.protocols.tickets.acquisition import POLL_SECONDS
 from holdfast.runtime.clock import boottime
 from support import async_wait_until, run_python, wait_until
 
@@ -139,9 +139,9 @@ def test_a_holder_that_is_killed_is_followed_after_its_session(soon_over: str, l
         until_waiting(locks, 1)
         child.kill()
         killed = time.monotonic()
-        thread.join(LOOK_IN_SECONDS)
+        thread.join(POLL_SECONDS)
         assert granted[0].token > token
-        assert time.monotonic() - killed < LOOK_IN_SECONDS / 3
+        assert time.monotonic() - killed < POLL_SECONDS / 3
         granted[0].release()
 
 
@@ -245,10 +245,10 @@ def test_a_restart_is_survived(server: ZooKeeper, connect: Connect) -> None:
     granted: list[Lease] = []
     thread = in_background(lambda: taken(other), granted)
     until_waiting(client, 1)
-    session = link_of(client).session
+    session = session_of(client).session_id
     server.restart(kill=True)
     lease.extend()
-    assert link_of(client).session == session
+    assert session_of(client).session_id == session
     assert not granted
     lease.release()
     thread.join(20)
@@ -314,7 +314,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, proxy: Proxy) -> None:
     """The session is taken on again by whichever connection comes next: nothing is lost or granted anew."""
     client, other = connect(proxy.address, session_timeout=LONG), connect(session_timeout=LONG)
     lease, theirs = taken(client, "mine"), taken(other)
-    session = link_of(client).session
+    session = session_of(client).session_id
     granted: list[Lease] = []
     thread = in_background(lambda: taken(client), granted)
     until_waiting(other, 1)
@@ -325,7 +325,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, proxy: Proxy) -> None:
     thread.join(20)
     assert granted
     lease.extend()
-    assert link_of(client).session == session
+    assert session_of(client).session_id == session
     for held in (lease, *granted):
         held.release()
 
@@ -354,7 +354,7 @@ def test_a_silent_connection_is_told_at_the_deadline_and_revived_by_nothing(
     wait_until(lambda: session not in admin.sessions(namespace), timeout=20)
     proxy.pass_on()
     taken(client, "y").release()
-    assert link_of(client).session != session, "a new one"
+    assert session_of(client).session_id != session, "a new one"
     assert lease.lost
     with pytest.raises(LockLost):
         lease.release()
@@ -384,7 +384,7 @@ def test_what_was_lost_while_its_session_lives_on_is_given_back_however_late(
     client, other = connect(proxy.address, session_timeout=30, io_timeout=0.5), connect(session_timeout=LONG)
     kept = taken(client, "kept")
     lease = taken(client, ttl=1)
-    session = link_of(client).session
+    session = session_of(client).session_id
     proxy.hold()
     assert lease.wait_lost(timeout=10)
     over = time.monotonic() + 2 * lease.ttl + 1
@@ -393,7 +393,7 @@ def test_what_was_lost_while_its_session_lives_on_is_given_back_however_late(
     proxy.pass_on()
     newer = taken(other)
     assert newer.token > lease.token
-    assert link_of(client).session == session
+    assert session_of(client).session_id == session
     newer.release()
     kept.release()
 

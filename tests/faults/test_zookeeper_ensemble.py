@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from contract.engines import fresh_namespace
-from engines.zookeeper.conftest import link_of
+from engines.zookeeper.conftest import session_of
 from holdfast import Client, EngineUnavailable, Lease, LockLost
-from holdfast.engines.zookeeper.kazoo_client import Client as Kazoo
+from holdfast.engines.zookeeper.connection import Client as Kazoo
 from holdfast.lab.servers import ServerFailed, ZooKeeper, ZooKeeperEnsemble
 from support import wait_until
 from support.waiting import TimedOut
@@ -167,14 +167,14 @@ def test_one_server_is_missed_by_nobody(
     thread = threading.Thread(target=lambda: granted.append(taken(other)))
     thread.start()
     wait_until(lambda: len(client.inspect("x").waiters) == 1)
-    session = link_of(client).session
+    session = session_of(client).session_id
     harm(victim)
     new = taken(client, "new")
     assert new.token > lease.token
     new.release()
     until_extended(kept)
     lease.check()
-    assert link_of(client).session == session
+    assert session_of(client).session_id == session
     assert not granted
     lease.release()
     thread.join(30)

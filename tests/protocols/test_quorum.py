@@ -121,14 +121,14 @@ class RuleNode:
         self.hangs = False
 
     def answer(self, name: str, request: Any, member: str) -> Any:
-        if isinstance(request, node.Hello):
-            return node.Greeting(self.run, self.mark, self.durable)
+        if isinstance(request, node.DescribeNode):
+            return node.NodeDescription(self.run, self.mark, self.durable)
         if isinstance(request, node.Trust | node.Rejoin | node.Admit):
-            self.mark = node.change(self.mark, request, self.run)
+            self.mark = node.change_mark(self.mark, request, self.run)
             return node.Marked(self.mark)
-        if isinstance(request, node.Fences):
+        if isinstance(request, node.ListFences):
             return node.FencePage(tuple([(name, each.fence) for name, each in self.records.items()]), "")
-        if isinstance(request, node.Raise):
+        if isinstance(request, node.RaiseFences):
             self.records |= {name: node.UNUSED._replace(fence=fence) for name, fence in request.fences}
             return node.Marked(self.mark)
         if isinstance(request, node.List):
@@ -179,7 +179,7 @@ def test_what_the_first_round_granted_is_not_asked_for_again() -> None:
     assert isinstance(refused, Busy)
     assert [holder.client for holder in refused.holders] == ["other"]
     assert world.owners("a") == [quorum.attempts["me-a"].owner] * 2 + [""]
-    assert world.rounds == [["Acquire", "Acquire"], ["Hello"], ["Trust"], ["Acquire"]]
+    assert world.rounds == [["Acquire", "Acquire"], ["DescribeNode"], ["Trust"], ["Acquire"]]
     world.run(apply(quorum, "a", Release("me-a")))
     assert world.owners("a") == ["", "", ""]
 
@@ -223,10 +223,10 @@ def test_nodes_that_nobody_needs_are_not_looked_after_at_every_try() -> None:
     quorum = world.quorum()
     for _ in range(20):
         assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
-    assert world.rounds.count(["Hello"]) == 1
+    assert world.rounds.count(["DescribeNode"]) == 1
     world.now += 3600
     assert isinstance(world.run(apply(quorum, "x", asking("x"))), Busy)
-    assert world.rounds.count(["Hello"]) == 2
+    assert world.rounds.count(["DescribeNode"]) == 2
 
 
 def test_nodes_that_are_needed_are_looked_after_at_once() -> None:
@@ -348,7 +348,7 @@ def test_a_node_that_forgot_waits_for_the_longest_ttl_that_was_asked_for() -> No
     granted = world.run(apply(quorum, "x", asking("x")))
     world.nodes[2].forget()
     assert world.run(rejoin(quorum, frozenset({2}))) == {2: "rejoined: 1 fences were copied"}
-    assert world.pauses == [rejoin_seconds(quorum.kept_us(TTL_SECONDS))]
+    assert world.pauses == [rejoin_seconds(quorum.node_ttl_us(TTL_SECONDS))]
     assert world.nodes[2].records["x"].fence == granted.token
 
 
@@ -365,8 +365,8 @@ def test_an_attempt_under_way_when_a_node_begins_to_rejoin_is_waited_for() -> No
 
     world.while_pausing = arrives
     assert world.run(rejoin(quorum, frozenset({2}))) == {2: "rejoined: 2 fences were copied"}
-    assert sum(world.pauses) == pytest.approx(rejoin_seconds(quorum.kept_us(600.0)))
-    assert world.nodes[2].mark.longest == quorum.kept_us(600.0)
+    assert sum(world.pauses) == pytest.approx(rejoin_seconds(quorum.node_ttl_us(600.0)))
+    assert world.nodes[2].mark.longest == quorum.node_ttl_us(600.0)
 
 
 def test_one_who_knows_how_long_to_wait_is_believed() -> None:
@@ -442,9 +442,9 @@ def test_a_waiter_is_told_when_to_look_again() -> None:
 @pytest.mark.parametrize("ttl", [1.0, 4.0, TTL_SECONDS])
 def test_nodes_whose_clocks_run_fast_keep_it_as_long_as_it_is_relied_on(drift: float, ttl: float) -> None:
     quorum = World().quorum(drift=drift)
-    kept_in_our_seconds = quorum.kept_us(ttl) / 1e6 * (1.0 - drift)
+    kept_in_our_seconds = quorum.node_ttl_us(ttl) / 1e6 * (1.0 - drift)
     assert kept_in_our_seconds >= lease_deadline(0.0, ttl)
-    assert quorum.kept_us(ttl) >= ttl * 1e6
+    assert quorum.node_ttl_us(ttl) >= ttl * 1e6
 
 
 def test_what_takes_too_long_is_no_grant() -> None:

@@ -13,12 +13,12 @@ from holdfast.protocols.quorum.state import column
 from holdfast.protocols.quorum.tally import (
     Counted,
     after_acquire,
-    is_over,
+    applied_by_all,
+    is_release_decided,
     issued_by_all,
-    kept_by_all,
     majority,
 )
-from holdfast.rules.node import Issued, Kept, Lost, Skewed, Spent
+from holdfast.rules.node import Applied, ClockSkewed, Issued, Lost, TokensExhausted
 
 SAME = (Issued(7),)
 ANSWERS: tuple[Any, ...] = (
@@ -26,10 +26,10 @@ ANSWERS: tuple[Any, ...] = (
     SAME,
     (Issued(7),),  # another object that says the same
     (Issued(8),),
-    (Skewed(7),),  # as equal to the first as two tuples can be
-    (Kept(),),
+    (ClockSkewed(7),),  # as equal to the first as two tuples can be
+    (Applied(),),
     (Lost("expired"),),
-    (Spent(),),
+    (TokensExhausted(),),
     NotApplied("no"),
     OutcomeUnknown("?"),
 )
@@ -57,7 +57,7 @@ def test_a_number_that_all_have_issued_is_the_token_if_they_are_a_majority(size:
 def test_what_all_have_given_back_is_given_back_if_they_are_a_majority(size: int) -> None:
     for answers in all_answers(size):
         told = column(answers, 0)
-        kept = kept_by_all(answers)
-        assert kept == (bool(told) and all(type(reply) is Kept for reply in told.values()))
+        kept = applied_by_all(answers)
+        assert kept == (bool(told) and all(type(reply) is Applied for reply in told.values()))
         if kept:
-            assert is_over(told, size) == (len(answers) >= majority(size))
+            assert is_release_decided(told, size) == (len(answers) >= majority(size))

@@ -81,7 +81,7 @@ requests: st.SearchStrategy[node.NodeRequest] = st.one_of(
         label=st.just("host/3/x"),
         seal=st.sampled_from(SEALS),
     ),
-    st.just(node.Look()),
+    st.just(node.Inspect()),
 )
 
 node_moves = st.builds(
@@ -119,7 +119,7 @@ def random_moves(seed: int, count: int = 40) -> list[NodeMove]:
         lambda: node.Renew(pick(OWNERS), pick(TTLS)),
         lambda: node.Export(pick(OWNERS), chance.randrange(1, 2**53), pick(SEALS)),
         lambda: node.Adopt(pick(OWNERS), pick(CLIENTS[:2]), "host/3/x", pick(SEALS)),
-        node.Look,
+        node.Inspect,
     ]
     weights = (4, 2, 2, 2, 1, 1, 1)
     return [

@@ -56,10 +56,10 @@ def test_with_little_metadata_it_is_handed_the_lock() -> None:
 
 def test_the_shortcut_leaves_it_to_the_rule() -> None:
     text = encode(crowd(2, job="7"))
-    assert shortcuts.joined(text, asks("z", job="7"), NOW) is not None
+    assert shortcuts.join_queue(text, asks("z", job="7"), NOW) is not None
     long: Request = asks("z", **LONG)
     assert isinstance(long, Acquire)
-    assert shortcuts.joined(text, long, NOW) is None
+    assert shortcuts.join_queue(text, long, NOW) is None
     step = handoff.apply(crowd(2, job="7"), long, NOW, 0)
     assert isinstance(step.reply, Queued)
     assert step.record.queue[-1].wants is None

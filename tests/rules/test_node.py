@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from holdfast.rules import node
-from holdfast.rules.node.transitions import BROKEN_KEPT_US, NOT_EXPORTED, OVER_KEPT
+from holdfast.rules.node.transitions import BROKEN_KEPT_US, NOT_EXPORTED, TOMBSTONES_MAX
 from holdfast.rules.record import MAX_TOKEN
 from rules.node_moves import EXPECTED, READY, NodeMove, made, moves
 
@@ -56,7 +56,7 @@ def test_the_hint_is_issued_where_it_is_new() -> None:
 def test_a_number_that_was_issued_is_never_issued_again() -> None:
     one = OneNode()
     first = one.must_issue("a")
-    assert one.ask(node.Release("a")) == node.Kept()
+    assert one.ask(node.Release("a")) == node.Applied()
     assert one.must_issue("b", first) == first + 1
     one.ask(node.Release("b"))
     assert one.must_issue("c", first - 5) == first + 2
@@ -75,7 +75,7 @@ def test_one_at_a_time() -> None:
     one = OneNode()
     one.must_issue("a")
     reply = one.acquire("b")
-    assert isinstance(reply, node.Taken)
+    assert isinstance(reply, node.HeldByOther)
     assert (reply.claim.owner, reply.now) == ("a", NOW)
     assert one.record.fence == NOW
 
@@ -84,7 +84,7 @@ def test_what_ran_out_is_free_and_its_numbers_stay_used() -> None:
     one = OneNode()
     first = one.must_issue("a")
     one.now += 5 * SECOND - 1
-    assert isinstance(one.acquire("b"), node.Taken)
+    assert isinstance(one.acquire("b"), node.HeldByOther)
     one.now += 1
     assert one.must_issue("b", first) == first + 1
 
@@ -92,9 +92,9 @@ def test_what_ran_out_is_free_and_its_numbers_stay_used() -> None:
 @pytest.mark.parametrize("off", [-node.HINT_SPAN_US - 1, node.HINT_SPAN_US + 1])
 def test_a_hint_far_from_the_nodes_own_clock_is_refused(off: int) -> None:
     one = OneNode()
-    assert one.acquire("a", NOW + off) == node.Skewed(NOW)
+    assert one.acquire("a", NOW + off) == node.ClockSkewed(NOW)
     assert one.record == node.UNUSED
-    assert one.acquire("a", NOW + off + (1 if off < 0 else -1)) != node.Skewed(NOW)
+    assert one.acquire("a", NOW + off + (1 if off < 0 else -1)) != node.ClockSkewed(NOW)
 
 
 def test_a_withdrawn_attempt_that_arrives_late_is_refused() -> None:
@@ -110,7 +110,7 @@ def test_a_withdrawn_attempt_that_arrives_late_is_refused() -> None:
 def test_an_attempt_that_had_arrived_needs_no_memory_of_its_end() -> None:
     one = OneNode()
     one.must_issue("a")
-    assert one.ask(node.Release("a", 60 * SECOND)) == node.Kept()
+    assert one.ask(node.Release("a", 60 * SECOND)) == node.Applied()
     assert one.record == node.NodeRecord(NOW)
 
 
@@ -120,7 +120,7 @@ def test_withdrawing_again_never_shortens_the_memory() -> None:
     one.ask(node.Release("a", SECOND))
     one.now += 30 * SECOND
     one.ask(node.Release("a", 60 * SECOND))
-    assert [ended.forget_at for ended in one.record.over] == [NOW + 90 * SECOND]
+    assert [ended.forget_at for ended in one.record.tombstones] == [NOW + 90 * SECOND]
 
 
 def test_numbers_end_where_they_are_no_longer_exact() -> None:
@@ -128,7 +128,7 @@ def test_numbers_end_where_they_are_no_longer_exact() -> None:
     assert one.acquire("a") == node.Issued(MAX_TOKEN - 1)
     assert one.ask(node.Stamp("a", MAX_TOKEN)) == node.Issued(MAX_TOKEN - 1)
     one.ask(node.Release("a"))
-    assert one.acquire("b") == node.Spent()
+    assert one.acquire("b") == node.TokensExhausted()
 
 
 # --- stamping -----------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_only_its_owner_releases_it() -> None:
     one = OneNode()
     one.must_issue("a")
     assert one.ask(node.Release("b")) == node.Lost("stolen")
-    assert one.ask(node.Release("a")) == node.Kept()
+    assert one.ask(node.Release("a")) == node.Applied()
     assert one.ask(node.Release("a")) == node.Lost("expired")
 
 
@@ -179,10 +179,10 @@ def test_a_renewal_extends_never_shortens_never_revives() -> None:
     one = OneNode()
     one.must_issue("a")
     one.now += SECOND
-    assert one.ask(node.Renew("a", 5 * SECOND)) == node.Kept()
+    assert one.ask(node.Renew("a", 5 * SECOND)) == node.Applied()
     assert one.record.claim is not None
     assert one.record.claim.expires_at == NOW + 6 * SECOND
-    assert one.ask(node.Renew("a", 1000)) == node.Kept()
+    assert one.ask(node.Renew("a", 1000)) == node.Applied()
     assert one.record.claim.expires_at == NOW + 6 * SECOND
     one.now += 5 * SECOND
     assert one.ask(node.Renew("a", 5 * SECOND)) == node.Lost("expired")
@@ -194,7 +194,7 @@ def test_no_renewal_goes_beyond_max_hold() -> None:
     one.acquire("a", ttl=2 * SECOND, max_hold=3 * SECOND)
     for _ in range(3):
         one.now += SECOND - 1
-        assert one.ask(node.Renew("a", 2 * SECOND)) == node.Kept()
+        assert one.ask(node.Renew("a", 2 * SECOND)) == node.Applied()
     assert one.record.claim is not None
     assert one.record.claim.expires_at == NOW + 3 * SECOND
 
@@ -203,11 +203,11 @@ def test_a_hand_over_carries_the_token() -> None:
     one = OneNode()
     one.must_issue("a")
     assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Lost("stolen", NOT_EXPORTED)
-    assert one.ask(node.Export("a", NOW + 4, "first")) == node.Kept()
-    assert one.ask(node.Export("a", NOW + 4, "seal")) == node.Kept()
+    assert one.ask(node.Export("a", NOW + 4, "first")) == node.Applied()
+    assert one.ask(node.Export("a", NOW + 4, "seal")) == node.Applied()
     assert one.ask(node.Adopt("a", "d", "h/2/t", "first")) == node.Lost("stolen", NOT_EXPORTED)
-    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Kept()
-    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Kept()
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Applied()
+    assert one.ask(node.Adopt("a", "d", "h/2/t", "seal")) == node.Applied()
     assert one.ask(node.Adopt("a", "e", "h/3/t", "seal")).__class__ is node.Lost
     claim = one.record.claim
     assert claim is not None
@@ -231,8 +231,8 @@ def test_what_is_broken_is_told_to_its_holder_and_fenced_off() -> None:
 def test_only_whom_it_names_is_broken() -> None:
     one = OneNode()
     one.must_issue("a")
-    assert isinstance(one.acquire("x", instead_of=("b", "c")), node.Taken)
-    assert one.ask(node.Renew("a", SECOND)) == node.Kept()
+    assert isinstance(one.acquire("x", instead_of=("b", "c")), node.HeldByOther)
+    assert one.ask(node.Renew("a", SECOND)) == node.Applied()
 
 
 # --- the mark -----------------------------------------------------------------------------------
@@ -249,12 +249,12 @@ def test_a_node_without_the_right_mark_does_nothing_but_let_go(mark: node.Mark) 
         node.Renew("a", SECOND),
         node.Export("a", NOW, "seal"),
         node.Adopt("a", "c", "h/1/t", "seal"),
-        node.Look(),
+        node.Inspect(),
     ):
         before = one.record
         assert one.ask(request) == node.Unready(mark.ready)
         assert one.record is before
-    assert one.ask(node.Release("a")) == node.Kept()
+    assert one.ask(node.Release("a")) == node.Applied()
 
 
 def test_a_node_remembers_the_longest_ttl() -> None:
@@ -270,31 +270,33 @@ def test_a_node_remembers_the_longest_ttl() -> None:
 
 def test_a_node_is_primed_once_and_started_as_primed() -> None:
     mine, other = node.mark_text("s1", 3, "run1"), node.mark_text("s2", 3, "run1")
-    primed = node.change(node.FRESH, node.Prime(mine, ""), "run1")
+    primed = node.change_mark(node.FRESH, node.Prime(mine, ""), "run1")
     assert primed == node.Mark("", mine)
-    assert node.change(primed, node.Prime(other, ""), "run1") == primed
-    assert node.change(primed, node.Start(other), "run1") == primed
+    assert node.change_mark(primed, node.Prime(other, ""), "run1") == primed
+    assert node.change_mark(primed, node.Start(other), "run1") == primed
     assert (
-        node.change(node.change(primed, node.Prime(other, mine), "run1"), node.Start(other), "run1").ready
+        node.change_mark(
+            node.change_mark(primed, node.Prime(other, mine), "run1"), node.Start(other), "run1"
+        ).ready
         == other
     )
-    started = node.change(primed, node.Start(mine), "run1")
+    started = node.change_mark(primed, node.Start(mine), "run1")
     assert started.ready == mine
-    assert node.change(started, node.Prime(other, mine), "run1") == started
-    assert node.change(node.FRESH, node.Start(mine), "run1") == node.FRESH
+    assert node.change_mark(started, node.Prime(other, mine), "run1") == started
+    assert node.change_mark(node.FRESH, node.Start(mine), "run1") == node.FRESH
 
 
 def test_a_new_life_is_trusted_only_on_the_mark_that_was_seen() -> None:
     old, new = node.mark_text("s1", 3, "run1"), node.mark_text("s1", 3, "run2")
-    assert node.change(node.Mark(old), node.Trust(new, old), "run2").ready == new
-    assert node.change(node.FRESH, node.Trust(new, old), "run2") == node.FRESH
+    assert node.change_mark(node.Mark(old), node.Trust(new, old), "run2").ready == new
+    assert node.change_mark(node.FRESH, node.Trust(new, old), "run2") == node.FRESH
 
 
 def test_who_is_admitted_has_forgotten_nothing_since_it_began_to_rejoin() -> None:
     new = node.mark_text("s1", 3, "run2")
-    rejoining = node.change(node.Mark(longest=3), node.Rejoin(new), "run2")
-    assert node.change(rejoining, node.Admit(new, 9), "run2") == node.Mark(new, new, "", 9)
-    assert node.change(node.FRESH, node.Admit(new, 9), "run2") == node.FRESH
+    rejoining = node.change_mark(node.Mark(longest=3), node.Rejoin(new), "run2")
+    assert node.change_mark(rejoining, node.Admit(new, 9), "run2") == node.Mark(new, new, "", 9)
+    assert node.change_mark(node.FRESH, node.Admit(new, 9), "run2") == node.FRESH
 
 
 @pytest.mark.parametrize("request_", [node.Prime, node.Start, node.Trust, node.Rejoin, node.Admit])
@@ -302,7 +304,7 @@ def test_what_was_meant_for_another_life_changes_nothing(request_: Any) -> None:
     text = node.mark_text("s1", 3, "run1")
     mark = node.Mark("", text, text, 5)
     asked = request_(text) if request_ in (node.Start, node.Rejoin) else request_(text, "")
-    assert node.change(mark, asked, "run2") == mark
+    assert node.change_mark(mark, asked, "run2") == mark
 
 
 # --- whatever is asked --------------------------------------------------------------------------
@@ -339,8 +341,8 @@ def test_whatever_is_asked_numbers_are_issued_once_and_upward(sequence: list[Nod
 def test_what_is_over_is_remembered_up_to_a_bound() -> None:
     """The latest: a node that was asked for much while it hung is not slow for ever."""
     one = OneNode()
-    for number in range(OVER_KEPT + 20):
+    for number in range(TOMBSTONES_MAX + 20):
         one.ask(node.Release(f"late-{number}", 60 * SECOND))
-    assert len(one.record.over) == OVER_KEPT
-    assert one.acquire(f"late-{OVER_KEPT + 19}") == node.Lost("withdrawn")
+    assert len(one.record.tombstones) == TOMBSTONES_MAX
+    assert one.acquire(f"late-{TOMBSTONES_MAX + 19}") == node.Lost("withdrawn")
     assert isinstance(one.acquire("late-0"), node.Issued)

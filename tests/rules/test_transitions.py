@@ -7,7 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules import handoff
-from holdfast.rules.queueing import drop_clients, next_event_at, settle, turns
+from holdfast.rules.queueing import drop_clients, give_turns, next_event_at, settle
 from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Inspect, Request
 from holdfast.rules.transitions import ADMITS, apply, apply_in_order
@@ -89,7 +89,7 @@ def test_what_is_settled_has_nothing_overdue(state: tuple[Record, float], pause:
 def test_dealing_turns_twice_changes_nothing(state: tuple[Record, float], pause: float) -> None:
     record, now = state
     settled = settle(record, now, ADMITS[record.kind])
-    assert turns(settled, now + pause, ADMITS[record.kind]) == settled
+    assert give_turns(settled, now + pause, ADMITS[record.kind]) == settled
 
 
 @settings(max_examples=100)

@@ -51,30 +51,30 @@ PROTOCOLS: Final[dict[str, tuple[str, ...]]] = {
         for request in ("Hello", "Prime", "Start", "Trust", "Rejoin", "Fences", "Raise", "Admit")
     ),
     "tickets": (
-        "Open",
-        "Keep",
-        "Retire",
-        "Enter",
-        "Look",
-        "Fill",
-        "Arm",
-        "Take",
-        "Remove",
-        "Evict",
-        "Exchange",
-        "Lend",
-        "SetLimit",
-        "ReadNote",
-        "Names",
+        "open_session",
+        "keep_alive",
+        "create",
+        "read_queue",
+        "read_tickets",
+        "watch",
+        "attach",
+        "remove",
+        "evict",
+        "exchange",
+        "detach",
+        "set_config",
+        "set_value",
+        "read_note",
+        "list_names",
     ),
     "sessions": (
         "session opens",
         "session closes",
         "session ends",
         "notification",
-        *(f"{how} {what}" for what in SESSION_STATEMENTS for how in ("say", "hear")),
-        *(f"ask {what}" for what in ("look", "gone", "list", "break", "standing", "end", "cancel")),
-        "Rest",
+        *(f"{how} {what}" for what in SESSION_STATEMENTS for how in ("send", "await")),
+        *(f"query {what}" for what in ("look", "gone", "list", "break", "standing", "end", "cancel")),
+        "Sleep",
     ),
     "guard": ("guard advance", "guarded read", "guarded write"),
     "at once": ("Now", "Nonce", "Chance", "Wall", "Unlisten", "Signal"),
@@ -127,14 +127,14 @@ TICKETS_ESSENTIAL: Final = (
     *(
         (fault, step)
         for fault in ("lost", "reply lost", "late", "slow")
-        for step in ("Enter", "Look", "Remove")
+        for step in ("create", "read_queue", "remove")
     ),
-    *((fault, "Keep") for fault in ("lost", "reply lost", "slow", "cut off", "down", "hangs")),
-    *((fault, "Open") for fault in ("reply lost", "slow")),
+    *((fault, "keep_alive") for fault in ("lost", "reply lost", "slow", "cut off", "down", "hangs")),
+    *((fault, "open_session") for fault in ("reply lost", "slow")),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "wall set")),
     *((fault, "wake-up") for fault in ("lost", "slow", "cut off")),
-    *(("interrupt", step) for step in ("Enter", "Look", "Remove", "Now")),
-    *(("slow", step) for step in ("Exchange", "Lend", "Take", "Evict", "Arm")),
+    *(("interrupt", step) for step in ("create", "read_queue", "remove", "Now")),
+    *(("slow", step) for step in ("exchange", "detach", "attach", "evict", "watch")),
     *(("wall set", step) for step in ("keeper dozes", "timer dozes")),
 )
 """The same for schedules of the tickets family."""
@@ -160,14 +160,17 @@ QUORUM_ESSENTIAL: Final = (
 
 
 SESSIONS_ESSENTIAL: Final = (
-    *((fault, "hear take") for fault in ("down", "hangs", "interrupt")),
+    *((fault, "await take") for fault in ("down", "hangs", "interrupt")),
     *(("connection ends", step) for step in ("Wait", "timer dozes", "keeper dozes", "session ends")),
-    *(("cancelled", f"say {what}") for what in ("take", "wait", "undo", "release", "beat", "downgrade")),
-    *((fault, "say release") for fault in ("lost", "reply lost", "slow", "cut off", "interrupt")),
-    *((fault, "say beat") for fault in ("lost", "reply lost", "slow", "cut off")),
+    *(("cancelled", f"send {what}") for what in ("take", "wait", "undo", "release", "beat", "downgrade")),
+    *((fault, "send release") for fault in ("lost", "reply lost", "slow", "cut off", "interrupt")),
+    *((fault, "send beat") for fault in ("lost", "reply lost", "slow", "cut off")),
     *((fault, "Wait") for fault in ("pause", "crash", "interrupt", "clock set", "down", "hangs", "forgets")),
-    *(("interrupt", step) for step in ("say wait", "session opens", "ask look", "Now")),
-    *(("slow", step) for step in ("say undo", "say downgrade", "session opens", "ask look", "ask cancel")),
+    *(("interrupt", step) for step in ("send wait", "session opens", "query look", "Now")),
+    *(
+        ("slow", step)
+        for step in ("send undo", "send downgrade", "session opens", "query look", "query cancel")
+    ),
 )
 """The same for schedules of the sessions family."""
 

@@ -85,7 +85,7 @@ def release_without_owner_check() -> Patch:
     """Whoever says "release" ends whatever is held there."""
 
     def releases(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
-        return queueing.turns(record._replace(holders=()), now, admits), Done()
+        return queueing.give_turns(record._replace(holders=()), now, admits), Done()
 
     return handler(Release, releases)
 
@@ -100,7 +100,7 @@ def get_then_del() -> Patch:
     """Check that the lock is its own; then delete it, whichever client holds it by then."""
 
     def delete(record: Record, ask: Delete, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
-        return queueing.turns(record._replace(holders=()), now, admits), Done()
+        return queueing.give_turns(record._replace(holders=()), now, admits), Done()
 
     async def releases(
         client_state: ClientState, state: LeaseState, patience: float, outcome: object = None
@@ -182,7 +182,7 @@ def undated_grants() -> Patch:
 
 def found_undated() -> Patch:
     """Who finds that it has the lock, be it handed over or won by a copy, counts from when it hears of it."""
-    shipped = transitions._granted
+    shipped = transitions._granted_reply
 
     def granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
         return shipped(record, holder, now)
@@ -337,7 +337,7 @@ async def _listening_late(script: ProtocolCoroutine[Any]) -> Any:
 
 def hands_over_to_the_last() -> Patch:
     """A stack where a queue should be: the lock goes to who came last."""
-    shipped = handoff._handing_over
+    shipped = handoff._hand_over
 
     def handing_over(step: Step, now: float, wall_us: int) -> Step:
         *others, last = step.record.queue
@@ -364,7 +364,7 @@ def dead_head_stays() -> Patch:
         holders = tuple(h for h in record.holders if h.expires_at > now)
         if len(holders) == len(record.holders):
             return record
-        return queueing.turns(record._replace(holders=holders), now, admits)
+        return queueing.give_turns(record._replace(holders=holders), now, admits)
 
     return mock.patch.object(transitions, "settle", settle)
 

@@ -21,7 +21,7 @@ from holdfast.protocols.quorum import (
     repair,
     views,
 )
-from holdfast.protocols.quorum.acquisition import Taking
+from holdfast.protocols.quorum.acquisition import Acquisition
 from holdfast.protocols.quorum.effects import Batch
 from holdfast.protocols.quorum.state import Attempt
 from holdfast.protocols.quorum.tally import FAILED, Counted, ToStamp, Verdict, after_acquire
@@ -81,7 +81,9 @@ def maximum_of_counters() -> Patch:
         if after is record or after.claim is None:
             return after, reply
         number = record.fence + 1
-        return node.NodeRecord(number, after.claim._replace(number=number), after.over), node.Issued(number)
+        return node.NodeRecord(number, after.claim._replace(number=number), after.tombstones), node.Issued(
+            number
+        )
 
     def take_the_largest(answers: Any, size: int, final: bool = False) -> Verdict | None:
         verdict = after_acquire(answers, size, final)
@@ -95,7 +97,7 @@ def maximum_of_counters() -> Patch:
 def write_back_not_awaited() -> Patch:
     """The largest number is written to the others, and used before they have it."""
 
-    async def stamp(quorum: Quorum, takings: list[Taking]) -> None:
+    async def stamp(quorum: Quorum, takings: list[Acquisition]) -> None:
         for taking in takings:
             assert isinstance(taking.verdict, ToStamp)
             number = taking.verdict.number
@@ -152,7 +154,7 @@ def marks_never_renewed() -> Patch:
     async def mend(quorum: Quorum, greetings: Any) -> bool:
         return False
 
-    return mock.patch.object(membership, "_mend", mend)
+    return mock.patch.object(membership, "_restore_marks", mend)
 
 
 # --- the clock, the end -------------------------------------------------------------------------
@@ -163,7 +165,7 @@ def validity_before_the_stamp() -> Patch:
     shipped_stamp, shipped_valid = acquisition._stamp, Quorum.valid_until
     stamped: set[tuple[str, float]] = set()
 
-    async def stamp(quorum: Quorum, takings: list[Taking]) -> None:
+    async def stamp(quorum: Quorum, takings: list[Acquisition]) -> None:
         now = quorum.now()
         for taking in takings:
             if now >= shipped_valid(quorum, taking.sent, taking.ttl):
@@ -203,7 +205,7 @@ def release_to_the_granting() -> Patch:
         known = granted.get(release.owner, set())
         return fan._replace(asks=tuple(each for each in fan.asks if each[0] in known))
 
-    def remember(quorum: Quorum, taking: Taking) -> None:
+    def remember(quorum: Quorum, taking: Acquisition) -> None:
         issued = {each for each, reply in taking.answers.items() if isinstance(reply, node.Issued)}
         granted[taking.owner] = issued
 
@@ -216,7 +218,7 @@ def release_to_the_granting() -> Patch:
         return asks_of(shipped_each(self, asks, enough, *rest, **more))
 
     return both(
-        mock.patch.object(acquisition, "_remember", remember),
+        mock.patch.object(acquisition, "_learn_from_answers", remember),
         mock.patch.object(Quorum, "ask", ask),
         mock.patch.object(Quorum, "ask_each", ask_each),
     )
@@ -230,7 +232,7 @@ def renewal_that_recreates() -> Patch:
         if record.claim is not None:
             return shipped(record, ask, now)
         claim = node.Claim(ask.owner, record.fence, now, now + ask.ttl, ask.ttl, 0, "", "", "")
-        return record._replace(claim=claim), node.Kept()
+        return record._replace(claim=claim), node.Applied()
 
     return handler(node.Renew, renew)
 
@@ -247,16 +249,18 @@ def what_is_over_is_spread() -> Patch:
         }
         return quorum.ask_each(asks, lambda answers: True)
 
-    return mock.patch.object(lease_operations, "spread", claims)
+    return mock.patch.object(lease_operations, "repair_nodes", claims)
 
 
 def granted_names_asked_for_again() -> Patch:
     """After a round that was of no use all names are tried once more, also those that were granted."""
 
-    async def take_again(quorum: Quorum, takings: list[Taking], wanted: Any) -> list[Taking]:
-        return await acquisition.take(quorum, [acquisition._taking(quorum, *each) for each in wanted])
+    async def take_again(quorum: Quorum, takings: list[Acquisition], wanted: Any) -> list[Acquisition]:
+        return await acquisition.run_round(
+            quorum, [acquisition._new_acquisition(quorum, *each) for each in wanted]
+        )
 
-    return mock.patch.object(acquisition, "_take_again", take_again)
+    return mock.patch.object(acquisition, "_retry_failed", take_again)
 
 
 def adopted_for_as_long_as_it_is_kept() -> Patch:

@@ -103,7 +103,7 @@ class Strangers(Locks):
     async def once(self) -> None:
         client = self.client
         assert isinstance(client, QuorumClient)
-        client.quorum.seen = 0
+        client.quorum.largest_seen = 0
         client.wall.rate = 0.0
         await self.hold(self.spec(self.board.names[0], timeout=0.05, ttl=2.0, max_hold=None, grace=0.0))
 
@@ -311,7 +311,7 @@ async def _operate(client: QuorumClient) -> None:
         await Pause(0.9)
         try:
             found = enumerate(await family.status(client.quorum))
-            lost = frozenset(index for index, each in found if "rejoin" in each.told)
+            lost = frozenset(index for index, each in found if "rejoin" in each.advice)
             if lost:
                 told = await family.rejoin(client.quorum, lost)
                 client.note("rejoined", told)

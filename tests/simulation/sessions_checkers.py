@@ -1,9 +1,9 @@
-"""What must hold of every schedule of the sessions family: what holds of the records, and what is its own.
+"""Checkers for every schedule of the sessions family: those of records, and its own.
 
-A session may end through no fault of its client's: the connection is cut, its process is terminated, the
-server crashes, or its clock is set forward. The next one may then have the lock before the last one hears of
-it; that is what tokens are for. So exclusion is asked for up to that moment, and for good where the server
-only waited out a silence.
+A session may end without a fault of its client: the connection is cut, its process is terminated, the server
+crashes, or its clock is set forward. The next holder may then have the lock before the last one notices:
+tokens exist for that. So exclusion must hold up to that moment, and for good where the server ended a session
+that was idle for its ttl.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from simulator.sessions import SessionServer
 __all__ = ["SESSIONS_CHECKERS", "check"]
 
 AT_ONCE_SECONDS: Final = 4 * IO_SECONDS
-"""Within this a client whose session ended has told so, though it asks the server first why, in vain, and
-gives back something else before."""
+"""Within this time a client reports that its session ended, though it asks the server first why, in vain,
+and releases another lock before."""
 
 
 class SessionsEvidence(Evidence):
-    """No lock depends on the server's clock on the wall: setting it excuses nothing."""
+    """No lock depends on the server's wall clock: a jump of it excuses nothing."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -44,14 +44,14 @@ class SessionsEvidence(Evidence):
         return server
 
     def until(self, belief: Belief) -> float:
-        """How long nobody else may believe to have it."""
+        """How long no other client may believe to hold the lock."""
         return min(belief.until, self.broken.get(belief.state.nonce, inf), self.severed(belief))
 
     def severed(self, belief: Belief) -> float:
         return self.server.severed.get((belief.state.name, belief.token), inf)
 
     def was_cut(self, belief: Belief) -> bool:
-        """Whether its client may rightly take its session for lost."""
+        """Whether the client is right to take its session for lost."""
         since = belief.began - IO_SECONDS
         return any(
             client == belief.client and since <= at <= belief.deadline for at, client in self.server.cuts
@@ -59,7 +59,7 @@ class SessionsEvidence(Evidence):
 
 
 def exclusion(seen: SessionsEvidence) -> Iterator[str]:
-    """Nobody believes to hold what somebody else believes to hold, while the server keeps it for them."""
+    """No two clients believe to hold a lock at once, while the server keeps it for one of them."""
     by_name: dict[str, list[Belief]] = defaultdict(list)
     for belief in seen.beliefs:
         if seen.until(belief) > belief.began:
@@ -78,9 +78,9 @@ def exclusion(seen: SessionsEvidence) -> Iterator[str]:
 
 
 def tokens(seen: SessionsEvidence) -> Iterator[str]:
-    """Each grant of a name has a larger token than every one before it, and each was told as it was minted.
+    """Each grant of a name has a larger token than every earlier grant, and its holder learns that token.
 
-    Also after a crash that undid the last of them, unless somebody also set the server's clock back.
+    Also after a crash that rolled back the last tokens, unless the server's clock was set back, too.
     """
     if seen.forgets and any(f.kind == "clock jump" and f.amount < 0 for f in seen.run.plan):
         return
@@ -102,8 +102,8 @@ def tokens(seen: SessionsEvidence) -> Iterator[str]:
 
 
 def one_grant_per_attempt(seen: SessionsEvidence) -> Iterator[str]:
-    """An attempt is granted once, and never once its client has given it back; unless what was granted was
-    over before its client heard of it."""
+    """An attempt is granted once, and not after its client released it; unless the grant had ended before the
+    client learned of it."""
     began: dict[str, list[float]] = defaultdict(list)
     for belief in seen.beliefs:
         if belief.deadline > belief.began:
@@ -116,25 +116,25 @@ def one_grant_per_attempt(seen: SessionsEvidence) -> Iterator[str]:
         if len(times) > 1:
             yield f"{nonce}: granted {len(times)} times, at {times}"
         elif times[0] > over.get(nonce, inf):
-            yield f"{nonce}: granted at {times[0]:.4f} s, after it was given back at {over[nonce]:.4f} s"
+            yield f"{nonce}: granted at {times[0]:.4f} s, after it was released at {over[nonce]:.4f} s"
 
 
 def one_session_each(seen: SessionsEvidence) -> Iterator[str]:
-    """No session has a key twice: the server would stack them, and one release would not do."""
+    """No session has a key twice: the server stacks them, so one release would not be enough."""
     yield from seen.server.locks.stacked
 
 
 def no_stray_lock(seen: SessionsEvidence) -> Iterator[str]:
-    """Whatever the server has locked for a living session is known to its client."""
+    """The client knows every lock that the server has for a living session of it."""
     for note in seen.notes:
         if note.what == "stray lock":
             name, pid, shared = note.facts
             mode = "shared" if shared else "exclusive"
-            yield f"{name!r} at {note.at:.4f} s: {note.client} has it on {pid}, {mode}, and does not know"
+            yield f"{name!r} at {note.at:.4f} s: {note.client} has it on {pid}, {mode}, without knowing it"
 
 
 def silence_ends(seen: SessionsEvidence) -> Iterator[str]:
-    """Whatever is held lives on a session that the server ends when it has been silent for a ttl."""
+    """Every lock is on a session that the server ends when it was idle for a ttl."""
     clock = seen.server.clock
     for name, changes in seen.changes.items():
         for change in changes:
@@ -145,14 +145,14 @@ def silence_ends(seen: SessionsEvidence) -> Iterator[str]:
 
 
 def deadlines(seen: SessionsEvidence) -> Iterator[str]:
-    """Nobody relies on a grant for longer than its session lives; what was broken is not in the record."""
-    for told in checkers.deadlines(seen):
-        if told.partition(" ")[0] not in seen.broken:
-            yield told
+    """No holder relies on a grant for longer than its session lives; broken locks are not in the record."""
+    for violation in checkers.deadlines(seen):
+        if violation.partition(" ")[0] not in seen.broken:
+            yield violation
 
 
 def loss_at_once(seen: SessionsEvidence) -> Iterator[str]:
-    """Whose session ended knows it as soon as the news has come, though the deadline is far away."""
+    """A client learns of the end of a session as soon as the message arrives, not at the deadline."""
     for belief in seen.beliefs:
         ended = seen.severed(belief)
         over = min(belief.ended, belief.deadline)
@@ -163,7 +163,7 @@ def loss_at_once(seen: SessionsEvidence) -> Iterator[str]:
 
 
 def _is_slow(seen: SessionsEvidence, belief: Belief, since: float, until: float) -> bool:
-    """Whether anything but the end of its session kept its client from hearing of it."""
+    """Whether another fault kept the client from noticing the end of its session."""
     machine = checkers.machine_of(belief.state.nonce)
     return any(
         fault.at <= until
@@ -175,16 +175,16 @@ def _is_slow(seen: SessionsEvidence, belief: Belief, since: float, until: float)
 
 
 def no_false_alarm(seen: SessionsEvidence) -> Iterator[str]:
-    """Loss is told early only where the grant is gone, or may be for all that its client can know: its
-    connection ended, or an earlier grant of the attempt was broken before anybody heard of it."""
+    """Loss is reported early only where the grant is gone, or may be as far as its client knows: the session
+    ended, or an earlier grant of the attempt was broken before its client learned of it."""
     known = {belief.state.nonce for belief in seen.beliefs if seen.was_cut(belief)} | seen.broken.keys()
-    for told in checkers.no_false_alarm(seen):
-        if told.partition(":")[0] not in known:
-            yield told
+    for violation in checkers.no_false_alarm(seen):
+        if violation.partition(":")[0] not in known:
+            yield violation
 
 
 def nothing_left_behind(seen: SessionsEvidence) -> Iterator[str]:
-    """Neither in the server nor on any desk: above all no lock on a connection that nobody looks at."""
+    """Neither in the server nor in any pool: above all no lock on a session that no attempt uses."""
     yield from checkers.nothing_left_behind(seen)
     if seen.run.unfinished:
         return
@@ -192,24 +192,24 @@ def nothing_left_behind(seen: SessionsEvidence) -> Iterator[str]:
     for key, name in server.functions.names.items():
         for what, left in (("held", server.locks.holders(key)), ("wanted", server.locks.waiting(key))):
             if left:
-                told = ", ".join(f"{backend.client} on {backend.pid}" for backend, _ in left)
-                yield f"{name!r} at the end: {what} by {told}"
+                names = ", ".join(f"{backend.client} on {backend.pid}" for backend, _ in left)
+                yield f"{name!r} at the end: {what} by {names}"
     living = {client.id for client in seen.run.world.clients}
     for backend in server.backends.values():
         if backend.client not in living:
-            yield f"{backend.client} is no more, and its session {backend.pid} is there"
+            yield f"{backend.client} is dead, and its session {backend.pid} is still there"
     for client in seen.run.world.clients:
         assert isinstance(client, SessionsClient)
-        desk = client.desk
-        for session in desk.sessions:
-            session.prune()
+        pool = client.pool
+        for session in pool.sessions:
+            session.discard_stale()
         for what, named in (
-            ("attempts", list(desk.mine)),
-            ("line", list(desk.line)),
-            ("waiting", sorted(desk._waiting)),
-            ("keys", [str(session.backend) for session in desk.sessions if session.keys]),
-            ("told", sorted(desk.told)),
-            ("rooms", ["some"] if len(desk._rooms) else []),
+            ("attempts", list(pool.attempts)),
+            ("queue", list(pool.queue.nonces)),
+            ("admitted", sorted(pool.queue.admitted)),
+            ("keys", [str(session.backend_pid) for session in pool.sessions if session.keys]),
+            ("broken", sorted(pool.broken)),
+            ("permits", ["some"] if len(pool._permits) else []),
         ):
             if named:
                 yield f"{client.id} at the end: {what} {', '.join(named)}"
@@ -244,7 +244,7 @@ SESSIONS_CHECKERS: Final = (*OWN, *SHARED)
 
 
 def check(run: Run) -> dict[str, list[str]]:
-    """Everything that is wrong, by checker; nothing: all is well."""
+    """The violations by checker; empty: none."""
     seen = SessionsEvidence(run)
     found = {name: list(checker(seen)) for name, checker in OWN.items()}
     found |= {name: list(checker(seen)) for name, checker in SHARED.items()}

@@ -1,6 +1,6 @@
-"""Mistakes that locks on sessions make, each as a small patch of the scripts or of what the server runs.
+"""Bugs of session locks, each as a small patch of the engine or of the simulated server.
 
-Every one of them must be caught by a checker; that is the test of the checkers.
+A checker must catch every one of them: that is the test of the checkers.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from typing import Any, Final
 from unittest import mock
 
 from holdfast.core.effects import TransientError
-from holdfast.engines.postgres.advisory import holding, taking
-from holdfast.engines.postgres.advisory.desk import Desk, Mine, Session
+from holdfast.engines.postgres.advisory import acquisition, lease_operations
+from holdfast.engines.postgres.advisory.pool import SessionPool
+from holdfast.engines.postgres.advisory.session import LockAttempt, Session
 from holdfast.protocols import keeper
 from holdfast.rules.requests import Granted, Reply
 from simulation.mutants import Mutant, Patch, _both
 from simulation.sessions_schedules import KINDS
 from simulator.advisory import SessionsClient
-from simulator.session_functions import Asked, Functions, Row
+from simulator.session_functions import Functions, Row, TakeParameters
 from simulator.session_locks import Backend
 from simulator.sessions import Connection
 
@@ -24,49 +25,49 @@ __all__ = ["SESSIONS_MUTANTS"]
 
 
 def minted_before_the_grant() -> Patch:
-    """The token is taken when the lock is asked for: who waits longest has the smallest."""
+    """The token is incremented when the lock is asked for: the longest waiter has the smallest token."""
     early: dict[Backend, int] = {}
-    wanted, grant, mint = Functions._wanted, Functions._grant, Functions.mint
+    wanted, grant, mint = Functions._record_waiter, Functions._grant, Functions.mint
 
-    def early_wanted(self: Functions, backend: Backend, asked: Asked, waits: bool) -> None:
-        early[backend] = mint(self, self._rows.get(asked.name) or Row(asked.kind, 0))
-        wanted(self, backend, asked, waits)
+    def early_wanted(self: Functions, backend: Backend, parameters: TakeParameters, waits: bool) -> None:
+        early[backend] = mint(self, self._rows.get(parameters.name) or Row(parameters.kind, 0))
+        wanted(self, backend, parameters, waits)
 
-    def late_grant(self: Functions, backend: Backend, asked: Asked) -> str:
+    def late_grant(self: Functions, backend: Backend, parameters: TakeParameters) -> str:
         token = early.pop(backend, 0)
         with mock.patch.object(Functions, "mint", lambda self, row: token or mint(self, row)):
-            return grant(self, backend, asked)
+            return grant(self, backend, parameters)
 
-    return mock.patch.multiple(Functions, _wanted=early_wanted, _grant=late_grant)
+    return mock.patch.multiple(Functions, _record_waiter=early_wanted, _grant=late_grant)
 
 
-def left_on_the_connection() -> Patch:
-    """Who gave up waiting does not look whether it was granted just then."""
+def left_on_the_session() -> Patch:
+    """A waiter that gives up does not look whether it was granted in that moment."""
 
-    async def take_back(desk: Desk, mine: Mine) -> None:
-        session, task = mine.session, mine.task
-        if session is not None and not session.dead and task is not None and not task.done:
+    async def undo_attempt(pool: SessionPool, attempt: LockAttempt) -> None:
+        session, query = attempt.session, attempt.query
+        if session is not None and not session.is_closed and query is not None and not query.is_done:
             try:
-                await taking._stop(desk, session, mine, task)
+                await acquisition._cancel(pool, session, attempt, query)
             except TransientError:
-                taking.give_up(desk, session, mine)
+                acquisition.abandon(pool, session, attempt)
                 raise
-        desk.part(mine)
+        pool.detach(attempt)
 
-    return mock.patch.object(taking, "take_back", take_back)
+    return mock.patch.object(acquisition, "undo_attempt", undo_attempt)
 
 
-def grant_counted_from_the_look() -> Patch:
-    """The answer to one who waited is as old as the look at it."""
+def grant_counted_from_the_reply() -> Patch:
+    """The age of a grant after a wait counts from when the reply is read."""
 
-    async def counted(desk: Desk, mine: Mine, grant: Granted, now: float) -> Granted:
+    async def counted(pool: SessionPool, attempt: LockAttempt, grant: Granted, now: float) -> Granted:
         return grant
 
-    return mock.patch.object(taking, "_counted", counted)
+    return mock.patch.object(acquisition, "_with_age", counted)
 
 
-def sign_of_life_counted_from_the_reply() -> Patch:
-    """A session lives on from when its sign of life was answered."""
+def heartbeat_counted_from_the_reply() -> Patch:
+    """A renewal counts from the reply to its heartbeat."""
     shipped = keeper._handle_renewal
 
     async def renewed(
@@ -78,61 +79,61 @@ def sign_of_life_counted_from_the_reply() -> Patch:
 
 
 def released_on_any_session() -> Patch:
-    """What is given back is said on whichever connection is at hand."""
-    shipped = holding._give_back
+    """A release is sent on any session of the client."""
+    shipped = lease_operations._release
 
-    async def give_back(desk: Desk, session: Session, mine: Mine) -> Reply:
-        return await shipped(desk, (desk.sessions or [session])[0], mine)
+    async def give_back(pool: SessionPool, session: Session, attempt: LockAttempt) -> Reply:
+        return await shipped(pool, (pool.sessions or [session])[0], attempt)
 
-    return mock.patch.object(holding, "_give_back", give_back)
+    return mock.patch.object(lease_operations, "_release", give_back)
 
 
-def reader_known_when_it_is_answered() -> Patch:
-    """Whoever is interrupted while it downgrades has a shared lock that nobody knows of."""
-    becoming, became = Desk.becoming, Desk.became
+def reader_registered_after_the_reply() -> Patch:
+    """A caller that is interrupted during a downgrade leaves a shared lock that no attempt knows."""
+    prepare_downgrade, complete_downgrade = SessionPool.prepare_downgrade, SessionPool.complete_downgrade
 
-    def unknown(self: Desk, writer: Mine, session: Session, nonce: str) -> Mine:
-        reader = becoming(self, writer, session, nonce)
-        del self.mine[nonce]
+    def unknown(self: SessionPool, writer: LockAttempt, session: Session, nonce: str) -> LockAttempt:
+        reader = prepare_downgrade(self, writer, session, nonce)
+        del self.attempts[nonce]
         session.keys[writer.key] = writer
         return reader
 
-    def known(self: Desk, reader: Mine, writer: Mine, grant: Granted) -> None:
-        self.mine[reader.nonce] = reader
+    def known(self: SessionPool, reader: LockAttempt, writer: LockAttempt, grant: Granted) -> None:
+        self.attempts[reader.nonce] = reader
         if reader.session is not None:
             reader.session.keys[reader.key] = reader
-        became(self, reader, writer, grant)
+        complete_downgrade(self, reader, writer, grant)
 
-    return mock.patch.multiple(Desk, becoming=unknown, became=known)
+    return mock.patch.multiple(SessionPool, prepare_downgrade=unknown, complete_downgrade=known)
 
 
-def stacked_on_one_connection() -> Patch:
-    """Two of one client share a connection: the server gives both the same lock."""
+def stacked_on_one_session() -> Patch:
+    """Two attempts of one client share a session: the server grants both the same lock."""
 
-    def may_have(self: Session, key: int, alone: bool) -> bool:
-        return not (self.dead or self.waiter is not None)
+    def can_accept(self: Session, key: int, alone: bool) -> bool:
+        return not (self.is_closed or self.waiter is not None)
 
-    def in_our_own_way(self: Desk, mine: Mine) -> bool:
+    def is_taken_by_this_client(self: SessionPool, attempt: LockAttempt) -> bool:
         return False
 
     return _both(
-        mock.patch.object(Session, "may_have", may_have),
-        mock.patch.object(Desk, "in_our_own_way", in_our_own_way),
+        mock.patch.object(Session, "can_accept", can_accept),
+        mock.patch.object(SessionPool, "is_taken_by_this_client", is_taken_by_this_client),
     )
 
 
-def told_by_whoever_hears_the_answer() -> Patch:
-    """What a server was told of silence, by one who did not wait for the answer, is not told again."""
-    return mock.patch.object(Session, "tell_idle_ms", return_value=None)
+def timeout_not_sent_again() -> Patch:
+    """An idle timeout that was sent, and not confirmed, is not sent again."""
+    return mock.patch.object(Session, "mark_idle_timeout_sent", return_value=None)
 
 
-def silence_never_told() -> Patch:
-    """The server waits for ever for one that stands still."""
-    return mock.patch.object(taking, "idle_ms_of", return_value=0)
+def idle_timeout_never_sent() -> Patch:
+    """The server never ends the session of a client that is stopped."""
+    return mock.patch.object(acquisition, "idle_timeout_ms_of", return_value=0)
 
 
-def end_of_a_session_not_heard() -> Patch:
-    """Only who asks finds out that its session ended."""
+def end_of_session_not_noticed() -> Patch:
+    """The end of a session is noticed only when a query is sent on it."""
     shipped = SessionsClient._session_over
 
     def over(self: SessionsClient, connection: Connection, session: Session, why: str) -> None:
@@ -152,61 +153,63 @@ SESSIONS_MUTANTS: Final = (
         kinds=KINDS,
     ),
     Mutant(
-        "lock left on a connection by a time-out",
-        left_on_the_connection,
+        "lock left on a session by a timeout",
+        left_on_the_session,
         ("no stray lock",),
         ("sessions lock", "sessions crowd"),
         kinds=KINDS,
     ),
     Mutant(
-        "grant counted from when it was looked at",
-        grant_counted_from_the_look,
+        "grant counted from its reply",
+        grant_counted_from_the_reply,
         ("deadlines",),
         ("sessions lock", "sessions rlock"),
         3.0,
         ("pause", "slow"),
     ),
     Mutant(
-        "sign of life counted from the reply",
-        sign_of_life_counted_from_the_reply,
+        "heartbeat counted from its reply",
+        heartbeat_counted_from_the_reply,
         ("deadlines",),
         ("sessions lock", "sessions guard"),
         3.0,
         ("slow", "loss"),
     ),
     Mutant(
-        "released on whichever session is at hand",
+        "released on any session",
         released_on_any_session,
         ("no stray lock",),
         ("sessions lock", "sessions several"),
         kinds=KINDS,
     ),
     Mutant(
-        "reader known when it is answered",
-        reader_known_when_it_is_answered,
+        "reader registered after the reply",
+        reader_registered_after_the_reply,
         ("no stray lock",),
         ("sessions rwlock",),
         3.0,
         ("node hang", "interrupt"),
     ),
     Mutant(
-        "two owners on one connection",
-        stacked_on_one_connection,
+        "two owners on one session",
+        stacked_on_one_session,
         ("one session each", "exclusion"),
         ("sessions lock", "sessions crowd"),
         kinds=KINDS,
     ),
     Mutant(
-        "silence told and not heard to be",
-        told_by_whoever_hears_the_answer,
+        "idle timeout sent and not confirmed",
+        timeout_not_sent_again,
         ("deadlines",),
         ("sessions tools", "sessions crowd"),
         kinds=KINDS,
     ),
-    Mutant("silence never told", silence_never_told, ("silence ends",), ("sessions lock",), kinds=KINDS),
     Mutant(
-        "end of a session not heard",
-        end_of_a_session_not_heard,
+        "idle timeout never sent", idle_timeout_never_sent, ("silence ends",), ("sessions lock",), kinds=KINDS
+    ),
+    Mutant(
+        "end of a session not noticed",
+        end_of_session_not_noticed,
         ("loss at once",),
         ("sessions rwlock",),
         6.0,

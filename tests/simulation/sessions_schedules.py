@@ -1,4 +1,4 @@
-"""Schedules of the sessions family: the same workers, on a server whose locks hang on connections."""
+"""Schedules of the sessions family: the same workers, on a server whose locks belong to sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 from unittest import mock
 
-from holdfast.engines.postgres.advisory import desk
+from holdfast.engines.postgres.advisory import pool
 from holdfast.protocols import locks, records
 from holdfast.protocols.client_state import LeaseState
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
@@ -34,21 +34,21 @@ KINDS: Final = (
     *(kind for kind in WEIGHTS if kind not in ("duplicate", "node amnesia", "node flush")),
     *SESSION_KINDS,
 )
-"""What can go wrong. A connection delivers once; a disk is not lost; and a crash may undo the last second."""
+"""The faults. A connection delivers once, a disk is not lost, and a crash may roll back the last second."""
 
 LOOK_SECONDS: Final = 0.25
 
-FEW: Final = {"CONNECTIONS": 5, "WAITERS": 2, "BUSY": 2, "SPARE": 1}
-"""Connections of one client, where many of its threads want some."""
+FEW: Final = {"SESSIONS_MAX": 5, "WAITERS_MAX": 2, "SESSIONS_FOR_LOAD": 2, "SPARE_SESSIONS_MAX": 1}
+"""Limits of one client, where many of its threads need sessions."""
 
 
 class Handling(Tools):
-    """All else one can do with a lock that cannot be handed over."""
+    """All other operations on a lock that cannot be handed over."""
 
     async def body(self, state: LeaseState) -> None:
         what = self.chance.random()
         if self.board.world.now > FAULTS_END and what >= 0.5:
-            what = 1.0  # nothing any more that costs the others a ttl
+            what = 1.0  # no operation any more that costs other clients a ttl
         if what < 0.25:
             await locks.set_value(self.client_state, state, str(self.chance.random()).encode(), 3600.0)
         elif what < 0.5:
@@ -60,7 +60,7 @@ class Handling(Tools):
 
 
 class Crowd(Locks):
-    """More threads than connections, on three names."""
+    """More threads than sessions, on three names."""
 
     workers_per_client = 6
 
@@ -75,7 +75,7 @@ class Crowd(Locks):
 
 
 class CrowdOfReaders(ReadersAndWriters):
-    """The same, and many may have it at once."""
+    """The same, with readers that hold a lock together."""
 
     workers_per_client = 4
 
@@ -113,7 +113,7 @@ def run_sessions(
     with contextlib.ExitStack() as stack:
         if scenario in ("sessions crowd", "sessions readers"):
             for limit, count in FEW.items():
-                stack.enter_context(mock.patch.object(desk, limit, count))
+                stack.enter_context(mock.patch.object(pool, limit, count))
         try:
             _play(run)
         except Livelock as livelock:
@@ -124,16 +124,14 @@ def run_sessions(
 
 
 def _look_for_strays(world: World, server: SessionServer) -> None:
-    """A lock on a living session that its client does not know of will be given back by nobody, unless the
-    session happens to end."""
+    """Note locks on living sessions that their clients do not know: no client would release them."""
     for key, name in server.functions.names.items():
         for backend, shared in server.locks.holders(key):
-            line = backend.connection.line
-            session = line.session
-            if session is None or session.dead or not backend.connection.is_open:
+            session = backend.connection.client_end.session
+            if session is None or session.is_closed or not backend.connection.is_open:
                 continue
-            mine = session.keys.get(key)
-            if backend.connection.client.alive and (mine is None or mine.session is not session):
+            attempt = session.keys.get(key)
+            if backend.connection.client.alive and (attempt is None or attempt.session is not session):
                 backend.connection.client.note("stray lock", name, backend.pid, shared)
     world.at(world.now + LOOK_SECONDS, _look_for_strays, world, server)
 

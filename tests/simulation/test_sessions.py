@@ -1,4 +1,4 @@
-"""The sessions family in virtual time: random schedules, the same each time, and mistakes to be caught."""
+"""The sessions family in virtual time: random schedules from fixed seeds, and bugs that checkers catch."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ STRUCK_BY = 40
 SCHEDULES_AT_MOST = 100
 
 FOUND: dict[str, tuple[str, int, list[Fault]]] = {
-    "a wait that was withdrawn just as it was granted had told the server of a shorter silence": (
+    "a wait that was withdrawn just as it was granted had set a shorter idle timeout": (
         "sessions tools",
         109,
         [],
     ),
-    "an attempt that was given up and asked again was given back by the keeper": (
+    "an attempt that was abandoned and repeated was released by the keeper": (
         "sessions crowd",
         398,
         [Fault(1.0119, "cancel", 3, 2.383, 0.4)],
     ),
-    "an attempt that was refused and given up stayed on the desk": (
+    "an attempt that was refused and abandoned stayed in the pool": (
         "sessions rlock",
         3,
         [Fault(8.7357, "slow", -1, 3.845, 1.0)],
     ),
-    "a release that was cancelled after it let go was told as a loss": (
+    "a release that was cancelled after it had unlocked was reported as a loss": (
         "sessions several",
         50,
         [Fault(3.4538, "cancel", 3, 1.047, 0.1)],
     ),
-    "a release that closed the session, for it did not answer, was told as a loss": (
+    "a release that closed a session that did not answer was reported as a loss": (
         "sessions several",
         402,
         [Fault(1.7674, "node hang", 3, 2.551, 0.0)],
     ),
-    "a lock that a cancelled statement took, on a connection that was cut off, was held for ever": (
+    "a lock that a cancelled statement took, on a session that was cut off, was held for ever": (
         "sessions tools",
         1877,
         [
@@ -55,7 +55,7 @@ FOUND: dict[str, tuple[str, int, list[Fault]]] = {
             Fault(2.2548, "slow", 1, 3.592, 2.0),
         ],
     ),
-    "a reader stayed on the desk whose writer was lost between two tries to downgrade": (
+    "a reader stayed in the pool whose writer was lost between two tries to downgrade": (
         "sessions rwlock",
         1161,
         [
@@ -64,7 +64,7 @@ FOUND: dict[str, tuple[str, int, list[Fault]]] = {
             Fault(6.6572, "partition-out", 1, 1.028, 0.0),
         ],
     ),
-    "what the keeper gave back as its session ended stayed on the desk": (
+    "a lock that the keeper released as its session ended stayed in the pool": (
         "sessions tools",
         397,
         [
@@ -75,7 +75,7 @@ FOUND: dict[str, tuple[str, int, list[Fault]]] = {
         ],
     ),
 }
-"""What these schedules have shown before it was repaired."""
+"""Bugs that these schedules have found."""
 
 
 @pytest.mark.slow
@@ -90,14 +90,14 @@ def test_promises_are_kept(batch: int) -> None:
 
 
 @pytest.mark.parametrize("scenario", SESSIONS_SCENARIOS)
-def test_where_nothing_goes_wrong(scenario: str) -> None:
+def test_without_faults(scenario: str) -> None:
     run = run_sessions(7, scenario, [])
     assert not check(run)
     assert any(event.__class__.__name__ == "Began" for event in run.world.trace)
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_is_repaired(what: str) -> None:
+def test_found_bugs_stay_fixed(what: str) -> None:
     scenario, seed, plan = FOUND[what]
     assert check(run_sessions(seed, scenario, plan)) == {}
 
@@ -113,7 +113,7 @@ def test_every_essential_step_is_struck() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", SESSIONS_MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mistake_is_caught(mutant: Mutant) -> None:
+def test_each_mutant_is_caught(mutant: Mutant) -> None:
     assert set(mutant.caught_by) <= set(SESSIONS_CHECKERS)
     for number in range(SCHEDULES_AT_MOST):
         scenario = mutant.scenarios[number % len(mutant.scenarios)]

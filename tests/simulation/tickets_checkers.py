@@ -49,12 +49,12 @@ def one_grant_per_attempt(seen: Evidence) -> Iterator[str]:
     for belief in seen.beliefs:
         if belief.deadline > belief.began:
             began[belief.client, belief.state.nonce].append(belief.began)
-    over: dict[tuple[str, str], tuple[float, str]] = {}
+    session_reported_ended: dict[tuple[str, str], tuple[float, str]] = {}
     for event in seen.run.world.trace:
         if isinstance(event, LetGo):
-            over.setdefault((event.client, event.nonce), (event.at, event.how))
+            session_reported_ended.setdefault((event.client, event.nonce), (event.at, event.how))
     for (client, nonce), times in began.items():
-        at, how = over.get((client, nonce), (inf, ""))
+        at, how = session_reported_ended.get((client, nonce), (inf, ""))
         if how in ("Export", "exported"):
             continue
         if len(times) > 1:
@@ -151,12 +151,12 @@ def _waits_for(record: Record, nonce: str) -> Watched:
     """By the rule itself, from what stood there."""
     modes = {h.nonce: h.mode for h in record.holders} | {w.nonce: w.mode for w in record.queue}
     tickets = [
-        Ticket(place, 0, each, "", "", record.kind or "lock", mode, 1.0, 0.0, None, {})
-        for place, (each, mode) in enumerate(modes.items(), start=1)
+        Ticket(order, 0, each, "", "", record.kind or "lock", mode, 1.0, 0.0, None, {})
+        for order, (each, mode) in enumerate(modes.items(), start=1)
     ]
     (me,) = [ticket for ticket in tickets if ticket.nonce == nonce]
-    settings = LockConfig(record.kind or "lock", record.declared, record.limit, len(record.holders))
-    return watched(tickets, me, settings)
+    config = LockConfig(record.kind or "lock", record.declared, record.limit, len(record.holders))
+    return watched(tickets, me, config)
 
 
 OWN: Final = {

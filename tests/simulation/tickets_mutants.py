@@ -12,8 +12,8 @@ from unittest import mock
 from holdfast.protocols.client_state import LeaseState
 from holdfast.protocols.records import acquisition as records_acquisition
 from holdfast.protocols.tickets import acquisition
-from holdfast.protocols.tickets.client import LockAttempt, Session, TicketClient
-from holdfast.protocols.tickets.store import Remove, Removed
+from holdfast.protocols.tickets.client import LockAttempt, SessionState, TicketClient
+from holdfast.protocols.tickets.store import Removed
 from holdfast.rules import tickets as rule
 from holdfast.rules.requests import Queued
 from holdfast.rules.tickets import LockConfig, LockView, Ticket, Watched
@@ -30,9 +30,9 @@ __all__ = ["TICKETS_MUTANTS"]
 def watch_the_crowd() -> Patch:
     """Everyone who waits is woken whenever anybody before it goes."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
-        one = shipped_watched(tickets, me, settings)
-        ahead = tuple(ticket.nonce for ticket in tickets if ticket.place < me.place)
+    def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
+        one = shipped_watched(tickets, me, config)
+        ahead = tuple(ticket.nonce for ticket in tickets if ticket.order < me.order)
         return one._replace(nonces=ahead) if one.nonces else one
 
     return mock.patch.object(acquisition, "watched", watched)
@@ -41,8 +41,8 @@ def watch_the_crowd() -> Patch:
 def watch_the_holder_only() -> Patch:
     """Everyone waits for the first, whoever else is before them."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
-        one = shipped_watched(tickets, me, settings)
+    def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
+        one = shipped_watched(tickets, me, config)
         return one._replace(nonces=(tickets[0].nonce,)) if one.nonces else one
 
     return mock.patch.object(acquisition, "watched", watched)
@@ -51,8 +51,8 @@ def watch_the_holder_only() -> Patch:
 def trust_the_wake_up() -> Patch:
     """The one before us is gone: so it is ours, without another look."""
 
-    def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
-        one = shipped_watched(tickets, me, settings)
+    def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
+        one = shipped_watched(tickets, me, config)
         waited_for = before.get(me.nonce)
         before[me.nonce] = one
         if waited_for is not None and not any(t.nonce in waited_for.nonces for t in tickets):
@@ -78,36 +78,38 @@ def own_ticket_taken_for_granted() -> Patch:
 
 def counted_from_the_request() -> Patch:
     """A grant lasts a ttl from when it was asked for, however old the session is that carries it."""
-    return mock.patch.object(Session, "age", return_value=0.0)
+    return mock.patch.object(SessionState, "age", return_value=0.0)
 
 
 def counted_from_the_reply() -> Patch:
     """A session lives on from when its sign of life was answered."""
-    shipped = Session.kept
+    shipped = SessionState.kept
 
-    def kept(self: Session, sent: float, age: float = 0.0) -> None:
+    def kept(self: SessionState, sent: float, age: float = 0.0) -> None:
         shipped(self, sent + 0.25, age)
 
-    return mock.patch.object(Session, "kept", kept)
+    return mock.patch.object(SessionState, "kept", kept)
 
 
 def watch_without_another_look() -> Patch:
     """Look, then watch: who went in between is waited for."""
-    shipped = acquisition.Asking._there
+    shipped = acquisition.AcquireRequest._ticket_found
 
-    async def there(self: acquisition.Asking, stand: LockView, me: Ticket) -> Any:
-        reply = await shipped(self, stand, me)
-        return Queued(0, 60.0, ()) if reply is None and self.mine.armed is not None else reply
+    async def there(self: acquisition.AcquireRequest, view: LockView, me: Ticket) -> Any:
+        reply = await shipped(self, view, me)
+        return Queued(0, 60.0, ()) if reply is None and self.attempt.watch_set is not None else reply
 
-    return mock.patch.object(acquisition.Asking, "_there", there)
+    return mock.patch.object(acquisition.AcquireRequest, "_ticket_found", there)
 
 
 def late_arrival_accepted() -> Patch:
     """Nobody remembers that an attempt was withdrawn."""
     shipped = OrderedStore._remove
 
-    def remove(self: OrderedStore, op: Remove) -> Removed:
-        return shipped(self, op._replace(bury=None))
+    def remove(
+        self: OrderedStore, name: str, nonce: str, mode: str, order: int = 0, bury: str | None = None
+    ) -> Removed:
+        return shipped(self, name, nonce, mode, order)
 
     return mock.patch.object(OrderedStore, "_remove", remove)
 
@@ -135,29 +137,31 @@ def no_room_between_tokens() -> Patch:
 def keeps_its_permit_to_itself() -> Patch:
     """Who gets a permit after waiting does not tell the next one, which goes on waiting for it alone."""
 
-    async def told(mine: LockAttempt, stand: LockView, session: Session) -> bool:
+    async def notify_next(
+        client: TicketClient, attempt: LockAttempt, view: LockView, session: SessionState
+    ) -> bool:
         return True
 
-    return mock.patch.object(acquisition, "_told", told)
+    return mock.patch.object(acquisition, "_notify_next", notify_next)
 
 
 def any_session_will_do() -> Patch:
     """A ticket found under another session than ours is dated by ours."""
-    shipped = OrderedStore._stand
+    shipped = OrderedStore._view
 
-    def stand(self: OrderedStore, name: str, nonce: str = "") -> LockView:
+    def view(self: OrderedStore, name: str, nonce: str = "") -> LockView:
         told = shipped(self, name, nonce)
         return told._replace(tickets=tuple(t._replace(session=None) for t in told.tickets))
 
-    def over(self: TicketClient, session_id: Any) -> list[str]:
+    def session_reported_ended(self: TicketClient, session_id: Any) -> list[str]:
         """Old news of an earlier session of the same name is believed at once."""
         lost = [session for session in self.open_sessions() if session.id == session_id]
         for session in lost:
-            self.lost(session)
-        return [mine.nonce for mine in self.mine.values() if mine.session in lost]
+            self.session_lost(session)
+        return [attempt.nonce for attempt in self.attempts.values() if attempt.session in lost]
 
-    both = mock.patch.multiple(OrderedStore, _stand=stand)
-    return _together(both, mock.patch.object(TicketClient, "over", over))
+    both = mock.patch.multiple(OrderedStore, _view=view)
+    return _together(both, mock.patch.object(TicketClient, "session_reported_ended", session_reported_ended))
 
 
 def _together(*patches: Any) -> Patch:

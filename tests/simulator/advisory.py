@@ -1,7 +1,7 @@
-"""The session engine for the simulation driver: the shipped scripts, over connections in virtual time.
+"""The session engine for the simulation driver: the shipped coroutines, over connections in virtual time.
 
-It does what the other two drivers do with these operations; where they differ, machines take after one or the
-other. Only for tests.
+It performs their effects as the other two drivers do; where those differ, some machines behave like threads
+and the others like an event loop.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections import deque
 from typing import Any, Final
 
 from holdfast.core.effects import Apply, ApplyInOrder, Listen, ListNames, NotApplied, RenewBatch, Unlisten
-from holdfast.engines.postgres.advisory import desk as told
-from holdfast.engines.postgres.advisory import holding, requests
-from holdfast.engines.postgres.advisory.beginning import NEW_IDLE_MS
-from holdfast.engines.postgres.advisory.calls import Calls
-from holdfast.engines.postgres.advisory.desk import (
-    Ask,
-    Close,
-    Desk,
-    Ended,
-    Finish,
-    Glance,
-    Open,
-    Rest,
-    Session,
-    Start,
+from holdfast.engines.postgres.advisory import store
+from holdfast.engines.postgres.advisory.effects import (
+    AwaitResult,
+    CloseSession,
+    OpenSession,
+    PollResult,
+    Query,
+    SendQuery,
+    SessionEndedError,
+    Sleep,
 )
-from holdfast.engines.postgres.link import INTERRUPTED, LinkLost, ServerError
+from holdfast.engines.postgres.advisory.handshake import NEW_SESSION_IDLE_TIMEOUT_MS
+from holdfast.engines.postgres.advisory.notifications import record_broken
+from holdfast.engines.postgres.advisory.pool import SessionPool
+from holdfast.engines.postgres.advisory.session import PendingQuery, Session
+from holdfast.engines.postgres.advisory.statements import SessionStatements
+from holdfast.engines.postgres.connection import INTERRUPTED, ConnectionLostError, ServerError
 from holdfast.rules.requests import Watch
 
 from .client import GIVING_BACK, SimulatedWakeup, Task
@@ -37,26 +37,34 @@ from .translating import Hurried, TranslatingClient
 
 __all__ = ["SessionsClient"]
 
-SESSION_OPS: Final = (Open, Start, Finish, Glance, Ask, Rest, Close)
+SESSION_EFFECTS: Final = (
+    OpenSession,
+    SendQuery,
+    AwaitResult,
+    PollResult,
+    Query,
+    Sleep,
+    CloseSession,
+)
 
-AT_ONCE_SECONDS: Final = 0.001
+FIRST_POLL_SECONDS: Final = 0.001
 TICK_SECONDS: Final = 0.25
 
 SWALLOWED: Final = 1
-"""An interrupt came while its answer was read: nobody will know what it was."""
+"""An interrupt came while the answer was read: it is lost."""
 
 
-class Line:
-    """The client's end of a connection, and who wants to say something there."""
+class ClientEnd:
+    """The client's end of a connection, and the queries that wait to be sent there."""
 
-    __slots__ = ("connection", "opens", "session", "turns")
+    __slots__ = ("connection", "opener", "session", "unsent")
 
-    def __init__(self, connection: Connection, opens: tuple[Task, int]) -> None:
+    def __init__(self, connection: Connection, opener: tuple[Task, int]) -> None:
         self.connection = connection
-        self.opens: tuple[Task, int] | None = opens
-        """Who asked for it, until it is there."""
+        self.opener: tuple[Task, int] | None = opener
+        """The task that opens it, until it is open."""
         self.session: Session | None = None
-        self.turns: deque[tuple[Task, int, Start]] = deque()
+        self.unsent: deque[tuple[Task, int, SendQuery]] = deque()
 
 
 class SessionsClient(TranslatingClient):
@@ -64,22 +72,26 @@ class SessionsClient(TranslatingClient):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.desk = Desk(
-            Calls("holdfast", "simulated"), self.post, self._hang_up, self.local, self.client_state.io_timeout
+        self.pool = SessionPool(
+            SessionStatements("holdfast", "simulated"),
+            self.post,
+            self._close_connection,
+            self.local,
+            self.client_state.io_timeout,
         )
-        self._lines: list[Line] = []
-        self._ticks = False
+        self._ends: list[ClientEnd] = []
+        self._is_ticking = False
         self._chance = self.world.stream("driver", self.machine, self.incarnation)
-        self._asking = self.sending
-        self._acts[Open] = self._open_session
-        self._acts[Start] = self._start
-        self._acts[Finish] = lambda task, op: self._await_end(task, op.task, op.seconds)
-        self._acts[Glance] = self._glance
-        self._acts[Ask] = self._send
-        self._acts[Rest] = lambda task, op: self._deliver_in(op.seconds, task, True)
-        self._acts[Close] = self._close
-        self._at_once[Listen] = self._hear_of
-        self._at_once[Unlisten] = self._stop_hearing_of
+        self._sending_effects = self.sending
+        self._acts[OpenSession] = self._open_session
+        self._acts[SendQuery] = self._send_query
+        self._acts[AwaitResult] = lambda task, op: self._await_result(task, op.query, op.seconds)
+        self._acts[PollResult] = self._poll_result
+        self._acts[Query] = self._send
+        self._acts[Sleep] = lambda task, op: self._deliver_in(op.seconds, task, True)
+        self._acts[CloseSession] = self._close
+        self._at_once[Listen] = self._start_listening
+        self._at_once[Unlisten] = self._stop_listening
 
     @property
     def server(self) -> SessionServer:
@@ -87,15 +99,15 @@ class SessionsClient(TranslatingClient):
         return self.node
 
     def step(self, op: Any) -> str:
-        if isinstance(op, Start):
-            return f"say {name_of(op.task.call)}"
-        if isinstance(op, Finish | Glance):
-            return f"hear {name_of(op.task.call)}"
-        if isinstance(op, Ask):
-            return f"ask {name_of(op.call)}"
-        if isinstance(op, Open):
+        if isinstance(op, SendQuery):
+            return f"send {name_of(op.query.call)}"
+        if isinstance(op, AwaitResult | PollResult):
+            return f"await {name_of(op.query.call)}"
+        if isinstance(op, Query):
+            return f"query {name_of(op.call)}"
+        if isinstance(op, OpenSession):
             return "session opens"
-        if isinstance(op, Close):
+        if isinstance(op, CloseSession):
             return "session closes"
         return super().step(op)
 
@@ -106,50 +118,54 @@ class SessionsClient(TranslatingClient):
             if op.request.__class__ in GIVING_BACK:
                 how = op.request.__class__.__name__
                 self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
-            if op.request.__class__ is Watch and not self._ticks:
-                self._ticks = True
+            if op.request.__class__ is Watch and not self._is_ticking:
+                self._is_ticking = True
                 self._tick()
-            return await requests.apply(self.desk, op.name, op.request)
+            return await store.apply(self.pool, op.name, op.request)
         if op.__class__ is RenewBatch:
-            return await holding.renew_batch(self.desk, op.steps)
+            return await store.renew_batch(self.pool, op.steps)
         if op.__class__ is ApplyInOrder:
-            return await requests.apply_in_order(self.desk, op.steps, op.stop_when_refused)
+            return await store.apply_in_order(self.pool, op.steps, op.stop_when_refused)
         if op.__class__ is ListNames:
-            return await holding.list_names(self.desk, op.prefix)
+            return await store.list_names(self.pool, op.prefix)
         return await op
 
-    def _hear_of(self, op: Listen) -> None:
+    def _start_listening(self, op: Listen) -> None:
         self.wakeups[op.nonce] = SimulatedWakeup()
 
-    def _stop_hearing_of(self, op: Unlisten) -> None:
+    def _stop_listening(self, op: Unlisten) -> None:
         self.wakeups.pop(op.nonce, None)
-        self.desk.watching.discard(op.nonce)
+        self.pool.watching.discard(op.nonce)
 
     def _tick(self) -> None:
-        """Those look who watch a name."""
+        """Wake the watchers."""
         if self.alive:
             if self.paused_until <= self.world.now:
-                for nonce in list(self.desk.watching):
+                for nonce in list(self.pool.watching):
                     self.post(nonce)
             self.world.at(self.world.now + TICK_SECONDS, self._tick)
 
     # --- running --------------------------------------------------------------------------------
 
     def _advance(self, task: Task, reply: Any, trouble: BaseException | None) -> None:
-        if reply is None and trouble is None and task.op.__class__ in SESSION_OPS:
-            trouble = Hurried()  # interrupted while it cleans up
+        if reply is None and trouble is None and task.op.__class__ in SESSION_EFFECTS:
+            trouble = Hurried()  # interrupted during its clean-up
         super()._advance(task, reply, trouble)
         if task.label == "keeper":
             self._tell_deadlines()
 
     def _strike(self, task: Task, op: Any) -> tuple[Any, BaseException | None]:
-        """An interrupt comes before it is done, or after; and one that strikes a thread may do so while it
-        reads an answer."""
+        """An interrupt comes before an effect is performed, or after; it may strike a thread that reads
+        an answer."""
         done = self._chance.random() < 0.5
-        self.sending = (*self._asking, *SESSION_OPS) if done else self._asking
+        self.sending = (*self._sending_effects, *SESSION_EFFECTS) if done else self._sending_effects
         reply, trouble = super()._strike(task, op)
-        if isinstance(op, Start | Finish | Glance) and self.throws_again and self._chance.random() < 0.3:
-            op.task.wants = SWALLOWED
+        if (
+            isinstance(op, SendQuery | AwaitResult | PollResult)
+            and self.throws_again
+            and self._chance.random() < 0.3
+        ):
+            op.query.events = SWALLOWED
         return reply, trouble
 
     def _deliver_in(
@@ -161,139 +177,138 @@ class SessionsClient(TranslatingClient):
 
     # --- sessions -------------------------------------------------------------------------------
 
-    def _open_session(self, task: Task, op: Open) -> None:
-        connection = Connection(self.server, self, self._heard)
-        line = connection.line = Line(connection, (task, task.ticket))
-        self._lines.append(line)
-        connection.open(NEW_IDLE_MS)
-        self.world.at(self.world.now + self.io_seconds, self._not_opened, line)
+    def _open_session(self, task: Task, op: OpenSession) -> None:
+        connection = Connection(self.server, self, self._receive)
+        end = connection.client_end = ClientEnd(connection, (task, task.ticket))
+        self._ends.append(end)
+        connection.open(NEW_SESSION_IDLE_TIMEOUT_MS)
+        self.world.at(self.world.now + self.io_seconds, self._not_opened, end)
 
-    def _not_opened(self, line: Line) -> None:
-        if line.session is None and self.alive:
+    def _not_opened(self, end: ClientEnd) -> None:
+        if end.session is None and self.alive:
             if self.paused_until > self.world.now:
-                self.world.at(self.paused_until, self._not_opened, line)
+                self.world.at(self.paused_until, self._not_opened, end)
             else:
-                self._cannot_open(line, "no answer in time")
+                self._cannot_open(end, "no answer in time")
 
-    def _cannot_open(self, line: Line, why: str) -> None:
-        line.connection.close()
-        self._drop(line)
-        if line.opens is not None:
-            (task, ticket), line.opens = line.opens, None
+    def _cannot_open(self, end: ClientEnd, why: str) -> None:
+        end.connection.close()
+        self._drop(end)
+        if end.opener is not None:
+            (task, ticket), end.opener = end.opener, None
             self.deliver(task, ticket, None, NotApplied(f"PostgreSQL cannot be reached: {why}"))
 
-    def _drop(self, line: Line) -> None:
-        if line in self._lines:
-            self._lines.remove(line)
+    def _drop(self, end: ClientEnd) -> None:
+        if end in self._ends:
+            self._ends.remove(end)
 
-    def _session_opened(self, line: Line, pid: int) -> None:
-        if line.opens is None:
+    def _session_opened(self, end: ClientEnd, pid: int) -> None:
+        if end.opener is None:
             return
-        (task, ticket), line.opens = line.opens, None
+        (task, ticket), end.opener = end.opener, None
         if task.ticket != ticket:
-            line.connection.close()  # who wanted it was interrupted
-            self._drop(line)
+            end.connection.close()  # its opener was interrupted
+            self._drop(end)
             return
-        line.session = Session(line, pid)
-        self.deliver(task, ticket, line.session, None)
+        end.session = Session(end, pid)
+        self.deliver(task, ticket, end.session, None)
 
-    def _hang_up(self, session: Session) -> None:
-        line: Line = session.line
-        line.connection.close()
-        self._drop(line)
-        current = session.current
-        if self.throws_again and current is not None and not current.done:
-            self._statement_ended(session, current, None, LinkLost("the connection was closed"))
+    def _close_connection(self, session: Session) -> None:
+        end: ClientEnd = session.connection
+        end.connection.close()
+        self._drop(end)
+        current = session.current_query
+        if self.throws_again and current is not None and not current.is_done:
+            self._query_ended(session, current, None, ConnectionLostError("the connection was closed"))
 
-    def _close(self, task: Task, op: Close) -> None:
-        self._hang_up(op.session)
+    def _close(self, task: Task, op: CloseSession) -> None:
+        self._close_connection(op.session)
         self._deliver_in(0.0, task, True)
 
     # --- statements -----------------------------------------------------------------------------
 
-    def _start(self, task: Task, op: Start) -> None:
-        line: Line = op.session.line
-        if op.session.is_busy or line.turns:
-            line.turns.append((task, task.ticket, op))
+    def _send_query(self, task: Task, op: SendQuery) -> None:
+        end: ClientEnd = op.session.connection
+        if op.session.is_busy or end.unsent:
+            end.unsent.append((task, task.ticket, op))
             self._deliver_in(op.seconds, task, None, TimeoutError())
         else:
             self._begin(task, task.ticket, op)
 
-    def _begin(self, task: Task, ticket: int, op: Start) -> None:
-        session, statement, _ = op
-        connection: Connection = session.line.connection
+    def _begin(self, task: Task, ticket: int, op: SendQuery) -> None:
+        session, query, _ = op
+        connection: Connection = session.connection.connection
         at = self.world.now
-        if session.dead or not connection.is_open:
-            self.world.at(at, self.deliver, task, ticket, None, Ended(session.why or "it ended"))
+        if session.is_closed or not connection.is_open:
+            self.world.at(
+                at, self.deliver, task, ticket, None, SessionEndedError(session.close_reason or "it ended")
+            )
             return
-        session.current = statement
-        connection.say(self.step(op), statement.call)
+        session.current_query = query
+        connection.send_statement(self.step(op), query.call)
         self.world.at(at, self.deliver, task, ticket, True, None)
 
-    def _await_end(self, task: Task, statement: told.Task, seconds: float) -> None:
-        session_of(task.op).see_unsent(statement)
-        if statement.done:
+    def _await_result(self, task: Task, query: PendingQuery, seconds: float) -> None:
+        session_of(task.op).fail_unsent(query)
+        if query.is_done:
             self._deliver_in(0.0, task, True)
         else:
-            statement.onlookers.append((task, task.ticket))
+            query.observers.append((task, task.ticket))
             self._deliver_in(seconds, task, False)
 
-    def _glance(self, task: Task, op: Glance) -> None:
-        self._await_end(task, op.task, AT_ONCE_SECONDS if op.first else 0.0)
+    def _poll_result(self, task: Task, op: PollResult) -> None:
+        self._await_result(task, op.query, FIRST_POLL_SECONDS if op.first else 0.0)
 
-    def _statement_ended(
-        self, session: Session, statement: told.Task, result: Rows | None, error: Exception | None
+    def _query_ended(
+        self, session: Session, query: PendingQuery, result: Rows | None, error: Exception | None
     ) -> None:
-        if statement.wants == SWALLOWED and not isinstance(error, LinkLost):
-            result, error = None, ServerError(INTERRUPTED, "a signal came in the middle of it")
-        statement.end(result, error)  # type: ignore[arg-type]  # a result as far as anybody looks at it
-        if isinstance(error, LinkLost) and not self.throws_again:
-            self.desk.lost(session, str(error))  # a loop hears it; a thread that asks finds out by itself
-        watched = [(task, ticket) for task, ticket in statement.onlookers if task.ticket == ticket]
-        if statement.nonce and not watched:
-            self.desk.post(statement.nonce)
-        for task, ticket in watched:
+        if query.events == SWALLOWED and not isinstance(error, ConnectionLostError):
+            result, error = None, ServerError(INTERRUPTED, "a signal interrupted the statement")
+        query.finish(result, error)  # type: ignore[arg-type]  # has the methods of a result that are used
+        if isinstance(error, ConnectionLostError) and not self.throws_again:
+            # A loop notices the end of a connection; a thread that sends on it finds out by itself.
+            self.pool.close_session(session, str(error))
+        observers = [(task, ticket) for task, ticket in query.observers if task.ticket == ticket]
+        if query.nonce and not observers:
+            self.pool.post(query.nonce)
+        for task, ticket in observers:
             self.world.at(self.world.now, self.deliver, task, ticket, True, None)
-        line: Line = session.line
-        while line.turns and not session.is_busy:
-            task, ticket, op = line.turns.popleft()
+        end: ClientEnd = session.connection
+        while end.unsent and not session.is_busy:
+            task, ticket, op = end.unsent.popleft()
             if task.ticket == ticket:
                 self._begin(task, ticket, op)
 
-    # --- what comes -----------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------
 
-    def _heard(self, connection: Connection, kind: str, *facts: Any) -> None:
-        line: Line = connection.line
+    def _receive(self, connection: Connection, kind: str, *facts: Any) -> None:
+        end: ClientEnd = connection.client_end
         if kind == "hello":
-            self._session_opened(line, *facts)
-        elif line.session is None:
-            self._cannot_open(line, *facts)
+            self._session_opened(end, *facts)
+        elif end.session is None:
+            self._cannot_open(end, *facts)
         elif kind == "over":
-            self._session_over(connection, line.session, *facts)
-        elif kind == "told":
-            self._told(*facts)
-        elif line.session.current is not None and not line.session.current.done:
+            self._session_over(connection, end.session, *facts)
+        elif kind == "notification":
+            record_broken(self.pool, list(facts))
+        elif end.session.current_query is not None and not end.session.current_query.is_done:
             result = facts[0] if kind == "answer" else None
             error = ServerError(*facts) if kind == "error" else None
-            self._statement_ended(line.session, line.session.current, result, error)
+            self._query_ended(end.session, end.session.current_query, result, error)
 
     def _session_over(self, connection: Connection, session: Session, why: str) -> None:
         connection.is_open = False
-        current = session.current
-        if current is not None and not current.done:
-            self._statement_ended(session, current, None, LinkLost(why))
+        current = session.current_query
+        if current is not None and not current.is_done:
+            self._query_ended(session, current, None, ConnectionLostError(why))
         elif not self.throws_again or session.waiter is not None or session.held:
-            self.desk.lost(session, why)  # of one that nobody needs a thread hears when it wants it
-
-    def _told(self, nonce: str) -> None:
-        if nonce in self.desk.mine and nonce not in self.desk.told:
-            self.desk.told.add(nonce)
-            self.desk.post(nonce)
+            # Threads notice the end of a session without locks when they next use it.
+            self.pool.close_session(session, why)
 
     def crash(self) -> None:
         super().crash()
-        for line in self._lines:
-            line.connection.close()
+        for end in self._ends:
+            end.connection.close()
 
 
 def session_of(op: Any) -> Session:

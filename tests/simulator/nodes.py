@@ -96,24 +96,24 @@ class QuorumNode(Server):
             world.at(world.now + delay, answer, reply)
 
     def answer(self, client: QuorumClient, message: Message) -> tuple[Any, ...]:
-        client.met(self, self.run)
+        client.connected(self, self.run)
         expected = f"{message.member}/{self.run}"
         return tuple([self.ask(name, request, expected) for name, request in message.batch])
 
     # --- what the rule says ---------------------------------------------------------------------
 
     def ask(self, name: str, request: Any, expected: str) -> Any:
-        if isinstance(request, node.Hello):
-            return node.Greeting(self.run, self.mark, self.durable)
+        if isinstance(request, node.DescribeNode):
+            return node.NodeDescription(self.run, self.mark, self.durable)
         if isinstance(request, node.Prime | node.Start | node.Trust | node.Rejoin | node.Admit):
-            self._store(node.change(self.mark, request, self.run), {})
+            self._store(node.change_mark(self.mark, request, self.run), {})
             return node.Marked(self.mark)
-        if isinstance(request, node.Raise):
+        if isinstance(request, node.RaiseFences):
             self._raise_fences(request)
             return node.Marked(self.mark)
-        if isinstance(request, node.Fences | node.List) and self.mark.ready != expected:
+        if isinstance(request, node.ListFences | node.List) and self.mark.ready != expected:
             return node.Unready(self.mark.ready)
-        if isinstance(request, node.Fences):
+        if isinstance(request, node.ListFences):
             return self._fences(request)
         if isinstance(request, node.List):
             return self._names(request)
@@ -136,7 +136,7 @@ class QuorumNode(Server):
         self.mark = mark
         self.records.update(records)
 
-    def _raise_fences(self, request: node.Raise) -> None:
+    def _raise_fences(self, request: node.RaiseFences) -> None:
         raised = {}
         for name, fence in request.fences:
             record = self.records.get(name, node.UNUSED)
@@ -148,7 +148,7 @@ class QuorumNode(Server):
         names = sorted(name for name in self.records if name.startswith(prefix) and name > cursor)
         return names[:PAGE], names[PAGE - 1] if len(names) > PAGE else ""
 
-    def _fences(self, request: node.Fences) -> node.FencePage:
+    def _fences(self, request: node.ListFences) -> node.FencePage:
         names, cursor = self._page("", request.cursor)
         return node.FencePage(tuple((name, self.records[name].fence) for name in names), cursor)
 

@@ -1,41 +1,25 @@
 """An ordered store with sessions, and clients of the tickets family on it.
 
-The store does what ``protocols.tickets.ops`` says, by a clock of its own. What stands there is also told as a
-record, so that whatever checks traces of records checks these too. It never forgets: it stands for a cluster
-that agrees on everything.
+The store implements ``TicketStore`` by a clock of its own. Its content is also written to the trace as
+records, so that the checkers of records check it, too. It never forgets: it stands for a cluster that agrees
+on everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.core.effects import Apply, ApplyInOrder, ListNames, RenewBatch, Unlisten, Wait
 from holdfast.protocols import tickets
 from holdfast.protocols.tickets import TicketClient
 from holdfast.protocols.tickets.store import (
     EVERYTHING,
-    Arm,
-    Enter,
-    Evict,
-    Exchange,
-    Fill,
-    Keep,
-    Kept,
-    Lend,
-    Look,
-    Names,
-    NoSession,
-    Open,
-    Opened,
-    ReadNote,
-    Remove,
+    KeptAlive,
+    OpenedSession,
     Removed,
-    Retire,
-    SetLimit,
-    SetValue,
-    Take,
-    Wall,
+    SessionEndedError,
+    TicketStore,
 )
 from holdfast.rules.record import EMPTY, Record, StoredValue, Tombstone
 from holdfast.rules.requests import (
@@ -76,40 +60,61 @@ if TYPE_CHECKING:
 
 __all__ = ["OrderedStore", "TicketsClient"]
 
-STORE_OPS: Final = (
-    Open,
-    Keep,
-    Retire,
-    Enter,
-    Look,
-    Fill,
-    Remove,
-    Evict,
-    ReadNote,
-    Exchange,
-    Lend,
-    Take,
-    SetValue,
-    SetLimit,
-    Names,
-    Arm,
+ANSWERED: Final = (
+    "open_session",
+    "keep_alive",
+    "create",
+    "read_queue",
+    "read_tickets",
+    "remove",
+    "evict",
+    "list_names",
 )
+"""These never return nothing."""
 
 
-ANSWERED: Final = (Open, Keep, Enter, Look, Fill, Remove, Evict, Names)
-"""These are never answered with nothing."""
+class Wall:
+    """Reading the wall clock, as the coverage table names it."""
+
+
+class StoreCall(NamedTuple):
+    """A call of one of the store's methods, sent over the simulated network."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    more: dict[str, Any]
+
+    def __await__(self) -> Generator[StoreCall, Any, Any]:
+        return (yield self)
+
+
+class RemoteStore:
+    """The client's side of ``OrderedStore``: a ``TicketStore`` whose every method is one call."""
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(*arguments: Any, **more: Any) -> Any:
+            return await StoreCall(method, arguments, more)
+
+        return call
+
+    async def open_session(self, seconds: float, generation: int) -> Any:
+        """The store knows sessions by names that begin with the client's."""
+        return await StoreCall("open_session", (seconds, f"{self._client}/{seconds:g}/{generation}"), {})
 
 
 class Place:
     """One name in the store."""
 
-    __slots__ = ("newest", "settings", "tickets", "value")
+    __slots__ = ("config", "newest_token", "tickets", "value")
 
     def __init__(self) -> None:
-        self.settings: LockConfig | None = None
+        self.config: LockConfig | None = None
         self.tickets: dict[str, Ticket] = {}
         self.value: StoredValue | None = None
-        self.newest = 0
+        self.newest_token = 0
 
 
 class OrderedStore(Node):
@@ -125,32 +130,13 @@ class OrderedStore(Node):
         """By nonce; with the session that it hangs on, if it does."""
         self._armed: dict[tuple[str, str], tuple[str, Watched, frozenset[str]]] = {}
         """(client, nonce) → name, what is watched."""
-        self._acts: dict[type, Callable[[Any], Any]] = {
-            Open: self._open,
-            Keep: self._keep,
-            Retire: self._retire,
-            Enter: self._enter,
-            Look: self._look,
-            Fill: lambda op: op.tickets,
-            Remove: self._remove,
-            Evict: self._evict,
-            ReadNote: self._read_note,
-            Exchange: self._exchange,
-            Lend: self._lend,
-            Take: self._take,
-            SetValue: self._set_value,
-            SetLimit: self._set_limit,
-            Names: self._names,
-            Arm: self._arm,
-        }
 
     def perform(self, op: Any) -> Any:
-        act = self._acts.get(op.__class__)
-        if act is None:
+        if op.__class__ is not StoreCall:
             return super().perform(op)
         try:
-            return act(op)
-        except NoSession as gone:
+            return getattr(self, f"_{op.method}")(*op.arguments, **op.more)
+        except SessionEndedError as gone:
             return gone
 
     # --- what stands there ----------------------------------------------------------------------
@@ -158,16 +144,16 @@ class OrderedStore(Node):
     def _place(self, name: str) -> Place:
         return self._places.setdefault(name, Place())
 
-    def _stand(self, name: str, nonce: str = "") -> LockView:
+    def _view(self, name: str, nonce: str = "") -> LockView:
         place = self._places.get(name)
         note = self._notes.get(nonce)
         if place is None:
             return LockView(note=note and note[0])
         return LockView(
-            place.settings,
+            place.config,
             ordered(tuple(place.tickets.values())),
             place.value,
-            place.newest,
+            place.newest_token,
             note and note[0],
         )
 
@@ -179,7 +165,7 @@ class OrderedStore(Node):
     ) -> None:
         """Tell the trace, and those who watch. ``touched``: the nonces whose tickets went or changed."""
         before = self.records.get(name, EMPTY)
-        after = record_of(self._stand(name), self.now())
+        after = record_of(self._view(name), self.now())
         holders = tuple(
             [h._replace(since=0.0, expires_at=self._expiry(name, h.nonce)) for h in after.holders]
         )
@@ -224,12 +210,11 @@ class OrderedStore(Node):
 
     # --- sessions -------------------------------------------------------------------------------
 
-    def _open(self, op: Open) -> Opened:
-        session = str(op.generation)  # the client has put its name to it
+    def _open_session(self, seconds: float, session: str) -> OpenedSession:
         fresh = session not in self._sessions
         if fresh:
-            self._begin(session, op.seconds)
-        return Opened(session, op.seconds, fresh)
+            self._begin(session, seconds)
+        return OpenedSession(session, seconds, fresh)
 
     def _begin(self, session: str, seconds: float) -> None:
         expires_at = self.now() + seconds
@@ -270,10 +255,12 @@ class OrderedStore(Node):
             for delay in delays:
                 self.world.at(self.world.now + delay, client.heard, call, what)
 
-    def _keep(self, op: Keep) -> Kept:
+    def _keep_alive(
+        self, sessions: tuple[str, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
+    ) -> KeptAlive:
         alive = []
         touched: dict[str, None] = {}
-        for session in op.sessions:
+        for session in sessions:
             known = self._sessions.get(session)
             alive.append(known is not None)
             if known is not None:
@@ -283,39 +270,42 @@ class OrderedStore(Node):
                         touched[name] = None
         for name in touched:
             self._changed(name, Inspect(), Done(), frozenset(), gone=False)
-        there = tuple([t.nonce in self._place(name).tickets for name, t in op.tickets])
-        return Kept(tuple(alive), there)
-
-    def _retire(self, op: Retire) -> None:
-        for session in op.sessions:
-            if session in self._sessions:
-                self._end(session)
+        there = tuple([t.nonce in self._place(name).tickets for name, t in tickets])
+        return KeptAlive(tuple(alive), there)
 
     def _lives(self, session: str) -> None:
         if session not in self._sessions:
-            raise NoSession
+            raise SessionEndedError
 
     # --- tickets --------------------------------------------------------------------------------
 
-    def _enter(self, op: Enter) -> LockView:
-        self._lives(op.session)
-        place, ticket = self._place(op.name), op.ticket
-        settings, asked = place.settings, op.settings
-        if asked is None or settings is None:
-            fits = asked is settings
+    def _create(
+        self,
+        name: str,
+        ticket: Ticket,
+        session: str,
+        asked: LockConfig | None,
+        declared: int,
+        alone: bool,
+    ) -> LockView:
+        self._lives(session)
+        place = self._place(name)
+        config = place.config
+        if asked is None or config is None:
+            fits = asked is config
         else:
-            fits = (asked.kind, asked.declared) == (settings.kind, settings.declared)
-        if fits and op.alone and ticket.kind != "semaphore":
-            last = ticket._replace(place=self._revision + 1)
+            fits = (asked.kind, asked.declared) == (config.kind, config.declared)
+        if fits and alone and ticket.kind != "semaphore":
+            last = ticket._replace(order=self._revision + 1)
             fits = not blockers(
-                self._stand(op.name).tickets,
+                self._view(name).tickets,
                 last,
-                settings or LockConfig(ticket.kind, op.declared, op.declared),
+                config or LockConfig(ticket.kind, declared, declared),
             )
         if fits and ticket.nonce not in place.tickets and ticket.nonce not in self._notes:
-            if settings is None:
-                place.settings = LockConfig(ticket.kind, op.declared, op.declared)
-            self._put(op.name, ticket, op.session)
+            if config is None:
+                place.config = LockConfig(ticket.kind, declared, declared)
+            self._put(name, ticket, session)
             request = Acquire(
                 ticket.nonce,
                 ticket.client,
@@ -323,95 +313,100 @@ class OrderedStore(Node):
                 ticket.kind,
                 ticket.mode,
                 ticket.ttl,
-                not op.alone,
+                not alone,
             )
-            self._changed(op.name, request, Done(), frozenset({ticket.nonce}), gone=False)
-        return self._stand(op.name, ticket.nonce)
+            self._changed(name, request, Done(), frozenset({ticket.nonce}), gone=False)
+        return self._view(name, ticket.nonce)
 
     def _put(self, name: str, ticket: Ticket, session: str) -> Ticket:
         self._revision += 1
-        if not ticket.place:
-            ticket = ticket._replace(place=self._revision, token=token_at(self._revision))
+        if not ticket.order:
+            ticket = ticket._replace(order=self._revision, token=token_at(self._revision))
         ticket = ticket._replace(handle=(session, self._revision), session=session)
         place = self._place(name)
         place.tickets[ticket.nonce] = ticket
-        place.newest = max(place.newest, ticket.token)
+        place.newest_token = max(place.newest_token, ticket.token)
         return ticket
 
-    def _look(self, op: Look) -> LockView:
-        stand = self._stand(op.name, op.nonce)
-        if op.behind is not None:
-            behind = find(stand.tickets, op.behind.nonce)
-            if behind is not None and behind.place == op.behind.place:
-                return stand._replace(
-                    tickets=tuple([t for t in stand.tickets if t is behind or t.nonce == op.nonce])
+    def _read_queue(
+        self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
+    ) -> LockView:
+        view = self._view(name, nonce)
+        if behind is not None:
+            there = find(view.tickets, behind.nonce)
+            if there is not None and there.order == behind.order:
+                return view._replace(
+                    tickets=tuple([t for t in view.tickets if t is there or t.nonce == nonce])
                 )
-        return stand
+        return view
 
-    def _remove(self, op: Remove) -> Removed:
-        if op.bury is not None:
-            self._lives(op.bury)
-        place = self._place(op.name)
-        ticket = place.tickets.get(op.nonce)
-        note = self._notes.get(op.nonce)
-        if op.bury is not None and note is None:
-            self._notes[op.nonce] = Tombstone(op.nonce, "withdrawn", "", 0.0), op.bury
-        if ticket is None or (op.place and ticket.place != op.place):
+    def _read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        return tickets
+
+    def _remove(self, name: str, nonce: str, mode: str, order: int = 0, bury: str | None = None) -> Removed:
+        if bury is not None:
+            self._lives(bury)
+        place = self._place(name)
+        ticket = place.tickets.get(nonce)
+        note = self._notes.get(nonce)
+        if bury is not None and note is None:
+            self._notes[nonce] = Tombstone(nonce, "withdrawn", "", 0.0), bury
+        if ticket is None or (order and ticket.order != order):
             return Removed(False, note[0] if note is not None and note[0].reason == "broken" else None)
         self._revision += 1
-        del place.tickets[op.nonce]
+        del place.tickets[nonce]
         # One that is tried and taken back may be tried again.
-        request: Request = Refresh(op.nonce) if op.place else Release(op.nonce)
-        self._changed(op.name, request, Done(), frozenset({op.nonce}), gone=True)
+        request: Request = Refresh(nonce) if order else Release(nonce)
+        self._changed(name, request, Done(), frozenset({nonce}), gone=True)
         return Removed(True)
 
-    def _evict(self, op: Evict) -> tuple[str, ...]:
-        place = self._place(op.name)
-        evicted = [t for t in op.tickets if t.nonce in place.tickets]
-        told = tuple([h for h in self.records[op.name].holders if find(evicted, h.nonce)]) if evicted else ()
+    def _evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
+        place = self._place(name)
+        evicted = [t for t in tickets if t.nonce in place.tickets]
+        told = tuple([h for h in self.records[name].holders if find(evicted, h.nonce)]) if evicted else ()
         for ticket in evicted:
             self._revision += 1
             del place.tickets[ticket.nonce]
-            self._notes[ticket.nonce] = Tombstone(ticket.nonce, "broken", op.reason, 0.0), ""
+            self._notes[ticket.nonce] = Tombstone(ticket.nonce, "broken", reason, 0.0), ""
             client = self.world.by_id.get(ticket.client)
             if isinstance(client, TicketsClient):
                 self._tell(client, client.ended, ticket.nonce)
         if evicted:
             reply = Broken(max(t.token for t in evicted) + 1, told)
             nonces = frozenset([t.nonce for t in evicted])
-            self._changed(op.name, Break(None, op.reason), reply, nonces, gone=True)
+            self._changed(name, Break(None, reason), reply, nonces, gone=True)
         return tuple([t.nonce for t in evicted])
 
-    def _read_note(self, op: ReadNote) -> Tombstone | None:
-        note = self._notes.get(op.nonce)
+    def _read_note(self, nonce: str) -> Tombstone | None:
+        note = self._notes.get(nonce)
         return note[0] if note is not None and note[0].reason != "withdrawn" else None
 
-    def _exchange(self, op: Exchange) -> None:
-        self._lives(op.session)
-        place = self._place(op.name)
-        if op.old.nonce not in place.tickets or op.new.nonce in self._notes:
+    def _exchange(self, name: str, old: Ticket, new: Ticket, session: str) -> None:
+        self._lives(session)
+        place = self._place(name)
+        if old.nonce not in place.tickets or new.nonce in self._notes:
             return
-        del place.tickets[op.old.nonce]
-        self._put(op.name, op.new, op.session)
-        request = Downgrade(op.old.nonce, op.new.nonce)
-        self._changed(op.name, request, Done(), frozenset({op.old.nonce}), gone=True)
+        del place.tickets[old.nonce]
+        self._put(name, new, session)
+        request = Downgrade(old.nonce, new.nonce)
+        self._changed(name, request, Done(), frozenset({old.nonce}), gone=True)
 
-    def _lend(self, op: Lend) -> bool:
-        session = f"lent/{self._revision}"
-        if not self._is_as(op.name, op.ticket):
+    def _detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
+        session = f"detached/{self._revision}"
+        if not self._is_as(name, ticket):
             return False
-        self._begin(session, op.seconds)
-        self._put(op.name, op.ticket, session)
-        self._changed(op.name, Inspect(), Done(), frozenset({op.ticket.nonce}), gone=False)
+        self._begin(session, seconds)
+        self._put(name, ticket, session)
+        self._changed(name, Inspect(), Done(), frozenset({ticket.nonce}), gone=False)
         return True
 
-    def _take(self, op: Take) -> Ticket | None:
-        self._lives(op.session)
-        if not self._is_as(op.name, op.ticket):
+    def _attach(self, name: str, ticket: Ticket, session: str) -> Ticket | None:
+        self._lives(session)
+        if not self._is_as(name, ticket):
             return None
-        ticket = self._put(op.name, op.ticket, op.session)
+        ticket = self._put(name, ticket, session)
         request = Renew(ticket.nonce, ticket.ttl)
-        self._changed(op.name, request, Done(), frozenset({ticket.nonce}), gone=False)
+        self._changed(name, request, Done(), frozenset({ticket.nonce}), gone=False)
         return ticket
 
     def _is_as(self, name: str, ticket: Ticket) -> bool:
@@ -421,28 +416,28 @@ class OrderedStore(Node):
 
     # --- beside the tickets ---------------------------------------------------------------------
 
-    def _set_value(self, op: SetValue) -> bool:
-        place = self._place(op.name)
-        if op.ticket.nonce not in place.tickets:
+    def _set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
+        place = self._place(name)
+        if ticket.nonce not in place.tickets:
             return False
-        place.value = op.value
-        self._changed(op.name, Inspect(), Done(), frozenset(), gone=False)
+        place.value = value
+        self._changed(name, Inspect(), Done(), frozenset(), gone=False)
         return True
 
-    def _set_limit(self, op: SetLimit) -> LockView | None:
-        place = self._place(op.name)
-        if place.settings != op.seen:
+    def _set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
+        place = self._place(name)
+        if place.config != seen:
             return None
-        place.settings = op.settings
-        self._changed(op.name, Inspect(), Done(), frozenset(), gone=False)
-        return self._stand(op.name)
+        place.config = config
+        self._changed(name, Inspect(), Done(), frozenset(), gone=False)
+        return self._view(name)
 
-    def _names(self, op: Names) -> list[tuple[str, LockView]]:
-        return [(name, self._stand(name)) for name in sorted(self._places) if name.startswith(op.prefix)]
+    def _list_names(self, prefix: str) -> list[tuple[str, LockView]]:
+        return [(name, self._view(name)) for name in sorted(self._places) if name.startswith(prefix)]
 
-    def _arm(self, op: Arm) -> None:
-        client = op.nonce.partition("-")[0]
-        self._armed[client, op.nonce] = op.name, op.watched, frozenset(op.watched.nonces)
+    def _watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
+        client = nonce.partition("-")[0]
+        self._armed[client, nonce] = name, watched, frozenset(watched.nonces)
 
     def disarm(self, client: str, nonce: str) -> None:
         self._armed.pop((client, nonce), None)
@@ -456,10 +451,9 @@ class TicketsClient(TranslatingClient):
     ) -> None:
         super().__init__(*arguments, **more)
         self.wall = wall
-        self.desk = TicketClient(self.id, seconds_for)
-        for op in STORE_OPS:
-            self._acts[op] = self._send
-        self._at_once[Wall] = lambda op: WALL_SECONDS + self.wall.read(self.world.now)
+        self.tickets = TicketClient(self.id, seconds_for, self._tell_time_at_once, self._read_wall)
+        self.tickets.store = cast(TicketStore, RemoteStore(self.id))
+        self._acts[StoreCall] = self._send
         self._at_once[Unlisten] = self._unlisten
 
     async def _answer(self, op: Any) -> Any:
@@ -467,39 +461,43 @@ class TicketsClient(TranslatingClient):
             if op.request.__class__ in GIVING_BACK:
                 how = op.request.__class__.__name__
                 self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
-            return await tickets.apply(self.desk, op.name, op.request)
+            return await tickets.apply(self.tickets, op.name, op.request)
         if op.__class__ is RenewBatch:
-            return await tickets.renew_batch(self.desk, op.steps)
+            return await tickets.renew_batch(self.tickets, op.steps)
         if op.__class__ is ApplyInOrder:
-            return await tickets.apply_in_order(self.desk, op.steps, op.stop_when_refused)
+            return await tickets.apply_in_order(self.tickets, op.steps, op.stop_when_refused)
         if op.__class__ is ListNames:
-            return await tickets.list_names(self.desk, op.prefix)
+            return await tickets.list_names(self.tickets, op.prefix)
         return await op
 
+    def _read_wall(self) -> float:
+        self._pass_without_driver(Wall)
+        return WALL_SECONDS + self.wall.read(self.world.now)
+
+    def step(self, op: Any) -> str:
+        return str(op.method) if op.__class__ is StoreCall else super().step(op)
+
     def _send(self, task: Task, op: Any) -> None:
-        if op.__class__ is Open:
-            # The store knows sessions by their names, which begin with ours.
-            named = f"{self.id}/{op.seconds:g}/{op.generation}"
-            op = Open(op.seconds, named)  # type: ignore[arg-type]  # read by the store of this file only
         count = len(self.world.trace)
         super()._send(task, op)
         for index in range(count, len(self.world.trace)):
             event = self.world.trace[index]
-            if isinstance(event, Copied) and isinstance(op, Enter | Remove):
-                nonce = op.ticket.nonce if isinstance(op, Enter) else op.nonce
-                self.world.trace[index] = Copied(event.at, Apply(op.name, Withdraw(nonce)))
+            if isinstance(event, Copied) and op.__class__ is StoreCall and op.method in ("create", "remove"):
+                name, which = op.arguments[:2]
+                nonce = which.nonce if isinstance(which, Ticket) else which
+                self.world.trace[index] = Copied(event.at, Apply(name, Withdraw(nonce)))
 
     def deliver(self, task: Task, ticket: int, reply: Any, trouble: BaseException | None) -> None:
-        if isinstance(reply, NoSession):
+        if isinstance(reply, SessionEndedError):
             reply, trouble = None, reply
         super().deliver(task, ticket, reply, trouble)
 
     def _advance(self, task: Task, reply: Any, trouble: BaseException | None) -> None:
-        if reply is None and trouble is None and task.op.__class__ in ANSWERED:
+        method = task.op.method if task.op.__class__ is StoreCall else ""
+        if reply is None and trouble is None and method in ANSWERED:
             trouble = Hurried()  # interrupted while it cleans up
-        kept = task.op.__class__ is Keep
         super()._advance(task, reply, trouble)
-        if kept:
+        if method == "keep_alive":
             self._tell_deadlines()
 
     def _unlisten(self, op: Unlisten | Wait) -> None:
@@ -518,9 +516,9 @@ class TicketsClient(TranslatingClient):
                 call(what)
 
     def ended(self, nonce: str) -> None:
-        self.desk.suspect(nonce)
+        self.tickets.suspect(nonce)
         self.post(nonce)
 
     def session_over(self, session: str) -> None:
-        for nonce in self.desk.over(session):
+        for nonce in self.tickets.session_reported_ended(session):
             self.post(nonce)

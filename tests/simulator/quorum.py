@@ -24,11 +24,11 @@ from .world import Clock, World
 
 __all__ = ["QuorumClient"]
 
-TELL_AGAIN_SECONDS: Final = 0.3
+HANDOFF_SECONDS: Final = 0.3
 """What is told behind somebody's back is told again so often: what a connection does by itself."""
 
 
-class Gathering:
+class Gather:
     """One ``Fan`` under way."""
 
     __slots__ = ("answers", "missing", "op", "task", "ticket")
@@ -62,8 +62,8 @@ class QuorumClient(SimulatedClient):
         super().__init__(world, machine, incarnation, clock, links, io_timeout, linger, throws_again)
         self.nodes = tuple(nodes)
         self.wall = wall
-        self.runs: dict[int, str] = {}
-        """Node → the life of the server in which our connection was made."""
+        self.run_ids: dict[int, str] = {}
+        """Node → the run id of its server when this client connected."""
         self.sent: dict[str, float] = {}
         """Owner → when its first request was sent, by the local clock."""
         self.quorum = Quorum(
@@ -78,7 +78,7 @@ class QuorumClient(SimulatedClient):
             wall_us=self.wall_us,
         )
         self._chance = world.stream("chance", machine, incarnation)
-        self._acts[Broadcast] = self._fan
+        self._acts[Broadcast] = self._broadcast
         self._at_once[Random] = lambda op: self._chance.random()
         self.sending = (*self.sending, Broadcast)
 
@@ -91,34 +91,34 @@ class QuorumClient(SimulatedClient):
     # --- one family upon the other --------------------------------------------------------------
 
     def start(self, script: ProtocolCoroutine[Any], label: str) -> Task:
-        return super().start(self._over_quorum(script), label)
+        return super().start(self._run_over_quorum(script), label)
 
-    async def _over_quorum(self, script: ProtocolCoroutine[Any]) -> Any:
-        """Run a script of the records family, its requests answered by scripts of the quorum family."""
+    async def _run_over_quorum(self, coroutine: ProtocolCoroutine[Any]) -> Any:
+        """Run a coroutine of the records family, its requests answered by coroutines of the quorum family."""
         value: Any = None
-        trouble: BaseException | None = None
+        error: BaseException | None = None
         while True:
             try:
-                op: Any = script.send(value) if trouble is None else script.throw(trouble)
+                op: Any = coroutine.send(value) if error is None else coroutine.throw(error)
             except StopIteration as end:
                 return end.value
-            value, trouble = None, None
+            value, error = None, None
             try:
-                value = await (self._answered(op) if op.__class__ in _ANSWERED else op)
-            except BaseException as error:
-                trouble = error
+                value = await (self._perform_over_quorum(op) if op.__class__ in _ANSWERED else op)
+            except BaseException as failure:
+                error = failure
 
-    async def _answered(self, op: Any) -> Any:
+    async def _perform_over_quorum(self, op: Any) -> Any:
         if op.__class__ is Apply:
             return await self._apply_over_quorum(op)
         if op.__class__ is RenewBatch:
             return await family.renew_batch(self.quorum, op.steps)
         if op.__class__ is ApplyInOrder:
             for _, request in op.steps:
-                self._asking(request)
+                self._note_request(request)
             replies = await family.apply_in_order(self.quorum, op.steps, op.stop_when_refused)
             for (_, request), reply in zip(op.steps, replies, strict=False):
-                self._replied(request, reply)
+                self._note_reply(request, reply)
             return replies
         return await family.list_names(self.quorum, op.prefix)
 
@@ -126,16 +126,16 @@ class QuorumClient(SimulatedClient):
         if op.request.__class__ in GIVING_BACK:
             how = op.request.__class__.__name__
             self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
-        self._asking(op.request)
+        self._note_request(op.request)
         reply = await family.apply(self.quorum, op.name, op.request)
-        self._replied(op.request, reply)
+        self._note_reply(op.request, reply)
         return reply
 
-    def _asking(self, request: Any) -> None:
+    def _note_request(self, request: Any) -> None:
         if isinstance(request, Acquire):
             self.note("asks", request.nonce)
 
-    def _replied(self, request: Any, reply: Any) -> None:
+    def _note_reply(self, request: Any, reply: Any) -> None:
         if isinstance(request, Acquire) and isinstance(reply, Granted):
             owner = self.quorum.attempts[request.nonce].owner
             took = self.local() - self.sent[owner]
@@ -143,27 +143,27 @@ class QuorumClient(SimulatedClient):
 
     # --- several nodes at once ------------------------------------------------------------------
 
-    def met(self, server: QuorumNode, run: str) -> None:
-        self.runs[server.index] = run
+    def connected(self, server: QuorumNode, run_id: str) -> None:
+        self.run_ids[server.index] = run_id
 
-    def _fan(self, task: Task, op: Broadcast) -> None:
-        gathering = Gathering(task, op)
+    def _broadcast(self, task: Task, op: Broadcast) -> None:
+        gather = Gather(task, op)
         for index, batch in op.asks:
-            self._tell(gathering, index, self._message(batch, op, index))
+            self._send_to_node(gather, index, self._message(batch, op, index))
             for _, request in batch:
                 if isinstance(request, node.Acquire):
                     self.sent.setdefault(request.owner, self.local())
-        if op.behind_until is not None:
-            self.world.at(self.world.now + TELL_AGAIN_SECONDS, self._tell_again, gathering)
+        if op.handoff_until is not None:
+            self.world.at(self.world.now + HANDOFF_SECONDS, self._deliver_hints, gather)
         limit = self.world.now + op.seconds / self.clock.rate
-        if op.enough(gathering.answers):
+        if op.enough(gather.answers):
             limit = self.world.now
-        self.world.at(limit, self._time_is_up, gathering)
+        self.world.at(limit, self._end_round, gather)
 
     def _message(self, batch: Batch, op: Broadcast, index: int) -> Message:
-        return Message(batch, op.member, self.runs.get(index, ""), self.world.now)
+        return Message(batch, op.member, self.run_ids.get(index, ""), self.world.now)
 
-    def _tell(self, gathering: Gathering, index: int, message: Message) -> None:
+    def _send_to_node(self, gather: Gather, index: int, message: Message) -> None:
         world = self.world
         server = self.nodes[index]
         link = self.links[server]
@@ -173,51 +173,51 @@ class QuorumClient(SimulatedClient):
             for hit in hits:
                 world.cover(hit, step_of_batch(message.batch))
         for copy, delay in enumerate(delays):
-            answer = self._answers(gathering, index, message)
+            answer = self._on_answer(gather, index, message)
             world.at(world.now + delay, server.receive, self, message, answer, bool(copy))
         if len(delays) > 1:
-            world.trace.append(Copied(world.now, gathering.op))
+            world.trace.append(Copied(world.now, gather.op))
 
-    def _answers(self, gathering: Gathering, index: int, message: Message) -> Callable[[Any], None]:
-        return lambda answer: self._heard(gathering, index, answer)
+    def _on_answer(self, gather: Gather, index: int, message: Message) -> Callable[[Any], None]:
+        return lambda answer: self._receive(gather, index, answer)
 
-    def _heard(self, gathering: Gathering, index: int, answer: Any) -> None:
-        """An answer came, or the news that there will be none."""
+    def _receive(self, gather: Gather, index: int, answer: Any) -> None:
+        """An answer came, or the report that there will be none."""
         if not self.alive:
             return
         if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._heard, gathering, index, answer)
+            self.world.at(self.paused_until, self._receive, gather, index, answer)
             return
         if isinstance(answer, tuple):
-            gathering.missing.discard(index)
+            gather.missing.discard(index)
         else:
-            self.runs.pop(index, None)
-        task = gathering.task
-        if task.ticket != gathering.ticket or index in gathering.answers:
+            self.run_ids.pop(index, None)
+        task = gather.task
+        if task.ticket != gather.ticket or index in gather.answers:
             return
-        gathering.answers[index] = answer
-        if len(gathering.answers) == len(gathering.op.asks) or gathering.op.enough(gathering.answers):
-            self._advance(task, dict(gathering.answers), None)
+        gather.answers[index] = answer
+        if len(gather.answers) == len(gather.op.asks) or gather.op.enough(gather.answers):
+            self._advance(task, dict(gather.answers), None)
 
-    def _time_is_up(self, gathering: Gathering) -> None:
-        task = gathering.task
-        if task.ticket != gathering.ticket or not self.alive:
+    def _end_round(self, gather: Gather) -> None:
+        task = gather.task
+        if task.ticket != gather.ticket or not self.alive:
             return
         if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._time_is_up, gathering)
+            self.world.at(self.paused_until, self._end_round, gather)
             return
-        self._advance(task, dict(gathering.answers), None)
+        self._advance(task, dict(gather.answers), None)
 
-    def _tell_again(self, gathering: Gathering) -> None:
-        """Those who have not heard it are told again, until there is no point any more."""
-        until = gathering.op.behind_until
-        if not self.alive or not gathering.missing or until is None or self.local() >= until:
+    def _deliver_hints(self, gather: Gather) -> None:
+        """Hinted handoff: send again to nodes that did not get the request, until its time is over."""
+        until = gather.op.handoff_until
+        if not self.alive or not gather.missing or until is None or self.local() >= until:
             return
         if self.paused_until <= self.world.now:
-            for index, batch in gathering.op.asks:
-                if index in gathering.missing:
-                    self._tell(gathering, index, self._message(batch, gathering.op, index))
-        self.world.at(self.world.now + TELL_AGAIN_SECONDS, self._tell_again, gathering)
+            for index, batch in gather.op.asks:
+                if index in gather.missing:
+                    self._send_to_node(gather, index, self._message(batch, gather.op, index))
+        self.world.at(self.world.now + HANDOFF_SECONDS, self._deliver_hints, gather)
 
 
 _ANSWERED: Final = (Apply, RenewBatch, ApplyInOrder, ListNames)

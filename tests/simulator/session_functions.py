@@ -1,7 +1,7 @@
-"""What the statements of the session engine do: its SQL functions, told again in Python.
+"""The SQL functions of the session engine, in Python.
 
-Parameters come and answers go as the engine writes and reads them. A statement is a generator: between two of
-its steps it can be cancelled. Rows are written in the last one, which ends with the transaction.
+Parameters and answers are encoded as the engine encodes them. A statement is a generator: it can be cancelled
+between two of its steps. It writes rows in its last step, which ends with the transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BROKEN_SECONDS: Final = 3600.0
 
 
 class Rows:
-    """What a statement returned."""
+    """The result of a statement."""
 
     __slots__ = ("_rows", "ntuples")
 
@@ -49,8 +49,8 @@ class Rows:
         return self._rows[row][column]
 
 
-class Told(NamedTuple):
-    """Who says to hold a name."""
+class HolderRow(NamedTuple):
+    """A holder, as the row of a name has it."""
 
     nonce: str
     client: str
@@ -64,21 +64,21 @@ class Told(NamedTuple):
     metadata: str | None
     backend: int
     process: Backend
-    """The very process, for the trace: numbers are used again."""
+    """The process itself, for the trace: process ids are used again."""
 
 
 class Row(NamedTuple):
-    """One name."""
+    """The row of one name."""
 
     kind: str
     token: int
-    holders: tuple[Told, ...] = ()
+    holders: tuple[HolderRow, ...] = ()
     ended: tuple[Tombstone, ...] = ()
     value: StoredValue | None = None
 
 
-class Asked(NamedTuple):
-    """The parameters of one who wants a lock."""
+class TakeParameters(NamedTuple):
+    """The parameters of a statement that takes a lock."""
 
     backend: int
     idle_ms: int | None
@@ -111,9 +111,9 @@ class Functions:
         self._waiters: dict[int, tuple[int, str, str, str]] = {}
         """Process → key, client, owner, mode."""
         self.names: dict[int, str] = {}
-        """By their keys."""
+        """key → name."""
         self._owners: dict[tuple[Backend, int, bool], str] = {}
-        """Which grant it is that a process has a lock by; the rows tell of the last one only."""
+        """(process, key, shared) → nonce of the grant; a row has the last one only."""
         self._on_session: dict[str, Callable[..., Steps]] = {
             "take": self._take,
             "wait": self._wait,
@@ -134,15 +134,15 @@ class Functions:
             "cancel": self._cancel,
         }
 
-    # --- how they are called --------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def statement(self, backend: Backend, call: Any) -> tuple[Steps, str]:
         name = name_of(call)
-        return self._run(self._on_session[name], backend, call.parameters), f"say {name}"
+        return self._run(self._on_session[name], backend, call.parameters), f"send {name}"
 
     def _run(self, function: Callable[..., Steps], backend: Backend, parameters: Sequence[Any]) -> Steps:
         if int(parameters[0]) != backend.pid:
-            raise SqlError("HF001", "another process of the server answers")
+            raise SqlError("HF001", "another server process answers")
         yield None
         answer: str | bool = yield from function(backend, *parameters)
         return Rows((b"\1" if answer else b"\0",)) if isinstance(answer, bool) else _text(answer)
@@ -168,8 +168,8 @@ class Functions:
     def _now(self) -> float:
         return WALL_SECONDS + self._server.wall.read(self._server.world.now)
 
-    def _live(self, row: Row | None, key: int) -> tuple[Told, ...]:
-        """Those of its holders who have the lock, as the table of locks tells it."""
+    def _live(self, row: Row | None, key: int) -> tuple[HolderRow, ...]:
+        """The holders in the row that have the lock, according to the lock table."""
         if row is None:
             return ()
         standing = {(backend.pid, shared) for backend, shared in self._locks.holders(key)}
@@ -178,81 +178,81 @@ class Functions:
     # --- taking ---------------------------------------------------------------------------------
 
     def _take(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _asked(parameters)
+        take = _take_parameters(parameters)
         waits = parameters[14] == b"t"
-        self.names[asked.key] = asked.name
-        backend.sets_idle_ms = asked.idle_ms
-        row = self._rows.get(asked.name)
-        if waits and row is not None and row.kind != asked.kind:
+        self.names[take.key] = take.name
+        backend.sets_idle_ms = take.idle_ms
+        row = self._rows.get(take.name)
+        if waits and row is not None and row.kind != take.kind:
             return _mismatch(row)
         if waits:
-            self._wanted(backend, asked, waits)
-            yield Want(asked.key, asked.shared)
-        elif not self._locks.take(backend, asked.key, asked.shared, wait=False):
-            if row is not None and row.kind != asked.kind:
+            self._record_waiter(backend, take, waits)
+            yield Want(take.key, take.shared)
+        elif not self._locks.take(backend, take.key, take.shared, wait=False):
+            if row is not None and row.kind != take.kind:
                 return _mismatch(row)
-            return "B" + json.dumps([self._told(self._live(row, asked.key)), self._now()])
+            return "B" + json.dumps([self._holders_as_json(self._live(row, take.key)), self._now()])
         else:
-            self._wanted(backend, asked, waits)
+            self._record_waiter(backend, take, waits)
             yield None
-        return self._grant(backend, asked)
+        return self._grant(backend, take)
 
-    def _wanted(self, backend: Backend, asked: Asked, waits: bool) -> None:
-        nonce, client, owner, mode = asked.nonce, asked.client, asked.owner, asked.mode
+    def _record_waiter(self, backend: Backend, take: TakeParameters, waits: bool) -> None:
+        nonce, client, owner, mode = take.nonce, take.client, take.owner, take.mode
         waiter = Waiter(nonce, client, owner, mode, 0.0, 0.0, None)
-        request = Acquire(nonce, client, owner, asked.kind, mode, asked.ttl, waits)
-        backend.asking = asked.name, waiter, request
+        request = Acquire(nonce, client, owner, take.kind, mode, take.ttl, waits)
+        backend.taking = take.name, waiter, request
 
     def _wait(self, backend: Backend, *parameters: Any) -> Steps:
-        asked = _asked(parameters)
-        self._waiters[backend.pid] = asked.key, asked.client, asked.owner, asked.mode
+        take = _take_parameters(parameters)
+        self._waiters[backend.pid] = take.key, take.client, take.owner, take.mode
         yield None
         answer: str = yield from self._take(backend, *parameters, b"t")
         return answer
 
-    def _grant(self, backend: Backend, asked: Asked, request: Request | None = None) -> str:
-        """The lock is there: mint the token, and end the transaction."""
+    def _grant(self, backend: Backend, take: TakeParameters, request: Request | None = None) -> str:
+        """The lock is taken: increment the token, and end the transaction."""
         now = self._now()
-        row = self._rows.get(asked.name) or Row(asked.kind, 0)
-        if row.kind != asked.kind:
-            self._locks.give(backend, asked.key, asked.shared)
+        row = self._rows.get(take.name) or Row(take.kind, 0)
+        if row.kind != take.kind:
+            self._locks.give(backend, take.key, take.shared)
             return _mismatch(row)
         token = self.mint(row)
-        others: tuple[Told, ...] = ()
-        if asked.shared:
-            live = self._live(row, asked.key)
+        others: tuple[HolderRow, ...] = ()
+        if take.shared:
+            live = self._live(row, take.key)
             others = tuple([h for h in live if h.mode == "read" and h.backend != backend.pid])
-        told = Told(
-            asked.nonce,
-            asked.client,
-            asked.owner,
-            asked.mode,
+        holder = HolderRow(
+            take.nonce,
+            take.client,
+            take.owner,
+            take.mode,
             token,
             now,
-            asked.ttl,
-            asked.renews,
-            None if asked.max_hold is None else now + asked.max_hold,
-            asked.metadata,
+            take.ttl,
+            take.renews,
+            None if take.max_hold is None else now + take.max_hold,
+            take.metadata,
             backend.pid,
             backend,
         )
-        self._store(asked.name, row._replace(token=token, holders=(*others, told)))
-        self._owners[backend, asked.key, asked.shared] = asked.nonce
+        self._store(take.name, row._replace(token=token, holders=(*others, holder)))
+        self._owners[backend, take.key, take.shared] = take.nonce
         if backend.sets_idle_ms is not None:
             backend.idle_ms = backend.sets_idle_ms
-        if backend.asking is not None:
-            request, backend.asking = backend.asking[2], None
-        self._server.changed(asked.name, request or Inspect())
-        if asked.shared:
+        if backend.taking is not None:
+            request, backend.taking = backend.taking[2], None
+        self._server.changed(take.name, request or Inspect())
+        if take.shared:
             peers = [other.token for other in others]
-            fields = [token, peers, asked.kind, asked.mode, asked.ttl, asked.max_hold, asked.metadata]
+            fields = [token, peers, take.kind, take.mode, take.ttl, take.max_hold, take.metadata]
             return "g" + json.dumps(fields)
-        return f"G{token}" + ("" if asked.max_hold is None else f" {asked.max_hold!r}")
+        return f"G{token}" + ("" if take.max_hold is None else f" {take.max_hold!r}")
 
     def mint(self, row: Row) -> int:
         return max(row.token + 1, self._server.wall_us())
 
-    # --- what is held ---------------------------------------------------------------------------
+    # --- held locks -------------------------------------------------------------------------------
 
     def _release(self, backend: Backend, *parameters: Any) -> Steps:
         _, _, raw_name, raw_key, raw_nonce, raw_mode = parameters
@@ -319,36 +319,38 @@ class Functions:
         has_shared, has_exclusive = [self._locks.has(backend, key, shared) for shared in (True, False)]
         if not found or not (has_shared or has_exclusive):
             return self._gone(name, nonce)
-        (told,) = found
-        lasts = None if told.until is None else told.until - self._now()
-        if told.nonce == reader:
-            return "g" + json.dumps([told.token, None, "rwlock", "read", told.ttl, lasts, told.metadata])
+        (holder,) = found
+        lasts = None if holder.until is None else holder.until - self._now()
+        if holder.nonce == reader:
+            return "g" + json.dumps(
+                [holder.token, None, "rwlock", "read", holder.ttl, lasts, holder.metadata]
+            )
         if not has_shared:
             yield Want(key, True)
-        asked = Asked(
+        take = TakeParameters(
             backend.pid,
             None,
             name,
             key,
             reader,
-            told.client,
-            told.owner,
+            holder.client,
+            holder.owner,
             "rwlock",
             "read",
-            told.ttl,
-            told.renews,
+            holder.ttl,
+            holder.renews,
             lasts,
-            told.metadata,
+            holder.metadata,
         )
-        if not self._is_told(name, told):
+        if not self._is_recorded(name, holder):
             return self._gone(name, nonce)  # it was broken meanwhile: in the server the row is locked
-        answer = self._grant(backend, asked, Downgrade(nonce, reader))
+        answer = self._grant(backend, take, Downgrade(nonce, reader))
         if has_exclusive:
             self._give(backend, name, key, False, Downgrade(nonce, reader))
         return answer
 
-    def _is_told(self, name: str, told: Told) -> bool:
-        return told in self._rows[name].holders
+    def _is_recorded(self, name: str, holder: HolderRow) -> bool:
+        return holder in self._rows[name].holders
 
     def _set_value(self, backend: Backend, *parameters: Any) -> Steps:
         _, _, raw_name, raw_nonce, data, retention = parameters
@@ -365,15 +367,15 @@ class Functions:
 
     # --- on any connection ----------------------------------------------------------------------
 
-    def _told(self, holders: Sequence[Told]) -> list[dict[str, Any]] | None:
+    def _holders_as_json(self, holders: Sequence[HolderRow]) -> list[dict[str, Any]] | None:
         now = self._now()
-        told = []
+        rows = []
         for h in holders:
             expires_at = h.ttl + (now if h.renews else h.since)
             fields = {f: v for f, v in h._asdict().items() if f not in ("backend", "process")}
             fields["expires_at"] = expires_at if h.until is None else min(h.until, expires_at)
-            told.append(fields)
-        return sorted(told, key=lambda one: int(one["token"])) or None
+            rows.append(fields)
+        return sorted(rows, key=lambda row: int(row["token"])) or None
 
     def _look(self, name: str, key: int) -> str:
         row, now = self._rows.get(name), self._now()
@@ -391,7 +393,7 @@ class Functions:
             value = [base64.b64encode(row.value.data).decode(), row.value.token, row.value.forget_at_us]
         token = 0 if row is None else row.token
         kind = None if row is None else row.kind
-        live = self._told(self._live(row, key))
+        live = self._holders_as_json(self._live(row, key))
         return "S" + json.dumps([kind, token, live, queue or None, 0, 0, value, None, None, now])
 
     def _list(self, *parameters: Any) -> Rows:
@@ -413,28 +415,28 @@ class Functions:
         until = self._now() + BROKEN_SECONDS
         ended = tuple([Tombstone(nonce, "broken", _str(reason), until) for nonce in sorted(nonces)])
         left = tuple([h for h in row.holders if h.nonce not in nonces])
-        told = tuple([h for h in self._server.records[name].holders if h.nonce in nonces])
+        holders = tuple([h for h in self._server.records[name].holders if h.nonce in nonces])
         self._store(name, row._replace(token=minted, holders=left, ended=(*row.ended, *ended)))
-        self._server.changed(name, Break(token, _str(reason)), Broken(minted, told))
+        self._server.changed(name, Break(token, _str(reason)), Broken(minted, holders))
         for victim in victims:
             for backend in list(self._server.backends.values()):
                 if backend.client == victim.client:
                     backend.untold.append(victim.nonce)
                     self._server.notify(backend)
-        return _text(json.dumps([minted, self._told(victims), [v.backend for v in victims]]))
+        return _text(json.dumps([minted, self._holders_as_json(victims), [v.backend for v in victims]]))
 
     def _standing(self, *parameters: Any) -> Rows:
-        return Rows(*((struct.pack(">i", backend.pid),) for backend in self._not_let_go(*parameters)))
+        return Rows(*((struct.pack(">i", backend.pid),) for backend in self._still_holding(*parameters)))
 
-    def _not_let_go(self, _: bytes, name: bytes, key: bytes, backends: bytes) -> list[Backend]:
-        """One that is told as a holder is so by a new grant."""
+    def _still_holding(self, _: bytes, name: bytes, key: bytes, backends: bytes) -> list[Backend]:
+        """A process that is in the row as a holder has a new grant."""
         row, pids = self._rows.get(_str(name)), _numbers(backends)
-        told = {h.backend for h in row.holders} if row is not None else set[int]()
+        recorded = {h.backend for h in row.holders} if row is not None else set[int]()
         holding = {backend: None for backend, _ in self._locks.holders(int(key))}
-        return [b for b in holding if b.pid in pids and b.pid not in told]
+        return [b for b in holding if b.pid in pids and b.pid not in recorded]
 
     def _end(self, *parameters: Any) -> Rows:
-        standing = self._not_let_go(*parameters)
+        standing = self._still_holding(*parameters)
         for backend in standing:
             self._server.end(backend, "terminating connection due to administrator command")
         return _number(len(standing))
@@ -446,10 +448,10 @@ class Functions:
             self._server.cancel(backend)
         return _number(len(known))
 
-    # --- as a record ----------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
-    def _holders(self, name: str) -> list[Told]:
-        """Those who really have it."""
+    def _holders(self, name: str) -> list[HolderRow]:
+        """The holders that have the lock."""
         row = self._rows.get(name)
         keys = [key for key, known in self.names.items() if known == name]
         return [
@@ -463,7 +465,7 @@ class Functions:
         return [(name, h.token) for name in self._rows for h in self._holders(name) if h.process is backend]
 
     def touched(self, backend: Backend) -> None:
-        """It gave a sign of life: everything on it lasts from now on."""
+        """A heartbeat arrived: the ttl of each lock of the session counts from now."""
         for name in self._rows:
             if any(h.process is backend for h in self._holders(name)):
                 self._server.changed(name, Inspect())
@@ -500,14 +502,14 @@ class Functions:
         )
 
     def _queue(self, name: str) -> list[Waiter]:
-        """First those who have the lock, and no token yet."""
-        asking = [b for b in self._server.backends.values() if b.asking is not None and b.asking[0] == name]
+        """First the processes that have the lock but no token yet."""
+        taking = [b for b in self._server.backends.values() if b.taking is not None and b.taking[0] == name]
         places = [
             b for key, known in self.names.items() if known == name for b, _ in self._locks.waiting(key)
         ]
-        there = [b for b in asking if b.wants is None]
-        there += [b for b in places if b.asking is not None and b.asking[0] == name]
-        return [b.asking[1] for b in there if b.asking is not None]
+        there = [b for b in taking if b.wants is None]
+        there += [b for b in places if b.taking is not None and b.taking[0] == name]
+        return [b.taking[1] for b in there if b.taking is not None]
 
     def snapshot(self, name: str) -> Snapshot:
         return Snapshot(self.record(name, EMPTY), self._server.now())
@@ -519,11 +521,11 @@ def name_of(call: Any) -> str:
     return name.removeprefix("holdfast_session_").removesuffix("_1")
 
 
-def _asked(parameters: Sequence[Any]) -> Asked:
+def _take_parameters(parameters: Sequence[Any]) -> TakeParameters:
     backend, idle_ms, _, name, key, nonce, client, owner, kind, mode, ttl, renews, max_hold, metadata = (
         parameters[:14]
     )
-    return Asked(
+    return TakeParameters(
         int(backend),
         None if idle_ms is None else int(idle_ms),
         _str(name),
@@ -557,6 +559,6 @@ def _number(value: int) -> Rows:
 
 
 def _numbers(array: bytes) -> tuple[int, ...]:
-    """A list of integers in the server's binary format."""
+    """An array of integers in the server's binary format."""
     count = struct.unpack(">i", array[12:16])[0] if len(array) > 12 else 0
     return tuple([struct.unpack(">i", array[24 + 8 * i : 28 + 8 * i])[0] for i in range(count)])

@@ -1,4 +1,4 @@
-"""Advisory locks as a database server has them: of processes, stacking, with one queue for each key."""
+"""Advisory locks of a database server: processes hold them, they stack, and each key has one queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Backend", "Locks", "SqlError", "Steps", "Want"]
 
 
 class SqlError(Exception):
-    """A statement failed: what it wrote is undone."""
+    """A statement failed: its writes are rolled back."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
@@ -21,14 +21,14 @@ class SqlError(Exception):
 
 
 class Want(NamedTuple):
-    """What a statement waits for."""
+    """The lock that a statement waits for."""
 
     key: int
     shared: bool
 
 
 Steps = Generator[Want | None, None, Any]
-"""A statement under way; None: a step is over."""
+"""A statement under way; yields None after a step."""
 
 
 class Backend:
@@ -36,7 +36,6 @@ class Backend:
 
     __slots__ = (
         "alive",
-        "asking",
         "cancelled",
         "client",
         "connection",
@@ -48,6 +47,7 @@ class Backend:
         "sets_idle_ms",
         "statement",
         "step",
+        "taking",
         "turn",
         "untold",
         "wants",
@@ -60,17 +60,17 @@ class Backend:
         self.alive = True
         self.statement: Steps | None = None
         self.step = ""
-        """What it runs, as the coverage table names it."""
+        """The statement that it executes, as the coverage table names it."""
         self.turn = 0
-        """Changes with every step: what was meant for an earlier one no longer reaches it."""
+        """Changes with every step, so that an event for an earlier step is ignored."""
         self.wants: Want | None = None
-        """It stands in the queue for this."""
-        self.asking: tuple[Any, ...] | None = None
-        """(name, Waiter, Acquire) of one who has or wants a lock that has no token yet."""
+        """The lock for which it is in the queue."""
+        self.taking: tuple[Any, ...] | None = None
+        """(name, Waiter, Acquire) while the lock that it takes has no token yet."""
         self.cancelled = False
         self.inbox: deque[Any] = deque()
         self.untold: list[str] = []
-        """Notifications: told when it has nothing else to do."""
+        """Notifications, sent when it is idle."""
         self.idle_ms = 0
         self.sets_idle_ms: int | None = None
         self.idle_since = self.idle_since_wall = 0.0
@@ -83,11 +83,11 @@ class Lock:
 
     def __init__(self) -> None:
         self.granted: dict[tuple[Backend, bool], int] = {}
-        """How often each has it: they stack."""
+        """How often each process has it: locks stack."""
         self.queue: list[tuple[Backend, bool]] = []
 
     def is_free_for(self, backend: Backend, shared: bool) -> bool:
-        """One's own locks are in nobody's own way."""
+        """A process does not conflict with its own locks."""
         return all(other is backend or (shared and theirs) for other, theirs in self.granted)
 
 
@@ -98,7 +98,7 @@ class Locks:
         self._granted = granted
         self._keys: dict[int, Lock] = {}
         self.stacked: list[str] = []
-        """Who was granted the same again."""
+        """Processes that were granted the same lock again."""
 
     def _key(self, key: int) -> Lock:
         return self._keys.setdefault(key, Lock())
@@ -113,9 +113,9 @@ class Locks:
         return list(self._key(key).queue)
 
     def take(self, backend: Backend, key: int, shared: bool, wait: bool) -> bool:
-        """Whether it is there; else one who waits stands in the queue."""
+        """Whether the lock was taken; otherwise a process that waits is put in the queue."""
         lock = self._key(key)
-        # Nobody passes one who waits for it; but who has it need not wait for those who wait for us.
+        # No process passes a waiter, except that a holder need not wait for those that wait for it.
         is_mine = any(holder is backend for holder, _ in lock.granted)
         passes = any(not (shared and theirs) for _, theirs in lock.queue) and not (is_mine and wait)
         if lock.is_free_for(backend, shared) and not passes:
@@ -145,7 +145,7 @@ class Locks:
         self._wake(lock)
 
     def end(self, backend: Backend) -> list[int]:
-        """Everything that a session had; which keys it was."""
+        """Release everything that a session has; returns the keys."""
         touched = []
         for key, lock in self._keys.items():
             mine = [entry for entry in lock.granted if entry[0] is backend]
@@ -159,7 +159,7 @@ class Locks:
         return touched
 
     def _wake(self, lock: Lock) -> None:
-        """In their order, all whom neither a holder nor one before them is in the way of."""
+        """Grant in order every waiter that conflicts with no holder and no earlier waiter."""
         ahead: list[bool] = []
         for backend, shared in list(lock.queue):
             if lock.is_free_for(backend, shared) and all(shared and theirs for theirs in ahead):

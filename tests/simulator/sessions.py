@@ -1,11 +1,11 @@
 """A database server with sessions: connections that carry advisory locks for as long as they live.
 
-Messages on a connection arrive once and in order, or the connection ends; either end may hear of that late,
-or never. A statement takes its time, in steps: it can wait for a lock in the server's own queue, it can be
-cancelled between any two of them, and a lock that it took stays then. What it writes counts when it ends.
-What statements mean is in ``session_functions``, who has which lock in ``session_locks``.
+Messages on a connection arrive once and in order, or the connection ends; either end may notice that late, or
+never. A statement takes time, in steps: it can wait for a lock in the server's own queue, and it can be
+cancelled between any two steps; a lock that it took stays then. Its writes count when it ends. The SQL
+functions are in ``session_functions``, the advisory locks in ``session_locks``.
 
-Whatever stands there is also told as a record, so that whatever checks traces of records checks these too.
+The state of a name is also traced as a record, so that the checkers of records check these traces too.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ server cancel its statements, with the probability ``amount``, for ``duration``.
 CRASHES: Final = ("node crash", "node rollback")
 
 STEP_SECONDS: Final = 0.001
-"""What a step of a statement takes at most, mostly."""
+"""How long most steps of a statement take at most."""
 
 LONG_STEP_SECONDS: Final = 0.08
 LONG_STEPS: Final = 0.04
-"""So many take longer: a page to be read, a row that is locked."""
+"""The share of steps that take longer: a page is read, a row is locked."""
 
 SIGNAL_SECONDS: Final = 0.002
 CHECK_SECONDS: Final = 1.0
-"""How often one who waits sees whether its client is still there."""
+"""How often the server process of a waiter checks its client's connection."""
 
 SEND_AGAIN_SECONDS: Final = 0.2
 SEND_AGAIN_SECONDS_MAX: Final = 0.8
 KEEPALIVE_SECONDS: Final = 10.0
-"""So often the client's machine asks the other one whether the connection is still there."""
+"""How often the client's machine probes the connection."""
 
 FIRST_PROCESS: Final = 100
-"""Numbers of processes begin here, also after a restart: they are used again."""
+"""Process ids begin here, also after a restart: they are used again."""
 
 CANCELLED: Final = ("error", "57014", "canceling statement due to user request")
 TERMINATED: Final = "terminating connection due to administrator command"
@@ -64,21 +64,21 @@ TIMED_OUT: Final = "Connection timed out"
 class Connection:
     """Both directions between a client and a process of the server, in order."""
 
-    __slots__ = ("_latest", "backend", "client", "hear", "is_open", "line", "server")
+    __slots__ = ("_latest", "backend", "client", "client_end", "is_open", "receive", "server")
 
-    def __init__(self, server: SessionServer, client: SimulatedClient, hear: Callable[..., None]) -> None:
+    def __init__(self, server: SessionServer, client: SimulatedClient, receive: Callable[..., None]) -> None:
         self.server = server
         self.client = client
-        self.hear = hear
+        self.receive = receive
         self.is_open = True
         """At the client's end."""
         self.backend: Backend | None = None
-        self.line: Any = None
+        self.client_end: Any = None
         """The client's own."""
         self._latest = [0.0, 0.0]
 
     def send(self, outward: bool, step: str, call: Callable[..., None], *arguments: Any) -> None:
-        """What is lost on the way is sent again; a client's machine gives up after its time limit."""
+        """Lost packets are sent again; a client's machine gives up after its time limit."""
         world = self.server.world
         arrives, hits = self._crossing(outward, world.now)
         for hit in hits:
@@ -97,7 +97,7 @@ class Connection:
         )
 
     def _crossing(self, outward: bool, at: float) -> tuple[float, list[str]]:
-        """When it is there, and what kept it."""
+        """When a message arrives, and the faults that delayed it."""
         link = self.client.links[self.server]
         if not link.troubled:
             return at + link.delay(), []
@@ -113,17 +113,17 @@ class Connection:
         self.server.world.at(self.server.world.now + KEEPALIVE_SECONDS, self._probe)
         self.send(True, "session opens", self.server.connected, self, idle_ms)
 
-    def say(self, step: str, call: Any) -> None:
+    def send_statement(self, step: str, call: Any) -> None:
         self.send(True, step, self.server.said, self, call)
 
     def close(self) -> None:
-        """From the client's end, with a word to the server."""
+        """From the client's end; the server is notified."""
         if self.is_open:
             self.is_open = False
             self.send(True, "session closes", self.server.left, self, False)
 
     def _probe(self) -> None:
-        """As the machines do it between them: also while the client is paused."""
+        """The keep-alive of the machines, which goes on while the client is paused."""
         if self.is_open and self.client.alive:
             world = self.server.world
             if self.server.down == "silent":
@@ -136,7 +136,7 @@ class Connection:
         self.send(False, step, self._arrive, *message)
 
     def reset(self) -> None:
-        """Tell the client that there is nobody at the other end."""
+        """Tell the client that the connection does not exist at the server."""
         self.tell("session ends", "over", RESET)
 
     def _arrive(self, *message: Any) -> None:
@@ -149,7 +149,7 @@ class Connection:
         else:
             if message[0] == "over":
                 self.server.cuts.append((client.world.now, client.id))
-            self.hear(self, *message)
+            self.receive(self, *message)
 
 
 class SessionServer(Node):
@@ -161,9 +161,9 @@ class SessionServer(Node):
         self.locks = Locks(self._got_it)
         self.functions = Functions(self)
         self.severed: dict[tuple[str, int], float] = {}
-        """(name, token) → when the server lost the session that held it, through no fault of its client's."""
+        """(name, token) → when the server lost the session that held it, without a fault of its client."""
         self.cuts: list[tuple[float, str]] = []
-        """(at, client) of all connections that a client heard to be over."""
+        """(at, client) of all connections whose end a client noticed."""
         self.cancels: dict[str, tuple[float, float]] = {}
         """Client → until when its statements are cancelled, and with which probability."""
         self._chance = world.stream("server")
@@ -172,7 +172,7 @@ class SessionServer(Node):
     # --- connections ----------------------------------------------------------------------------
 
     def reach(self, connection: Connection, call: Callable[..., None], *arguments: Any) -> None:
-        """Something came; a machine that is down does not answer, and it is sent again."""
+        """A message arrives; a machine that is down does not answer."""
         world = self.world
         if self.down == "silent":
             if call != self.left:
@@ -203,7 +203,7 @@ class SessionServer(Node):
             self._begin(backend, call)
 
     def left(self, connection: Connection, broken: bool, looked: bool = False) -> None:
-        """Its client closed it, or is no more. One who is busy sees that when it looks."""
+        """The client closed the connection or died. A busy process notices that at its next check."""
         backend = connection.backend
         if backend is None:
             return
@@ -215,7 +215,7 @@ class SessionServer(Node):
             )
 
     def end(self, backend: Backend, why: str, severed: bool = True) -> None:
-        """The session is over, and everything on it. Severed: nobody could know beforehand."""
+        """End a session with its locks. ``severed``: its client could not know beforehand."""
         if not backend.alive:
             return
         if severed:
@@ -225,10 +225,10 @@ class SessionServer(Node):
         backend.connection.backend = None
         del self.backends[backend.pid]
         keys = self.locks.end(backend)
-        asked, backend.asking = backend.asking, None
+        taking, backend.taking = backend.taking, None
         names = {self.functions.names[key]: None for key in keys}
-        if asked is not None:
-            names[asked[0]] = None
+        if taking is not None:
+            names[taking[0]] = None
         for name in names:
             self.changed(name, Inspect())
         if why:
@@ -270,8 +270,8 @@ class SessionServer(Node):
                 self._later(backend)
             else:
                 backend.wants = wanted
-            if backend.asking is not None:
-                self.changed(backend.asking[0], backend.asking[2])
+            if backend.taking is not None:
+                self.changed(backend.taking[0], backend.taking[2])
 
     def _is_cancelled(self, backend: Backend) -> bool:
         until, probability = self.cancels.get(backend.client, (0.0, 0.0))
@@ -281,12 +281,12 @@ class SessionServer(Node):
         return backend.cancelled
 
     def _got_it(self, backend: Backend) -> None:
-        """Its turn in the queue has come."""
+        """The process is granted the lock that it waited for."""
         backend.wants = None
         self._later(backend)
 
     def cancel(self, backend: Backend) -> None:
-        """A signal, which may strike the statement after the one that was meant."""
+        """Send a signal, which may strike the next statement instead of the intended one."""
         delay = self._chance.random() * SIGNAL_SECONDS
         self.world.at(self.world.now + delay, self._signalled, backend)
 
@@ -301,22 +301,22 @@ class SessionServer(Node):
             self._over(backend, CANCELLED)
 
     def _over(self, backend: Backend, message: tuple[Any, ...]) -> None:
-        """A statement has ended, well or not: its transaction too. Locks that it took are there still."""
+        """A statement has ended with its transaction, successfully or not. Locks that it took stay."""
         backend.statement = None
         backend.turn += 1
-        asked, backend.asking = backend.asking, None
+        taking, backend.taking = backend.taking, None
         if backend.wants is not None:
             key, backend.wants = backend.wants.key, None
             self.locks.leave_queue(backend, key)
-        if asked is not None:
-            self.changed(asked[0], Withdraw(asked[1].nonce))
+        if taking is not None:
+            self.changed(taking[0], Withdraw(taking[1].nonce))
         backend.connection.tell(backend.step, *message)
         self._is_idle(backend)
         self.functions.touched(backend)
         if backend.inbox:
             self._begin(backend, backend.inbox.popleft())
 
-    # --- silence --------------------------------------------------------------------------------
+    # --- idle sessions ----------------------------------------------------------------------------
 
     def _is_idle(self, backend: Backend) -> None:
         backend.idle_since = self.now()
@@ -326,14 +326,14 @@ class SessionServer(Node):
             self._watch(backend, backend.turn)
 
     def expires_at(self, backend: Backend) -> float:
-        """By the server's own clock; while it works, its silence has not begun."""
+        """By the server's own clock; the idle time of a busy process has not begun."""
         if not backend.idle_ms:
             return inf
         since = backend.idle_since if backend.statement is None else self.now()
         return since + backend.idle_ms / 1000.0
 
     def _watch(self, backend: Backend, turn: int) -> None:
-        """The timer looks at the clock on the wall, too: set back, it waits for longer."""
+        """The timer depends on the wall clock, too: if that is set back, it waits longer."""
         if not backend.alive or backend.turn != turn or backend.statement is not None:
             return
         world, seconds = self.world, backend.idle_ms / 1000.0
@@ -351,13 +351,13 @@ class SessionServer(Node):
     def notify(self, backend: Backend) -> None:
         if backend.statement is None:
             for nonce in backend.untold:
-                backend.connection.tell("notification", "told", nonce)
+                backend.connection.tell("notification", "notification", nonce)
             backend.untold.clear()
 
-    # --- what goes wrong ------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def crash(self, silent: bool, seconds: float, back_to: float) -> None:
-        """All sessions are gone, and what was written since ``back_to``."""
+        """All sessions are lost, and all writes since ``back_to``."""
         if self.down:
             return
         for backend in list(self.backends.values()):
@@ -374,7 +374,7 @@ class SessionServer(Node):
         self.down = ""
 
     def set_clock(self, seconds: float) -> None:
-        """The one on the wall. Set forward, a timer that looks at it may take a session for silent."""
+        """Set the wall clock. After a jump forward the server may take a session for idle."""
         self.wall.jump(seconds)
         for backend in list(self.backends.values()):
             silent = self.wall.read(self.world.now) - backend.idle_since_wall
@@ -383,7 +383,7 @@ class SessionServer(Node):
                 self.end(backend, IDLE)
 
     def cut(self, client: SimulatedClient) -> None:
-        """Its connections break: each end hears of it, if the news gets through."""
+        """Break the connections of a client: each end notices it, if the packet arrives."""
         world = self.world
         for backend in [b for b in self.backends.values() if b.client == client.id]:
             connection = backend.connection
@@ -398,16 +398,16 @@ class SessionServer(Node):
         if mine:
             self.end(mine[which % len(mine)], TERMINATED)
 
-    # --- what stands there ----------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def perform(self, op: Any) -> Any:
-        """A statement on a connection without locks, at once."""
+        """Execute a statement on a connection without locks, at once."""
         if hasattr(op.call, "statement"):
             return self.functions.at_once(op.call)
         return super().perform(op)
 
     def changed(self, name: str, request: Request, reply: Reply | None = None) -> None:
-        """Tell the trace."""
+        """Trace a change of a record."""
         before = self.records.get(name, EMPTY)
         after = self.functions.record(name, before)
         if after != before or reply is not None:
@@ -420,7 +420,7 @@ class SessionServer(Node):
 
 
 def inject_sessions(world: World, server: SessionServer, plan: list[Fault]) -> None:
-    """Have these happen in their time."""
+    """Schedule these faults."""
     inject(world, [fault for fault in plan if fault.kind not in (*SESSION_KINDS, *CRASHES, "clock jump")])
     for fault in plan:
         if fault.kind in (*SESSION_KINDS, *CRASHES, "clock jump"):

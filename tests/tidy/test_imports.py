@@ -41,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """For each part, the parts it may use beside itself."""
 
-ENGINES_SHARING = {("redlock", "redis")}
-"""An engine stands alone; these build on another one, by design."""
+SHARED_PROTOCOLS = {"resp"}
+"""Folders beside the engines that are no engine: protocol code that several engines speak."""
 
 PUBLIC_MODULES = {
     *GROUND,
@@ -188,7 +188,7 @@ def test_engines_stand_alone() -> None:
             parts = used.dotted.split(".")
             if parts[:2] != ["holdfast", "engines"] or len(parts) < 3 or not (engines / parts[2]).is_dir():
                 continue
-            if parts[2] != own and (own, parts[2]) not in ENGINES_SHARING:
+            if parts[2] != own and parts[2] not in SHARED_PROTOCOLS:
                 wrong.append(str(used))
     assert not wrong, "an engine is one folder that knows no other engine:\n" + "\n".join(wrong)
 

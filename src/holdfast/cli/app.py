@@ -1,4 +1,4 @@
-"""The commands put together, and every error turned into a message and an exit status."""
+"""The table of commands, and the message and exit status of every error."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ Examples:
 
 HOLDFAST_URL chooses the engine for every command, HOLDFAST_NAMESPACE the
 namespace. Durations are seconds, or written as 500ms, 90s, 5m, 1h30m, 2d.
-Exit status: 0 done, 64 usage, 69 engine unavailable, 71 an error of the
-system, 74 output not written; what else "holdfast run" exits with is in its
-own help.
+Exit status: 0 done, 64 usage error, 69 engine unavailable, 71 system error,
+74 output not written. "holdfast run --help" lists the other statuses of run.
 """
 
 ROOT = Group(
@@ -71,7 +70,7 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Status.SIGNAL + signal.SIGINT
     except ModuleNotFoundError:
-        raise  # A missing extra: our caller knows what to say.
+        raise  # A missing extra: the caller reports it.
     except OSError as error:
         if error.errno is None:
             return _tell_internal_error()
@@ -97,7 +96,9 @@ def _run(arguments: Sequence[str]) -> int:
                 return Status.OK
             if words:
                 option = words[0].partition("=")[0]
-                raise Misuse(f"there is no option {option} before the command: its options come after it")
+                raise Misuse(
+                    f"there is no option {option} before the command: write options after the command"
+                )
             sys.stderr.write(help_of(command, path))
             return Status.USAGE
         try:
@@ -123,13 +124,13 @@ def _tell_internal_error() -> int:
 
 
 def _end_by_closed_pipe() -> None:
-    """End as a program does that was not asked what to do about SIGPIPE; Python ignores it."""
+    """End by SIGPIPE, which Python ignores, as other programs do."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGPIPE)
 
 
 class Complaints(logging.Handler):
-    """What the library warns of, said as everything else is."""
+    """Prints the library's warnings as other messages are printed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(record.getMessage())

@@ -10,24 +10,24 @@ from .options import JSON, NAME, NAMESPACE, URL, Command, Option, number
 __all__ = ["COMMAND", "break_"]
 
 EPILOG = """
-Examples (look first: who is it, and what is its token?):
+Examples (first show the holder and its token):
   holdfast show nightly-report
   holdfast break nightly-report --token 1763209000123456 --reason "db3 is off"
 
-Exit status: 0 when the lock was broken, 1 when there was nothing to break.
+Exit status: 0 if the lock was broken, 1 if there was nothing to break.
 """
 
-REASON = Option(("--reason",), "Why; for the records.", metavar="TEXT", required=True)
+REASON = Option(("--reason",), "The reason, which the holder is given.", metavar="TEXT", required=True)
 TOKEN = Option(
-    ("--token",), "Only if the grant with this token still holds it.", metavar="N", convert=number()
+    ("--token",), "Break it only if the grant with this token still holds it.", metavar="N", convert=number()
 )
 
 
 def break_(name: str, reason: str, token: int | None, url: str | None, namespace: str, json: bool) -> int:
     """Release a lock by force.
 
-    The holder is told that its lock is lost, but may not hear it in time: it can still be writing.
-    Advance the guards of what it protects with the new token before anything else is done.
+    The holder is notified that its lock is lost. The notification may come too late to stop its writes.
+    Before you do anything else, advance the guards of the protected resources to the new token.
     """
     from .output import print_json, print_lines
 
@@ -38,9 +38,9 @@ def break_(name: str, reason: str, token: int | None, url: str | None, namespace
     elif newest is not None:
         print_lines(f"broke {name!r}; its newest token is now {newest}")
     elif token is None:
-        complain(f"nobody holds {name!r}")
+        complain(f"{name!r} is not held")
     else:
-        complain(f"token {token} does not hold {name!r} (any more)")
+        complain(f"the grant with token {token} does not hold {name!r}")
     return Status.OK if newest is not None else Status.NOTHING_DONE
 
 

@@ -1,6 +1,6 @@
 """Messages between the wrapper and its supervisor: one JSON list per line over a socket pair.
 
-The end of the stream is a message too: the other side is gone, however it ended.
+The end of the stream is a message, too: the other process has ended.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ CHUNK_BYTES = 65536
 
 
 class Channel:
-    """One end. ``receive`` is for when the descriptor is readable; it never waits for a whole line."""
+    """One end. Call ``receive`` when the descriptor is readable; it never waits for a whole line."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._partial = b""
         self.closed = False
-        """The other side is gone."""
+        """The other process has ended."""
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
@@ -33,12 +33,12 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, *message: Any) -> None:
-        """Send one message. That nobody is there to get it is learnt by receiving."""
+        """Send one message. ``receive`` reports if the other process has ended."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[list[Any]]:
-        """The messages that have come in whole."""
+        """The messages that have arrived completely."""
         try:
             chunk = self._socket.recv(CHUNK_BYTES)
         except ConnectionResetError:

@@ -20,7 +20,7 @@ __all__ = ["Child"]
 
 
 class Child:
-    """The command to be, waiting in its supervisor for the word to start."""
+    """A supervisor process, which waits for the order to start the command."""
 
     def __init__(self, supervisor: int, channel: Channel) -> None:
         self._supervisor = supervisor
@@ -30,9 +30,9 @@ class Child:
 
     @classmethod
     def prepare(cls, command: Sequence[str]) -> Child:
-        """Fork the supervisor. To be called while this process has one thread."""
+        """Fork the supervisor. Called while this process has one thread."""
         ours, theirs = Channel.pair()
-        # No signal may find the supervisor before it has its handlers.
+        # No signal may reach the supervisor before it has its handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         supervisor = os.fork()
         if supervisor == 0:
@@ -41,10 +41,10 @@ class Child:
                 ours.close()
                 Supervisor(theirs, command).run(mask)
                 status = 0
-            except Exception:  # noqa: BLE001 - said here, because the wrapper only sees that it is gone
+            except Exception:  # noqa: BLE001 - printed here: the wrapper only sees that the supervisor has ended
                 complain(f"internal error in the supervisor\n{traceback.format_exc()}")
             finally:
-                # Never back into the caller's frames, and none of its clean-up.
+                # Never return into the caller's frames, nor run its clean-up.
                 os._exit(status)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
@@ -57,7 +57,7 @@ class Child:
         self._channel.send("start", dict(environment), _moment(seconds), foreground)
 
     def allow(self, seconds: float) -> None:
-        """The command may run for this long from now; after that it is killed."""
+        """Let the command run for this long from now. After that it is killed."""
         self._channel.send("until", _moment(seconds))
 
     def signal(self, signum: int) -> None:
@@ -65,11 +65,11 @@ class Child:
         self._channel.send("signal", int(signum))
 
     def lost(self) -> None:
-        """Ask the command to end; it is killed when its time is over."""
+        """Send SIGTERM to the command. It is killed at its deadline."""
         self._channel.send("lost")
 
     def receive(self) -> list[list[Any]]:
-        """What the supervisor reports. Its own death is reported as the death of the command."""
+        """The supervisor's reports. Its own death is reported as the death of the command."""
         messages = self._channel.receive()
         for kind, *details in messages:
             if kind == "started":
@@ -83,10 +83,10 @@ class Child:
         return messages
 
     def close(self) -> None:
-        """Dismiss the supervisor; a command that still runs is killed first."""
+        """End the supervisor. A command that still runs is killed first."""
         self._channel.close()
         if self.group is None:
-            # It has nothing left to do, and might be stopped.
+            # The supervisor has nothing left to do, and might be stopped.
             os.kill(self._supervisor, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor, 0)

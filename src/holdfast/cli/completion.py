@@ -1,4 +1,4 @@
-"""``holdfast completion``: scripts for shells, from what the commands declare."""
+"""``holdfast completion``: completion scripts for shells, made from the declarations of the commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Examples:
   eval "$(holdfast completion zsh)"          in ~/.zshrc, after compinit
   holdfast completion fish | source          in ~/.config/fish/config.fish
 
-It completes commands and options and, after NAME, the command to run with its
-own arguments. It asks no engine.
+The script completes commands, options and, after NAME, the command to run and
+its arguments. It does not contact an engine.
 """
 
 HELP = Option(("-h", "--help"), "Show this.")
@@ -33,7 +33,7 @@ def completion(shell: str) -> None:
 
 
 def _entries() -> Iterator[tuple[str, Command | Group]]:
-    """Every command and group by its full name, the root first under no name."""
+    """Every command and group by its full name. The root is first and has an empty name."""
     from .app import ROOT
 
     waiting: list[tuple[str, Command | Group]] = [("", ROOT)]
@@ -52,7 +52,7 @@ def _words(found: Command | Group) -> list[str]:
 
 
 def _valued(found: Command | Group) -> list[str]:
-    """The options after which a value stands."""
+    """The options that take a value."""
     options = found.options if isinstance(found, Command) else []
     return [name for option in options if option.metavar for name in option.names]
 
@@ -107,7 +107,8 @@ def _bash() -> str:
 
 
 def _zsh() -> str:
-    """For zsh one `_arguments` line a command: it knows where options end, and completes commands itself."""
+    """For zsh, one `_arguments` call for each command. It also handles the end of options and inner
+    commands."""
     lines = ["#compdef holdfast", "# holdfast: completion for zsh", "_holdfast() {", "  local state line"]
     lines += _zsh_group("", 2)
     lines += ["}", "compdef _holdfast holdfast", ""]
@@ -148,10 +149,10 @@ def _zsh_group(path: str, indent: int) -> list[str]:
 
 
 def _zsh_option(option: Option) -> list[str]:
-    told = option.help.partition(";")[0].replace("[", "(").replace("]", ")").replace(":", "\\:")
+    text = _first_sentence(option).replace("[", "(").replace("]", ")").replace(":", "\\:")
     value = f":{option.metavar}: " if option.metavar else ""
     instead = "*" if option.many else f"({' '.join(option.names)})"
-    return [f"{instead}{name}[{told}]{value}" for name in option.names]
+    return [f"{instead}{name}[{text}]{value}" for name in option.names]
 
 
 def _zsh_arguments(command: Command) -> list[str]:
@@ -177,18 +178,18 @@ def _fish() -> str:
             none = f"not __fish_seen_subcommand_from {listed}"
             condition = f"{seen} ; and {none}" if seen else "__fish_use_subcommand"
             for word, place in found.commands.items():
-                told = _quoted(summary(load(place)))
-                lines.append(f"complete -c holdfast -n {_quoted(condition)} -a {word} -d {told}")
+                text = _quoted(summary(load(place)))
+                lines.append(f"complete -c holdfast -n {_quoted(condition)} -a {word} -d {text}")
             continue
         if len(words) == 1:
-            # "redlock init" has a word in common with "init".
+            # "redlock init" shares a word with "init".
             for group in groups:
                 seen += f" ; and not __fish_seen_subcommand_from {group}"
         for option in (*found.options, HELP):
             names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names)
             value = " -x" if option.metavar else ""
-            told = _quoted(option.help.partition(";")[0])
-            lines.append(f"complete -c holdfast -n {_quoted(seen)} {names}{value} -d {told}")
+            text = _quoted(_first_sentence(option))
+            lines.append(f"complete -c holdfast -n {_quoted(seen)} {names}{value} -d {text}")
         if found.handler is completion:
             lines.append(f"complete -c holdfast -n {_quoted(seen)} -a 'bash zsh fish'")
         if any(argument.raw for argument in found.arguments):
@@ -198,8 +199,13 @@ def _fish() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _first_sentence(option: Option) -> str:
+    """Shells show one short line for each option."""
+    return option.help.partition(";")[0].partition(". ")[0].rstrip(".")
+
+
 def _quoted(text: str) -> str:
-    """For all three shells: what is between single quotes means itself."""
+    """Single quotes, in which all three shells take every character literally."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -14,7 +14,8 @@ __all__ = ["as_json", "holder_row", "state"]
 
 
 def as_json(lock: LockInfo) -> dict[str, Any]:
-    """A stable document: fields are added, never renamed. The value is base64, as it may be any bytes."""
+    """A stable document: fields are added, never renamed. The value is base64, because it may be any
+    bytes."""
     return {
         "name": lock.name,
         "kind": lock.kind,
@@ -39,7 +40,7 @@ def state(lock: LockInfo) -> str:
 
 
 def holder_row(holder: HolderInfo) -> tuple[str, ...]:
-    """Cells for: who, mode, token, for how long, how much longer unless renewed, what."""
+    """Cells: owner, mode, token, age, remaining time unless renewed, metadata."""
     what = ", ".join(f"{key}={value}" for key, value in sorted(holder.metadata.items()))
     return (
         holder.owner,
@@ -52,5 +53,5 @@ def holder_row(holder: HolderInfo) -> tuple[str, ...]:
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    """The fields of a frozen, slotted dataclass, without copying what is in them."""
+    """The fields of a frozen, slotted dataclass, without copying their values."""
     return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}

@@ -1,4 +1,4 @@
-"""``holdfast doctor``: what can be found out about the very server that a URL names."""
+"""``holdfast doctor``: checks of the server that a URL names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Examples:
   holdfast doctor --url rediss://cache.example.org/0
   holdfast doctor --json | jq -r '.[] | select(.status != "ok") | .text'
 
-It takes no lock and leaves nothing behind. Where it asks for something that it
-has no right to, the server may note that down (Redis: ACL LOG).
+It takes no lock and leaves nothing in the server. A request that the user has
+no right to make may appear in a log of the server (Redis: ACL LOG).
 
-Exit status: 0 when nothing is wrong, 1 when something fails or is warned of,
-69 when the engine cannot be reached.
+Exit status: 0 if every check passed, 1 if a check failed or gave a warning,
+69 if the engine cannot be reached.
 """
 
 IO_TIMEOUT = Option(
     ("--io-timeout",),
-    "Wait this long for each answer.",
+    "How long to wait for each reply.",
     metavar="TIME",
     convert=duration,
     default=5.0,
@@ -34,8 +34,8 @@ IO_TIMEOUT = Option(
 
 
 def doctor(url: str | None, namespace: str, io_timeout: float, json: bool) -> int:
-    """Examine a server: is the connection encrypted, do clocks agree, which rights are missing or too many,
-    and do the guarantees hold there."""
+    """Check a server: whether the connection is encrypted, the clocks agree, the user has the right
+    permissions, and the guarantees hold."""
     found = library.examine(url, namespace=namespace, io_timeout=io_timeout)
     if json:
         print_json([{"topic": each.topic, "status": each.status, "text": each.text} for each in found])

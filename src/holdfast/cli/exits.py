@@ -1,8 +1,7 @@
-"""Exit statuses, which error has which, and how a complaint reaches the person at the terminal.
+"""Exit statuses, the status of each error, and messages on standard error.
 
-The numbers are those of sysexits.h where it has one, and the shell's own for a command that could
-not be started. Everything written to standard error goes through ``complain``, which removes secrets and
-what could steer a terminal.
+The numbers are those of sysexits.h, and those of shells for a command that could not be started. Everything
+written to standard error goes through ``complain``, which removes secrets and terminal control characters.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ __all__ = ["Status", "complain", "status_of"]
 
 
 class Status(enum.IntEnum):
-    """What ``holdfast`` itself exits with; ``run`` passes on the command's own status otherwise."""
+    """The exit statuses of ``holdfast`` itself. Otherwise ``run`` returns the status of the command."""
 
     OK = 0
     NOTHING_DONE = 1
-    """``break`` found nobody to take the lock from; ``doctor`` found problems."""
+    """``break`` found no holder; ``doctor`` found problems."""
     USAGE = 64
     UNAVAILABLE = 69
     INTERNAL = 70
     SYSTEM = 71
-    """The operating system refused something; the message has its name."""
+    """The operating system refused an operation, which the message names."""
     OUTPUT = 74
     """Standard output could not be written."""
     NOT_GRANTED = 75
@@ -37,7 +36,7 @@ class Status(enum.IntEnum):
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
     SIGNAL = 128
-    """Added to the number of the signal that ended it."""
+    """The number of the signal that ended the process is added to this."""
 
 
 STATUS_OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Status], ...] = (
@@ -51,12 +50,12 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Status], ...] = (
 
 
 def status_of(error: errors.HoldfastError) -> Status:
-    """The exit status that tells a script what went wrong."""
+    """The exit status of an error."""
     return next((status for kind, status in STATUS_OF_ERRORS if isinstance(error, kind)), Status.INTERNAL)
 
 
 def complain(message: str) -> None:
-    """Write one message to standard error. A closed standard error is no reason to fail."""
-    # ValueError: the stream was closed; OSError: nobody reads it any more.
+    """Write one message to standard error. A closed standard error is not a failure."""
+    # ValueError: the stream was closed. OSError: its reader has ended.
     with contextlib.suppress(OSError, ValueError):
         print(f"holdfast: {printable_lines(scrub(message))}", file=sys.stderr, flush=True)

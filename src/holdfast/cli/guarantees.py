@@ -16,7 +16,7 @@ Examples:
 
 
 def guarantees(url: str | None, namespace: str, json: bool) -> None:
-    """Say what the engine promises, what it needs for that, and what happens in each kind of trouble."""
+    """Print what the engine guarantees, what it needs for that, and what happens in each kind of fault."""
     from .output import print_json, print_pairs, print_table
 
     with holdfast.connect(url, namespace=namespace) as client:

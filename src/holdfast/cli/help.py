@@ -1,4 +1,4 @@
-"""What ``--help`` prints: plain text, from what the commands declare."""
+"""The output of ``--help``: plain text, made from the declarations of the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION_OPTION = Option(("--version",), "Print the version.")
 
 
 def help_of(found: Command | Group, path: Sequence[str]) -> str:
-    """The whole help of a command or of a group of them."""
+    """The help of a command or of a group."""
     width = max(40, min(WIDEST, shutil.get_terminal_size().columns))
     program = " ".join(path)
     if isinstance(found, Group):
@@ -72,7 +72,7 @@ def _paragraphs(text: str, width: int) -> list[str]:
 
 
 def _columns(rows: Sequence[tuple[str, str]], width: int) -> str:
-    """Names at the left, what they mean beside them; a long name has a line of its own."""
+    """Two columns: names, and their descriptions. A long name has its own line."""
     left = min(28, max(len(name) for name, _ in rows) + 4)
     lines = []
     for name, text in rows:

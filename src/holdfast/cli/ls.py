@@ -1,4 +1,4 @@
-"""``holdfast ls``: every name that is in use."""
+"""``holdfast ls``: all names in use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Examples:
   holdfast ls --json | jq -r '.[] | select(.locked) | .name'
 """
 
-PREFIX = Argument("prefix", "Only names that begin with this.", required=False)
-ALL = Option(("-a", "--all"), "Names too that are free and keep a value.")
+PREFIX = Argument("prefix", "List only names that begin with this prefix.", required=False)
+ALL = Option(("-a", "--all"), "Also list free names that carry a value.")
 
 
 def ls(prefix: str | None, all: bool, url: str | None, namespace: str, json: bool) -> None:
-    """List locks that are held or waited for: what they are, who holds them, how many wait."""
+    """List locks that are held or waited for: their kinds, their holders, the number of waiters."""
     from .describe import as_json, state
     from .output import age, print_json, print_lines, print_table
 
@@ -32,9 +32,9 @@ def ls(prefix: str | None, all: bool, url: str | None, namespace: str, json: boo
         print_json([as_json(lock) for lock in locks])
         return
     if not locks:
-        where = f" below {prefix!r}" if prefix else ""
-        more = f" ({len(found)} free with a value: --all)" if found else ""
-        print_lines(f"nothing is held{where}{more}")
+        where = f" with the prefix {prefix!r}" if prefix else ""
+        more = f" ({len(found)} free with a value, shown by --all)" if found else ""
+        print_lines(f"no lock is held{where}{more}")
         return
     rows = []
     for lock in locks:

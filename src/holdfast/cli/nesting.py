@@ -1,7 +1,7 @@
-"""A run inside a run: what is held around us, as the environment tells it.
+"""A run inside another run: the locks of the enclosing runs, which the environment lists.
 
-``HOLDFAST_HELD`` lists the grants of all runs around a command, outermost first, as JSON. It is a hint: the
-engine says whether such a lease is there, and so whether it is the same engine and namespace.
+``HOLDFAST_HELD`` lists the grants of all enclosing runs, outermost first, as JSON. It is a hint: the engine
+decides whether such a lease exists, and so whether it is the same engine and namespace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VARIABLE = "HOLDFAST_HELD"
 
 
 class Held:
-    """One grant that a run around us has, or had."""
+    """One grant that an enclosing run has, or had."""
 
     def __init__(self, name: str, owner: str, fence: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Held:
         return parse_fence(self.fence).token
 
     def environment(self, namespace: str) -> dict[str, str]:
-        """What the command of that run got."""
+        """The value of HOLDFAST_TOKEN or HOLDFAST_FENCE in the command of that run."""
         return {
             "HOLDFAST_NAME": self.name,
             "HOLDFAST_TOKEN": str(self.token),
@@ -49,7 +49,7 @@ class Held:
 def environment_of(
     lease: holdfast.Lease, name: str, namespace: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The variables that tell a command of its grant."""
+    """The environment variables that describe the grant to the command."""
     fence = lease.fence
     held = Held(
         name, lease.owner, fence_text(fence.source, fence.token, fence.nonce, lease.mode, lease.peers)
@@ -62,7 +62,7 @@ def environment_of(
 
 
 def find_around(client: holdfast.Client, name: str, environ: Mapping[str, str] = os.environ) -> Held | None:
-    """The run around us that holds this name in this engine; None: there is none, or it lost it."""
+    """The enclosing run that holds this name in this engine; None: there is none, or it has lost the lock."""
     around = [held for held in _read(environ) if held.name == name]
     if not around:
         return None
@@ -71,11 +71,11 @@ def find_around(client: holdfast.Client, name: str, environ: Mapping[str, str] =
 
 
 def replace_by(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Become the command. The run around us has an eye on it, as on everything below it."""
+    """Replace this process by the command. The enclosing run supervises it with all its descendants."""
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signum, signal.SIG_DFL)  # Python ignores them; its children should not.
+        signal.signal(signum, signal.SIG_DFL)  # Python ignores these signals; the command should not.
     try:
-        os.execvpe(command[0], list(command), environment)  # noqa: S606 - no shell is what is wanted
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - no shell, on purpose
     except OSError as error:
         found = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno == errno.ENOEXEC and found is not None:
@@ -85,7 +85,7 @@ def replace_by(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _read(environ: Mapping[str, str]) -> list[Held]:
-    """The grants around us; what is not ours to understand is none."""
+    """The grants of the enclosing runs. A text that cannot be parsed counts as none."""
     try:
         listed: Any = json.loads(environ.get(VARIABLE) or "[]")
         found = [Held(name, owner, fence) for name, owner, fence in listed]

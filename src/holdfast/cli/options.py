@@ -1,6 +1,6 @@
-"""How a command declares its arguments and options, the options that several share, and durations.
+"""How a command declares its arguments and options; shared options; durations.
 
-A declaration is data: the parser, the help, the documents and the completion of shells all read it.
+A declaration is data: the parser, the help, the documents and the shell completion read it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ __all__ = [
 
 
 class Misuse(Exception):
-    """A command line that cannot be understood; the text says what is wrong with it."""
+    """An invalid command line. The text says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A word that is told by its place."""
+    """A positional argument."""
 
     name: str
     help: str
     required: bool = True
     many: bool = False
-    """All the words that are left, as a list."""
+    """It takes all remaining words, as a list."""
     raw: bool = False
-    """Parsing stops at its first word: what follows belongs to it, whatever it looks like."""
+    """Parsing stops at its first word: all words after that belong to it, also those that begin with a
+    dash."""
 
     @property
     def metavar(self) -> str:
@@ -50,30 +51,30 @@ class Argument:
 
 @dataclass(frozen=True)
 class Option:
-    """A word that begins with a dash, with a value (``metavar``) or without."""
+    """An option, with a value (``metavar``) or without."""
 
     names: tuple[str, ...]
     help: str
     metavar: str = ""
-    """What stands for the value; empty: a flag."""
+    """The name of the value in the help; empty: a flag."""
     convert: Callable[[str], Any] = str
     default: Any = None
     shown_default: str = ""
     env: str = ""
-    """The variable that speaks where the option is not given."""
+    """The environment variable that is used if the option is not given."""
     required: bool = False
     many: bool = False
 
     @property
     def key(self) -> str:
-        """The name of the handler's argument: that of the first long form."""
+        """The name of the handler's parameter: the first long form of the option."""
         long = next(name for name in self.names if name.startswith("--"))
         return long[2:].replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its handler gets the values by name, and returns an exit status or None."""
+    """One command. Its handler gets the values by name, and returns an exit status or None."""
 
     handler: Callable[..., int | None]
     params: Sequence[Argument | Option]
@@ -94,7 +95,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """Commands below one word. Each is named by its module and variable, and imported when it is wanted."""
+    """Commands below one word. Each is named by its module and variable, and imported when it is needed."""
 
     help: str
     commands: Mapping[str, str]
@@ -105,14 +106,14 @@ DEFAULT_NAMESPACE = "holdfast"
 
 URL = Option(
     ("--url",),
-    "The engine to lock with; without one, the embedded engine of this user on this machine. "
-    "Other users see a command line: give a URL with a password in the variable.",
+    "The engine. The default is the embedded engine of this user on this machine. "
+    "Other users can see command lines: set the environment variable if the URL has a password.",
     metavar="URL",
     env="HOLDFAST_URL",
 )
 NAMESPACE = Option(
     ("--namespace",),
-    "Names are distinct per namespace.",
+    "The namespace. The same name in two namespaces is two locks.",
     metavar="NAME",
     default=DEFAULT_NAMESPACE,
     env="HOLDFAST_NAMESPACE",
@@ -132,13 +133,13 @@ def duration(text: str) -> float:
     if _DURATION.fullmatch(written):
         parts = _PART.findall(written)
         sizes = [UNITS[unit] for _, unit in parts]
-        # From the largest to the smallest, each once: 30m1h is a slip of the pen.
+        # From the largest unit to the smallest, each once: 30m1h is probably a mistake.
         in_order = all(larger > smaller for larger, smaller in itertools.pairwise(sizes))
         seconds = sum(float(value) * UNITS[unit] for value, unit in parts) if in_order else math.nan
     else:
         seconds = float(written) if _NUMBER.fullmatch(written) else math.nan
     if not math.isfinite(seconds) or seconds < 0:
-        raise Misuse(f"{text!r} is no duration: write seconds, or 500ms, 90s, 5m, 1h30m, 2d")
+        raise Misuse(f"{text!r} is not a duration: write seconds, or 500ms, 90s, 5m, 1h30m, 2d")
     return seconds
 
 
@@ -149,7 +150,7 @@ def number(least: int | None = None, most: int | None = None) -> Callable[[str],
         try:
             found = int(text)
         except ValueError:
-            raise Misuse(f"{text!r} is no whole number") from None
+            raise Misuse(f"{text!r} is not a whole number") from None
         if (least is not None and found < least) or (most is not None and found > most):
             span = f"{least} or more" if most is None else f"from {least} to {most}"
             raise Misuse(f"{found} is out of range: it must be {span}")

@@ -31,11 +31,11 @@ __all__ = [
 
 UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 WIDTH_OF_A_FILE = 4096
-"""Away from a terminal nothing is wrapped: lines belong to grep and awk there."""
+"""If the output is not a terminal, lines are not wrapped, so that grep and awk can process them."""
 
 
 class OutputFailed(Exception):
-    """Standard output could not be written, for this reason."""
+    """Standard output could not be written."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror or str(error))
@@ -43,39 +43,39 @@ class OutputFailed(Exception):
 
 
 def repair_streams() -> None:
-    """Make standard streams that are closed fail when they are used, and other characters than theirs safe.
+    """Let closed standard streams fail when they are used, and escape characters that they cannot encode.
 
-    The next file or socket would otherwise get the number of a closed stream, and what is written to it.
+    Otherwise the next file or socket would get the descriptor of a closed stream, and receive its output.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The wrong way round, so that using it is the same error as with a closed one. It is the lowest
-            # number that is free, therefore this one.
+            # Opened in the wrong direction, so that using it fails as with a closed stream. open() returns
+            # the lowest free descriptor, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY), True)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open as long as the process
     if sys.stderr is None:
-        # Otherwise ``print`` would take standard output in its place.
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+        # Otherwise ``print`` would use standard output instead.
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_text(text: str) -> None:
-    """Write text of our own as it is. All that goes to standard output goes through here."""
+    """Write text unchanged. All of standard output passes here."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again when the interpreter ends.
+        # The remaining buffer would fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise OutputFailed(error) from None
 
 
 def print_json(document: object, indent: int | None = 2) -> None:
-    """Print one JSON document. What is not a JSON number (an endless time) becomes null."""
+    """Print one JSON document. A number that JSON cannot express (infinity) becomes null."""
     import json
 
     text = json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -97,7 +97,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_pairs(pairs: Mapping[str, str | Sequence[str]]) -> None:
-    """Print names with their values, one below the other; a sequence has a line for each of its own."""
+    """Print names with their values in lines. A sequence gets a line for each of its items."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,7 +131,7 @@ def _print(table: Table) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
-    # Rich has its own idea of what to do when the reader leaves, so it does not write itself.
+    # Rich would handle a closed pipe in its own way, so it does not write by itself.
     with console.capture() as capture:
         console.print(table)
     print_text(capture.get())

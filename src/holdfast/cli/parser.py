@@ -1,7 +1,7 @@
-"""Command lines, understood by what the commands declare.
+"""The parser of command lines, which uses the declarations of the commands.
 
-Options may stand between arguments, except where an argument says that the rest is its own: the options of
-``run`` end at the first word of the command, as with flock(1), env(1) and timeout(1).
+Options may be between arguments, unless an argument takes all the rest: the options of ``run`` end at the
+first word of the command, as with flock(1), env(1) and timeout(1).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MEANT = {
     "unlock": "break",
     "with": "run",
 }
-"""Words that other programs have for our commands."""
+"""Words that other programs use for these commands."""
 
 
 class HelpWanted(Exception):
-    """``--help`` stood there."""
+    """The command line contains ``--help``."""
 
 
 def load(place: str) -> Command | Group:
@@ -48,7 +48,7 @@ def load(place: str) -> Command | Group:
 
 
 def resolve(root: Group, words: Sequence[str], path: list[str]) -> tuple[Command | Group, Sequence[str]]:
-    """The command that the first words name, and the words after them. Its name is added to ``path``."""
+    """The command that the first words name, and the remaining words. Its name is appended to ``path``."""
     found: Command | Group = root
     while isinstance(found, Group) and words and not words[0].startswith("-"):
         if words[0] not in found.commands:
@@ -69,16 +69,16 @@ def parse(command: Command, words: Sequence[str], environ: Mapping[str, str] = o
             values[argument.name], plain = plain, []
         else:
             values[argument.name] = plain.pop(0) if plain else None
-        # An empty name is a name, and a wrong one: who gets it says so.
+        # An empty name is passed on: the handler rejects it.
         if argument.required and values[argument.name] in (None, []):
             raise Misuse(f"{argument.metavar} is missing")
     if plain:
-        raise Misuse(f"{plain[0]!r} is one word too many")
+        raise Misuse(f"unexpected argument {plain[0]!r}")
     return values
 
 
 def read_options(command: Command, line: Sequence[str]) -> tuple[dict[Option, Any], list[str]]:
-    """The value of each option that was given, and the words that are none."""
+    """The values of the given options, and the other words."""
     words = list(line)
     by_name = {name: option for option in command.options for name in option.names}
     raw_from = next((place for place, each in enumerate(command.arguments) if each.raw), None)
@@ -105,7 +105,7 @@ def read_options(command: Command, line: Sequence[str]) -> tuple[dict[Option, An
 
 
 def _read_options(words: list[str], by_name: Mapping[str, Option]) -> list[tuple[str, str]]:
-    """Take the options of the first word off the list, and the second if it is their value."""
+    """Remove the options of the first word from the list, and the second word if it is their value."""
     short = "h" + "".join(n[1] + (":" if o.metavar else "") for n, o in by_name.items() if n[1] != "-")
     long = ["help", *(n[2:] + ("=" if o.metavar else "") for n, o in by_name.items() if n[1] == "-")]
     for taken in (1, 2):
@@ -142,15 +142,15 @@ def _default(option: Option, environ: Mapping[str, str]) -> Any:
 
 
 def _explain(error: getopt.GetoptError, by_name: Mapping[str, Option]) -> str:
-    """``getopt``'s own words without its quirks, and what was meant."""
+    """The message of ``getopt`` in the words of this program, with a suggestion."""
     name = _dashed(error.opt)
     option = by_name.get(name)
     if option is not None and option.metavar:
         return f"{name} needs a value: {name} {option.metavar}"
     if option is not None:
-        return f"{name} takes no value"
+        return f"{name} does not take a value"
     if "unique prefix" in error.msg:
-        return f"{name} could be several options: write it out"
+        return f"{name} is ambiguous: write the option in full"
     return f"there is no option {name}{_did_you_mean(name, [*by_name, '--help'])}"
 
 

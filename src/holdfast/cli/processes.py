@@ -1,7 +1,7 @@
-"""What the operating system offers to keep a command within its lock: groups, trees, parent-death signals.
+"""The means of the operating system to end a command in time: process groups, trees, parent-death signals.
 
-Linux gives all of it. Elsewhere a process group is all there is, and a process that left the group
-is out of reach.
+Linux has all of them. Other systems only have process groups, and a process that left its group cannot be
+reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_ROUND_SECONDS = 0.005
 KILL_ROUNDS = 400
-"""Two seconds. What is still there then sits in the kernel and dies when it comes out."""
+"""Two seconds. A process that still exists then is blocked in the kernel, and dies when it returns."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -32,28 +32,28 @@ def clock() -> float:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies. To be called between fork and exec."""
+    """Let the kernel kill this process when its parent dies. Called between fork and exec."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
-        # It died before the kernel was told.
+        # The parent died before prctl was called.
         os._exit(128 + signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none gets out of sight."""
+    """Become the parent of every orphaned descendant, so that all of them can be found."""
     if _libc is not None:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_group(group: int, signum: int) -> None:
-    """Signal a process group; that it is gone, or became somebody else's, is no error."""
+    """Signal a process group. It is no error if the group has ended or belongs to another user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)
 
 
 def kill_everything(group: int) -> None:
-    """Kill a process group and, on Linux, every descendant of this process, also those that left it."""
+    """Kill a process group and, on Linux, every descendant of this process, also outside the group."""
     signal_group(group, signal.SIGKILL)
     for _ in range(KILL_ROUNDS):
         alive = descendants(os.getpid())
@@ -66,13 +66,13 @@ def kill_everything(group: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """The living descendants of a process, from /proc; none where there is no /proc."""
+    """The living descendants of a process, from /proc. Without /proc, none."""
     children: dict[int, list[int]] = {}
     dead: set[int] = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             pid = int(entry.parent.name)
-            # The name in parentheses may hold anything; the fields begin after the last one.
+            # The name in parentheses may contain any character; the fields begin after the last parenthesis.
             state, parent = entry.read_bytes().rpartition(b")")[2].split()[:2]
             children.setdefault(int(parent), []).append(pid)
             if state in b"ZX":

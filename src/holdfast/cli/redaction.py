@@ -1,8 +1,8 @@
-"""Keeping passwords out of everything that is printed.
+"""Removing passwords from everything that is printed.
 
-Engine drivers put whole URLs into their messages, and a mistyped command line makes the parser
-quote its arguments. So nothing is trusted to be clean: what a secret looks like is learnt from the
-URLs given to this process, and removed from every line before it is written.
+Client libraries put whole URLs into their messages, and the parser quotes the arguments of an invalid command
+line. So no text is trusted to be clean: the secrets are collected from the URLs given to this process, and
+removed from every line before it is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["learn", "scrub"]
 
 MASK = "***"
 SHORTEST_PLAIN_SECRET = 4
-"""A shorter one would also match ordinary words; it is removed where it stands in a URL."""
+"""A shorter secret would also match ordinary words. It is removed only inside URLs."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s'\"<>]*)")
 _SECRET_OPTION = re.compile(
@@ -26,14 +26,14 @@ _learnt: set[str] = set()
 
 
 def learn(texts: Iterable[str]) -> None:
-    """Remember the secrets in these arguments and variables, as written and as decoded."""
+    """Collect the secrets in these arguments and environment variables, as written and as decoded."""
     for text in texts:
         for found in secrets_in(text):
             _learnt.update(form for form in (found, unquote(found)) if len(form) >= SHORTEST_PLAIN_SECRET)
 
 
 def scrub(text: str) -> str:
-    """The text without any secret: learnt ones wherever they stand, others where URLs carry them."""
+    """The text without secrets: collected secrets everywhere, others inside URLs."""
     for secret in sorted(_learnt, key=len, reverse=True):
         text = text.replace(secret, MASK)
     text = _URL.sub(lambda url: url["scheme"] + _without_password(url["rest"]), text)
@@ -42,18 +42,18 @@ def scrub(text: str) -> str:
 
 def secrets_in(text: str) -> list[str]:
     """Every password and secret option of the URLs in a text."""
-    # Not the URL pattern above: an unquoted password may hold spaces and quotes, and a URL that is
-    # refused may lack its scheme.
+    # Not the URL pattern above: an unquoted password may contain spaces and quotes, and an invalid URL may
+    # lack its scheme.
     userinfo = (text.partition("://")[2] or text).rpartition("@")[0]
     found = [userinfo.partition(":")[2]]
-    # Several nodes may each carry their own: redlock://:one@a:1,:two@b:2
+    # Each of several nodes may have its own: redlock://:one@a:1,:two@b:2
     found += [node.partition("@")[0].partition(":")[2] for node in userinfo.split(",")]
     found += [option["value"] for option in _SECRET_OPTION.finditer(text)]
     return [secret for secret in found if secret]
 
 
 def _without_password(rest: str) -> str:
-    """``user:password@host`` without its password; everything up to the last ``@`` is suspect."""
+    """``user:password@host`` without its password. Everything up to the last ``@`` may belong to it."""
     userinfo, at, host = rest.rpartition("@")
     if not at or ":" not in userinfo:
         return rest

@@ -21,7 +21,7 @@ Examples:
   holdfast redlock status --url redlock://a:6379,b:6379,c:6379
   holdfast redlock status --json | jq -r '.[] | select(.trouble != "") | .node'
 
-Exit status: 0 when a majority takes part, 69 when it does not.
+Exit status: 0 if a majority of the nodes takes part, otherwise 69.
 """
 
 INIT_EPILOG = """
@@ -33,29 +33,34 @@ REJOIN_EPILOG = """
 Examples:
   holdfast redlock rejoin                      every node that does not take part
   holdfast redlock rejoin b:6379
-  holdfast redlock rejoin b:6379 --durable     it was restarted, and lost nothing
+  holdfast redlock rejoin b:6379 --durable     a restarted node that lost no data
 
-Exit status: 0 when all of them take part, 69 when some do not.
+Exit status: 0 if all of these nodes take part, otherwise 69.
 """
 
 NODES = Argument(
-    "node", "Nodes as the URL has them; without any, all that do not take part.", required=False, many=True
+    "node",
+    "Nodes as written in the URL. The default is all nodes that do not take part.",
+    required=False,
+    many=True,
 )
 WAIT = Option(
     ("--wait",),
-    "Wait for so long, if nothing longer was ever granted; without it, for longer than the longest "
-    "ttl that anybody asked for.",
+    "How long to wait. It must not be shorter than any ttl that was granted. By default it is longer than "
+    "the longest ttl that any client requested.",
     metavar="TIME",
     convert=duration,
 )
-DURABLE = Option(("--durable",), "Restarted nodes lost nothing, whatever their settings say: I know it.")
+DURABLE = Option(
+    ("--durable",), "Confirm that the restarted nodes lost no data, whatever their settings say."
+)
 
 
 def init(url: str | None, json: bool) -> None:
-    """Make one set of nodes that all answer and are all empty.
+    """Make a set of nodes that all answer and are all empty.
 
-    Whoever comes first does that by itself, unless the URL says init=manual. On nodes that are a set already
-    it changes nothing.
+    The first client does this by itself, unless the URL says init=manual. Nodes that are a set already are
+    not changed.
     """
     from holdfast.redlock import initialise
 
@@ -65,11 +70,11 @@ def init(url: str | None, json: bool) -> None:
     if json:
         print_json({"set": set_id})
     else:
-        print_lines(f"the nodes are set {set_id}")
+        print_lines(f"the nodes form set {set_id}")
 
 
 def status(url: str | None, json: bool) -> int:
-    """Show how every node stands and what to do about those that do not take part."""
+    """Show the state of every node, and what to do about nodes that do not take part."""
     from holdfast import redlock
 
     from .output import print_json, print_table
@@ -84,30 +89,30 @@ def status(url: str | None, json: bool) -> int:
 
 
 def rejoin(node: list[str], wait: float | None, durable: bool, url: str | None, json: bool) -> int:
-    """Have nodes that forgot take part again.
+    """Let nodes that lost data take part again.
 
-    Waits until nothing that they granted before can still be relied on, tells them every number that a
-    majority of the others has issued, and marks them as ready. Locks go on meanwhile, on the others.
+    This waits until every lease that these nodes granted has expired, copies to them the tokens that a
+    majority of the other nodes has issued, and marks them as ready. Meanwhile the other nodes serve locks.
     """
     from holdfast import redlock
 
     from .output import print_json, print_table
 
     where = chosen(url)
-    told = redlock.rejoin(where, node or None, wait=wait, durable=durable)
+    results = redlock.rejoin(where, node or None, wait=wait, durable=durable)
     if json:
-        print_json(told)
-    elif told:
-        print_table("", ("node", "what became of it"), list(told.items()))
+        print_json(results)
+    elif results:
+        print_table("", ("node", "result"), list(results.items()))
     else:
-        complain("every node takes part already")
+        complain("every node already takes part")
     ready = {each.node for each in redlock.status(where) if each.takes_part}
-    return Status.OK if told.keys() <= ready else Status.UNAVAILABLE
+    return Status.OK if results.keys() <= ready else Status.UNAVAILABLE
 
 
 def chosen(url: str | None) -> str:
     if not url:
-        raise errors.InvalidArgument("which nodes? write --url redlock://a:6379,b:6379,c:6379")
+        raise errors.InvalidArgument("the nodes are missing: write --url redlock://a:6379,b:6379,c:6379")
     return url
 
 
@@ -115,7 +120,7 @@ INIT = Command(init, (URL, JSON), INIT_EPILOG)
 STATUS = Command(status, (URL, JSON), STATUS_EPILOG)
 REJOIN = Command(rejoin, (NODES, WAIT, DURABLE, URL, JSON), REJOIN_EPILOG)
 GROUP = Group(
-    "Look after the nodes of redlock://: initialise a set, see how nodes stand, have them rejoin.",
+    "Manage the nodes of redlock://: initialise a set, show its nodes, let nodes rejoin.",
     {"init": "redlock:INIT", "status": "redlock:STATUS", "rejoin": "redlock:REJOIN"},
     EPILOG,
 )

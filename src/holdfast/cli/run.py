@@ -1,4 +1,4 @@
-"""``holdfast run``: its arguments, and the help that teaches it."""
+"""``holdfast run``: its arguments and its help."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Examples:
   holdfast run deploy --timeout 5m --grace 10s -- make deploy
   holdfast run backup -c 'pg_dump app | zstd > app.zst'
 
-  From cron, skipping it when one still runs:
+  From cron, skipping a run while another one still runs:
   holdfast run -n -E 0 nightly-report ./report.sh
 
-  Readers together, the writer alone:
+  Readers at the same time, the writer alone:
   holdfast run catalogue --shared ./export.sh
   holdfast run catalogue --write ./rebuild.sh
 
@@ -26,52 +26,53 @@ Examples:
   holdfast run transcode --limit 3 ffmpeg -i in.mov out.mp4
 
 Options end at the first word of COMMAND, as with flock(1), env(1) and
-timeout(1): what follows is the command's own. Writing -- before it is allowed,
-and needed where it begins with a dash.
+timeout(1): all later words belong to the command. Write -- before a command
+that begins with a dash; it is allowed before any command.
 
-Exit status: the command's own, 128+N when signal N ended it; otherwise
-   64  usage, or something that this engine cannot do
+Exit status: that of the command, 128+N if signal N ended it; otherwise
+   64  usage error, or an operation that this engine does not support
    69  the engine cannot be reached or used
-   71  the system refused something (processes, memory, files)
+   71  the system refused an operation (processes, memory, files)
    75  not granted in time (-E changes it); the command did not run
    76  the lock was lost while the command ran
   126  the command cannot be executed
   127  the command was not found
 128+N  signal N came while waiting; nothing is left in the queue
 
-One line on standard error says who held a lock that was not granted, unless
--E 0 says that this is as good as success. At a terminal, waiting for longer
-than a second says for whom.
+If the lock is not granted, one line on standard error names the holder. With
+-E 0, which makes this a success, there is no such line. At a terminal, run
+names the holder after it has waited for a second.
 
 The command gets HOLDFAST_NAME, HOLDFAST_TOKEN (the fencing token of this
 grant), HOLDFAST_FENCE (the whole grant as text, which guards accept),
-HOLDFAST_URL and HOLDFAST_NAMESPACE, and a process group of its own. The URL
-may hold a password, and reaches everything the command starts: --no-url keeps
-it back. HOLDFAST_HELD is for other runs below this one: taking a lock that a
-run around this one holds would wait for ever, and is refused; --nested runs
-the command under the lease that is there.
+HOLDFAST_URL and HOLDFAST_NAMESPACE, and its own process group. The URL may
+contain a password, and all processes that the command starts inherit it:
+--no-url removes it. HOLDFAST_HELD is for runs inside this run. A run that
+takes a lock of an enclosing run would wait for ever, so it is refused; with
+--nested it runs its command under the lease of the enclosing run.
 
 SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP and
-SIGCONT are passed on to that group. A terminal is lent to it while it runs.
+SIGCONT are passed on to that process group. At a terminal, the command is in
+the foreground while it runs.
 
-When the lock cannot be renewed, the group gets SIGTERM --grace before the
-lease ends, and everything the command started gets SIGKILL when it ends. The
-lock of a suspended run (Ctrl-Z) lasts no longer than its TTL.
+If the lock cannot be renewed, the process group gets SIGTERM --grace before
+the lease ends. When the lease ends, all processes that the command started get
+SIGKILL. The lock of a suspended run (Ctrl-Z) lasts no longer than its TTL.
 
-When holdfast itself is killed, the command is killed with all it started.
-Out of reach are programs that run as another user (sudo, setuid) and, on
-other systems than Linux, processes that left the process group. What the
-command leaves running when it ends is not waited for. Where a late write must
-be impossible, have a guard check HOLDFAST_FENCE.
+If holdfast itself is killed, the command and all processes that it started are
+killed. This does not reach programs that run as another user (sudo, setuid)
+nor, on systems other than Linux, processes that left the process group. When
+the command ends, run does not wait for processes that the command left running.
+If a late write must be impossible, let a guard check HOLDFAST_FENCE.
 """
 
 PARAMS = (
     NAME,
-    Argument("command", "What to run, with its own options.", required=False, many=True, raw=True),
-    Option(("-c", "--command-line"), "Have a shell run this, in place of COMMAND.", metavar="TEXT"),
+    Argument("command", "The command to run, with its options.", required=False, many=True, raw=True),
+    Option(("-c", "--command-line"), "Run this text with a shell, instead of COMMAND.", metavar="TEXT"),
     Option(
         ("--ttl",),
-        "How long the lock outlives a holder that has vanished. It is renewed while the command runs.",
+        "How long the lock outlasts a holder that has vanished. It is renewed while the command runs.",
         metavar="TIME",
         convert=duration,
         default=30.0,
@@ -79,23 +80,26 @@ PARAMS = (
     ),
     Option(
         ("-w", "--timeout", "--wait"),
-        "Wait this long at most.",
+        "The longest time to wait for the lock.",
         metavar="TIME",
         convert=duration,
         shown_default="for ever",
     ),
-    Option(("-n", "--nonblock"), "Do not wait: same as --timeout 0."),
-    Option(("-s", "--shared"), "The read side of a reader/writer lock: together with other readers."),
-    Option(("-x", "--write", "--exclusive"), "The write side of a reader/writer lock, against --shared."),
+    Option(("-n", "--nonblock"), "Do not wait: the same as --timeout 0."),
+    Option(("-s", "--shared"), "Take the read side of a reader/writer lock, which readers share."),
+    Option(
+        ("-x", "--write", "--exclusive"),
+        "Take the write side of a reader/writer lock, which excludes --shared.",
+    ),
     Option(
         ("--limit",),
-        "A semaphore: up to N at a time. All must say the same N.",
+        "Take a permit of a semaphore: up to N holders at a time. All runs must give the same N.",
         metavar="N",
         convert=number(1),
     ),
     Option(
         ("--grace",),
-        "If the lock is being lost: SIGTERM this long before the lease ends, SIGKILL when it ends.",
+        "If the lock is being lost, send SIGTERM this long before the lease ends, and SIGKILL when it ends.",
         metavar="TIME",
         convert=duration,
         default=0.0,
@@ -103,23 +107,23 @@ PARAMS = (
     ),
     Option(
         ("--max-hold",),
-        "Give the lock up after this long, so that a hung command cannot hold it for ever.",
+        "Release the lock after this long, so that a hung command cannot hold it for ever.",
         metavar="TIME",
         convert=duration,
         shown_default="no limit",
     ),
     Option(
         ("-E", "--conflict-exit-code"),
-        "Exit status when not granted.",
+        "The exit status if the lock is not granted.",
         metavar="N",
         convert=number(0, 255),
         default=Status.NOT_GRANTED.value,
     ),
-    Option(("--nested",), "If a run around this one holds NAME: run under its lease, without a new lock."),
-    Option(("--no-url",), "Keep HOLDFAST_URL, which may hold a password, from the command."),
+    Option(("--nested",), "If an enclosing run holds NAME, run under its lease, without a new lock."),
+    Option(("--no-url",), "Do not pass HOLDFAST_URL, which may contain a password, to the command."),
     URL,
     NAMESPACE,
-    Option(("-v", "--verbose"), "Say on standard error the engine, its scope, the grant, the end."),
+    Option(("-v", "--verbose"), "Print the engine, its scope, the grant and the end on standard error."),
 )
 
 
@@ -161,7 +165,7 @@ def run(
     if command_line is not None:
         command = [os.environ.get("SHELL") or "/bin/sh", "-c", command_line]
     if not command:
-        raise Misuse("COMMAND is missing: what is to run under the lock?")
+        raise Misuse("COMMAND is missing: write the command to run under the lock")
 
     from .wrapper import Plan, run_under_lock
 

@@ -16,7 +16,7 @@ Examples:
 
 
 def show(name: str, url: str | None, namespace: str, json: bool) -> None:
-    """Show who holds a lock, since when, with which token, and who waits, in order."""
+    """Show the holders of a lock with their ages and tokens, and its waiters in order."""
     from .describe import as_json, holder_row, state
     from .output import age, print_json, print_pairs, print_table
 

@@ -1,8 +1,8 @@
-"""The signals that reach the wrapper: first they end its waiting, later they go to the command.
+"""The signals that reach the wrapper: first they end its wait, later they are passed on to the command.
 
-Two phases need two behaviours. While it waits for the lock, a signal must get out of a blocking
-call: the handler raises. While the command runs, nothing may be interrupted halfway: signals queue
-up on a descriptor, in order, together with the nudges of other threads.
+The two phases need different behaviour. While the wrapper waits for the lock, a signal must interrupt a
+blocking call: the handler raises. While the command runs, no step may be interrupted: signals are queued on a
+descriptor, in order, together with the wake-ups of other threads.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["PASSED_ON", "STOPS_WAITING", "Inbox", "Interrupted", "Waiting"]
 STOPS_WAITING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 PASSED_ON = (*STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
-"""Handled only while the command runs; before that, Ctrl-Z stops the wrapper as it does any program."""
+"""Handled only while the command runs. Before that, Ctrl-Z stops the wrapper like any program."""
 
 NUDGE = 0
-"""Stands in the queue for "look around", from another thread."""
+"""An entry of the queue that is a wake-up by another thread."""
 
 SWALLOWED_SECONDS = 5.0
-"""An exception raised inside a finaliser is swallowed by Python. After this time we raise again."""
+"""Python swallows an exception that is raised inside a finaliser. After this time it is raised again."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the waiting. As a KeyboardInterrupt, it passes every ``except Exception``."""
+    """A signal ended the wait. As a KeyboardInterrupt it passes every ``except Exception``."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Inbox:
-    """Signals and nudges as a queue with a descriptor that is readable when it is not empty."""
+    """A queue of signals and wake-ups, with a descriptor that is readable while the queue is not empty."""
 
     def __init__(self) -> None:
         self._readable, self._writable = os.pipe()
@@ -59,29 +59,31 @@ class Inbox:
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
-            # Who presses Ctrl-C once will do so twice; the second one must not hit the way out.
+            # A user who presses Ctrl-C once often does so twice. The second one must not interrupt the
+            # clean-up.
             signal.signal(signum, signal.SIG_IGN if signum in self._seen else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._readable)
         os.close(self._writable)
 
     def waiting(self) -> Waiting:
-        """``with inbox.waiting():`` a signal that stops the waiting raises ``Interrupted`` inside."""
+        """``with inbox.waiting():`` a signal raises ``Interrupted`` inside, which ends the wait."""
         return Waiting(self)
 
     def handle_job_control(self) -> None:
-        """From now on Ctrl-Z is for the command; and writing from behind does not stop us."""
+        """From now on Ctrl-Z is passed to the command, and a write from the background does not stop the
+        wrapper."""
         self._handle_all(JOB_CONTROL)
         self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
     def nudge(self) -> None:
-        """Make the descriptor readable; for any thread, at any time."""
-        # Full: there is something to read anyway. Closed: nobody reads any more.
+        """Make the descriptor readable. Any thread may call this at any time."""
+        # Full: the descriptor is readable anyway. Closed: it is not read any more.
         with contextlib.suppress(OSError):
             os.write(self._writable, bytes([NUDGE]))
 
     def take(self) -> list[int]:
-        """The signals that came since the last call, in order."""
+        """The signals since the last call, in order."""
         try:
             return [signum for signum in os.read(self._readable, 4096) if signum != NUDGE]
         except BlockingIOError:
@@ -93,7 +95,8 @@ class Inbox:
     def _handle_all(self, signums: tuple[int, ...]) -> None:
         for signum in signums:
             before = signal.getsignal(signum)
-            # What our caller ignores (nohup, a background job of a script) is ignored by us and the command.
+            # Signals that the caller ignores (nohup, a background job of a script) stay ignored, also in the
+            # command.
             if before is not signal.SIG_IGN:
                 self._before[signum] = before
                 signal.signal(signum, self._on_signal)
@@ -104,14 +107,14 @@ class Inbox:
         self._seen.add(signum)
         if not self._raises:
             return
-        # Once is enough: a second one would interrupt the withdrawal that the first one set off.
+        # Raised once: a second one would interrupt the withdrawal that follows the first.
         if time.monotonic() - self._raised_at > SWALLOWED_SECONDS:
             self._raised_at = time.monotonic()
             raise Interrupted(signum)
 
 
 class Waiting:
-    """The stretch in which signals raise. A class, because a generator could be interrupted halfway."""
+    """The scope in which signals raise. It is a class, because a generator could be interrupted halfway."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

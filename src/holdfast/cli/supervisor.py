@@ -2,16 +2,16 @@
 
     wrapper      holds the lock: threads, sockets, renewal
       └─ supervisor    one thread, no library code: this file
-           └─ command      in a process group of its own
+           └─ command      in its own process group
 
-It is forked before the wrapper has any thread, because code run between fork and exec in a process
-with threads can deadlock. And it is what makes a lock safe to wrap a command with:
+It is forked before the wrapper has any thread, because code between fork and exec in a process with threads
+can deadlock. It makes it safe to run a command under a lock:
 
-- The wrapper tells it again and again how long the lease is good for. Past that moment the command
-  is killed, even when the wrapper hangs or has been stopped.
-- The wrapper's end closes the channel, also after ``kill -9``: the command is killed with everything
-  it started, in its process group or out of it (as far as ``processes`` reaches).
-- When the supervisor itself is killed, the kernel kills the command (on Linux).
+- The wrapper repeatedly sends it the deadline of the lease. After that moment the supervisor kills the
+  command, even if the wrapper hangs or is stopped.
+- The end of the wrapper closes the channel, also after ``kill -9``. Then the supervisor kills the command and
+  all processes that it started, also outside the process group (as far as ``processes`` can reach them).
+- If the supervisor itself is killed, the kernel kills the command (on Linux).
 
 Messages in:  start environment until foreground · until time · signal number · lost
 Messages out: started pid · failed errno · late · stopped signal · ended status
@@ -37,21 +37,21 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor:
-    """Runs until the wrapper is gone, which is how the wrapper dismisses it too."""
+    """Runs until the wrapper closes the channel or ends."""
 
     def __init__(self, channel: Channel, command: Sequence[str]) -> None:
         self._channel = channel
         self._command = list(command)
         self._group: int | None = None
-        """The command, which leads its process group; until its end is reported."""
+        """The command, which leads its process group, until its end is reported."""
         self._status: int | None = None
-        """How the command ended, if it did."""
+        """The wait status of the command after it ended."""
         self._until: float | None = None
         self._lost = False
         self._killed = False
 
     def run(self, mask: Iterable[int]) -> None:
-        """Serve the wrapper. Signals are blocked so far; ``mask`` is what the command should start with."""
+        """Serve the wrapper. Signals are blocked so far; ``mask`` is the signal mask of the command."""
         os.setpgid(0, 0)
         adopt_orphans()
         with _child_endings(mask) as endings, selectors.DefaultSelector() as selector:
@@ -60,7 +60,7 @@ class Supervisor:
             while not self._channel.closed:
                 for key, _ in selector.select(self._seconds_left()):
                     key.data()
-                # After the messages: the newest of them may have moved the deadline.
+                # After the messages: the newest may have moved the deadline.
                 if self._seconds_left() == 0:
                     self._kill()
                     self._report_end()
@@ -78,7 +78,7 @@ class Supervisor:
                 case "lost":
                     self._lost = True
                     self._signal(signal.SIGTERM)
-                    self._signal(signal.SIGCONT)  # A stopped process gets the other one only then.
+                    self._signal(signal.SIGCONT)  # A stopped process receives the other signal only then.
 
     def _start(self, environment: Mapping[str, str], until: float | None, foreground: bool) -> None:
         self._until = until
@@ -92,7 +92,8 @@ class Supervisor:
 
     def _spawn(self, environment: Mapping[str, str], foreground: bool) -> int:
         def prepare() -> None:
-            """Between fork and exec: whatever happens to us from here on, the wrapper knows the group."""
+            """Between fork and exec: from here on the wrapper knows the process group, whatever happens to
+            this process."""
             self._channel.send("started", os.getpid())
             die_with_parent(supervisor)
             if foreground:
@@ -105,7 +106,7 @@ class Supervisor:
             found = shutil.which(self._command[0], path=environment.get("PATH"))
             if error.errno != errno.ENOEXEC or found is None:
                 raise
-            # A script without a first line that names its interpreter: as execvp does.
+            # A script without a #! line is run by a shell, as execvp does.
             return spawn(["/bin/sh", found, *self._command[1:]], environment, prepare)
 
     def _signal(self, signum: int) -> None:
@@ -126,7 +127,7 @@ class Supervisor:
             os.read(endings, 4096)
         for pid, status in _changes_of_children():
             if pid != self._group:
-                continue  # An orphan of the command's, adopted and now buried.
+                continue  # An orphaned descendant of the command, which this process adopted.
             if os.WIFSTOPPED(status):
                 self._channel.send("stopped", os.WSTOPSIG(status))
             else:
@@ -134,26 +135,27 @@ class Supervisor:
         self._report_end()
 
     def _report_end(self) -> None:
-        """Tell the wrapper that the command has ended; after a loss, only when all it started has too.
+        """Report the end of the command. After a loss, wait until all processes that it started have ended,
+        too.
 
-        A shell dies of the first SIGTERM; what it ran may still be tidying up, and has until the
-        deadline for it. Without a loss, what the command left running is its own affair.
+        A shell dies of the first SIGTERM. The processes that it started may still be cleaning up, and have
+        until the deadline. Without a loss, processes that the command left running are not waited for.
         """
         if self._group is None or self._status is None:
             return
         if self._lost and not self._killed:
             if descendants(os.getpid()):
-                return  # The end of the last one wakes us: they are our children by then.
+                return  # The end of the last one wakes this process: orphans are its children.
             signal_group(self._group, signal.SIGKILL)  # Where descendants cannot be listed.
         self._channel.send("ended", self._status)
         self._group = self._until = None
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> int:
-    """Start the command in a process group of its own; return its pid. OSError: it could not be.
+    """Start the command in its own process group and return its pid. Raises OSError if that fails.
 
-    Descriptors that the wrapper's caller passed on reach the command (process substitution needs
-    them); our own are closed by exec.
+    Descriptors that the caller of the wrapper passed on reach the command (process substitution needs them).
+    The descriptors of this program are closed by exec.
     """
     child = subprocess.Popen(
         command,
@@ -162,12 +164,12 @@ def spawn(command: Sequence[str], environment: Mapping[str, str], prepare: Calla
         process_group=0,
         preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
     )
-    child.returncode = 0  # We wait for it ourselves; this one must neither wait nor complain.
+    child.returncode = 0  # This program waits for it itself; the Popen object must neither wait nor warn.
     return child.pid
 
 
 def _come_to_the_front() -> None:
-    """Make this process group the one that the terminal listens to."""
+    """Make this process group the foreground group of the terminal."""
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.tcsetpgrp(0, os.getpgrp())
@@ -175,7 +177,7 @@ def _come_to_the_front() -> None:
 
 
 def _changes_of_children() -> Iterator[tuple[int, int]]:
-    """Every child that ended or stopped since we last asked."""
+    """Every child that ended or stopped since the last call."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -186,12 +188,13 @@ def _changes_of_children() -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _child_endings(mask: Iterable[int]) -> Iterator[int]:
-    """A descriptor that becomes readable when a child changes; other signals are the wrapper's to handle."""
+    """A descriptor that becomes readable when a child changes. The wrapper handles the other signals."""
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
     for signum in (*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
-        # Not ignored, which the command would inherit; and what was ignored already, stays so for it.
+        # A handler, because the command would inherit SIG_IGN. Signals that were ignored already stay
+        # ignored.
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _do_nothing)
     signal.signal(signal.SIGCHLD, _do_nothing)
@@ -206,4 +209,4 @@ def _child_endings(mask: Iterable[int]) -> Iterator[int]:
 
 
 def _do_nothing(*_: Any) -> None:
-    """Python runs it after the byte is in the pipe; the byte is all that is wanted."""
+    """Does nothing: Python calls it after writing the byte to the pipe, and only the byte is needed."""

@@ -1,13 +1,13 @@
-"""Lending the terminal to the command, so that an editor or a shell works under a lock.
+"""Giving the terminal to the command, so that an editor or a shell works under a lock.
 
-The command has a process group of its own, and a terminal listens to one group only. As a shell
-does, the wrapper puts the command's group in front and takes the terminal back afterwards:
+The command has its own process group, and a terminal has one foreground group. Like a shell, the wrapper
+makes the group of the command the foreground group, and takes the terminal back afterwards:
 
-- at once when it is in front itself and both ends of the command are the terminal;
-- otherwise when the command asks (it stops with SIGTTIN or SIGTTOU), because the wrapper may be part
-  of a pipeline whose other members (a pager) want the terminal.
+- at once, if the wrapper is in the foreground and the command's input and output are the terminal;
+- otherwise when the command needs the terminal (it stops with SIGTTIN or SIGTTOU), because the wrapper may be
+  part of a pipeline in which another program (a pager) uses the terminal.
 
-When the command is suspended the wrapper suspends itself, and the shell gets its prompt back.
+When the command is suspended, the wrapper suspends itself, and the shell shows its prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Terminal:
 
     @classmethod
     def controlling(cls) -> Terminal | None:
-        """The terminal we were started from; None for a service, a cron job, a container without one."""
+        """The controlling terminal; None for a service, a cron job, a container without a terminal."""
         try:
             return cls(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
         except OSError:
@@ -39,14 +39,14 @@ class Terminal:
         return self._lent_to is not None
 
     def in_front(self) -> bool:
-        """The terminal listens to our own group."""
+        """Whether the own process group is in the foreground."""
         return self._front() == os.getpgrp()
 
     def to_be_lent_at_once(self) -> bool:
         return self.in_front() and os.isatty(0) and os.isatty(1)
 
     def note_lent(self, group: int) -> None:
-        """The command has put itself in front while it was started."""
+        """Note that the command went to the foreground when it was started."""
         self._lent_to = group
 
     def lend(self, group: int) -> None:
@@ -54,7 +54,7 @@ class Terminal:
         self._put_in_front(group)
 
     def take_back(self) -> None:
-        """Come to the front again, unless the terminal has gone to somebody else in the meantime."""
+        """Return to the foreground, unless another process group has the terminal meanwhile."""
         if self._lent_to is not None:
             front = self._front()
             if front == self._lent_to or not _exists(front):
@@ -71,16 +71,16 @@ class Terminal:
             return -1
 
     def _put_in_front(self, group: int) -> None:
-        # The group may have ended, the terminal may be gone: nothing to be done about either.
+        # The group may have ended, or the terminal may be gone. Neither can be helped.
         with contextlib.suppress(OSError):
             os.tcsetpgrp(self._descriptor, group)
 
 
 def stop_ourselves(signum: int) -> None:
-    """Stop the job that we are, as this signal would have; returns when it is continued.
+    """Stop this job, as the signal would have done. Returns when the job is continued.
 
-    Nobody could continue a job without a shell above it, so there the kernel does not stop it: this
-    returns at once, and the command goes on.
+    Without a shell above it no process could continue the job, so the kernel does not stop it: this returns
+    at once, and the command goes on.
     """
     before = signal.signal(signum, signal.SIG_DFL)
     os.kill(0, signum)

@@ -1,4 +1,4 @@
-"""Text that came from elsewhere, made fit for a terminal. All output goes through here."""
+"""Escapes text of other origin for a terminal. All output passes here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["printable", "printable_json", "printable_lines"]
 
 
 def printable(text: str) -> str:
-    """The text with everything that could steer a terminal spelled out.
+    """The text with terminal control characters escaped.
 
-    That is control characters (escape sequences begin with one), line ends, characters that turn the
-    direction of writing, and what cannot be encoded.
+    These are control characters (escape sequences begin with one), line ends, characters that change the
+    direction of writing, and characters that cannot be encoded.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -20,12 +20,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines; all but the first are indented, so that none looks like ours."""
+    """The same for several lines. All but the first are indented, so that none looks like another message."""
     return "\n  ".join(printable(line) for line in text.split("\n"))
 
 
 def printable_json(text: str) -> str:
-    """A JSON document in which such characters are escaped: it means the same."""
+    """An equivalent JSON document in which such characters are escaped."""
     return "".join(
         character if character.isprintable() or character == "\n" else _escaped(character)
         for character in text

@@ -1,4 +1,4 @@
-"""For whom ``run`` waits: said after a second of waiting, and when the lock was not granted."""
+"""The holder that ``run`` waits for: printed after a second of waiting, and if the lock is not granted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NOTICE_SECONDS = 1.0
 
 
 def holders_text(client: holdfast.Client, name: str) -> str:
-    """``held by host/1/main (make) for 12 s, 2 waiting``; empty when that cannot be learnt."""
+    """``held by host/1/main (make) for 12 s, 2 waiting``; empty if the engine does not answer."""
     try:
         lock = client.inspect(name)
     except (holdfast.HoldfastError, OSError, RuntimeError):
         return ""
     if not lock.holders:
-        return "nobody holds it at this moment" + (f", {len(lock.waiters)} waiting" if lock.waiters else "")
+        return "not held at this moment" + (f", {len(lock.waiters)} waiting" if lock.waiters else "")
     first = lock.holders[0]
     what = first.metadata.get("command", "")
     parts = [f"held by {first.owner}{f' ({what})' if what else ''} for {age(first.age)}, token {first.token}"]
@@ -34,9 +34,9 @@ def holders_text(client: holdfast.Client, name: str) -> str:
 
 
 class WaitNotice:
-    """``with WaitNotice(…):`` what takes longer than a second inside is explained, once.
+    """``with WaitNotice(…):`` prints the holder once if the block takes longer than a second.
 
-    A thread of its own asks the engine, because the one that waits is inside the library.
+    A separate thread asks the engine, because the waiting thread is inside the library.
     """
 
     def __init__(self, client: holdfast.Client, name: str, wanted: bool) -> None:

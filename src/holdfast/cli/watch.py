@@ -1,4 +1,4 @@
-"""``holdfast watch``: who holds what and who waits, as it changes."""
+"""``holdfast watch``: the holders and waiters of locks, as they change."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ Examples:
   holdfast watch --prefix invoices/
   holdfast watch --json | jq -r 'select(.locked) | .name'
 
-Changes of a watched name come at once, by subscription. A new name below a
-prefix, and a holder that vanished while nobody waited, show after 2 seconds;
-so do changes beyond the first 100 names. When changes come faster than they
-can be shown some are left out, but never the newest.
+At a terminal, watch shows a table and keeps it up to date. Otherwise it prints
+one line for each change.
 
-An engine that goes away is waited for: what is shown meanwhile is what was last
-seen, and says so; elsewhere than at a terminal standard error does.
+A change of a watched name is shown at once. These changes are shown within two
+seconds: a new name with the prefix, a holder that vanished without a waiter,
+and changes of names beyond the first 100. If changes come faster than they can
+be shown, watch leaves some out, but never the newest.
 
-At a terminal it is a table that is kept current; elsewhere each change is a
-line. It ends with Ctrl-C and, as a program does that a signal ended, with
-exit status 128+N: 130.
+If the engine cannot be reached, watch waits until it can. The table says that
+it shows an earlier state; without a terminal, standard error says so.
+
+Ctrl-C ends it. The exit status is 128+N after signal N: 130 after Ctrl-C.
 """
 
-NAMES = Argument("name", "What to watch; without any, every name.", required=False, many=True)
-PREFIX = Option(("--prefix",), "Every name that begins with this.", metavar="TEXT")
-JSON_LINES = Option(("--json",), "Print one JSON document per line and change, for programs.")
+NAMES = Argument("name", "The names to watch. The default is every name.", required=False, many=True)
+PREFIX = Option(("--prefix",), "Watch every name that begins with this prefix.", metavar="TEXT")
+JSON_LINES = Option(("--json",), "Print one line with a JSON document for each change, for programs.")
 
 
 def watch(name: list[str], prefix: str | None, url: str | None, namespace: str, json: bool) -> int:
-    """Watch locks change hands: their holders and those who wait, as it happens."""
+    """Watch the holders and waiters of locks, as they change."""
     if name and prefix is not None:
         raise Misuse("give names or --prefix, not both")
 

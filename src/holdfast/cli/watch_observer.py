@@ -1,8 +1,8 @@
-"""What ``holdfast watch`` sees.
+"""The observer of ``holdfast watch``.
 
-Changes come by subscription, so that nothing is asked for while nothing happens. Two things nobody
-announces: a name that is new, and a holder that vanished without anyone waiting for it. For these the
-engine is looked at now and then, at a pace that costs nothing.
+It subscribes to changes, so that it sends no requests while nothing changes. Two changes are not announced: a
+new name, and a holder that vanished without a waiter. For these it polls the engine at intervals that cost
+little.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = ["observe"]
 
-LOOK_SECONDS = 2.0
-"""Between two looks for what nobody announces."""
-LOOK_SHARE = 0.05
-"""Of the time, spent on looking at most: where a look takes long there are fewer of them."""
+POLL_SECONDS = 2.0
+"""The interval between two polls for unannounced changes."""
+POLL_SHARE_MAX = 0.05
+"""The largest share of the time spent on polls: if a poll takes long, polls are rarer."""
 FORGET_SECONDS = 30.0
-"""A name that came with a prefix and has been free for so long is watched no longer."""
+"""A name that was found by its prefix and has been free for this long is not watched any more."""
 MOST_SUBSCRIPTIONS = 100
-"""Each is refreshed in the engine every few seconds. What is beyond them is seen at the next look."""
+"""Every subscription is refreshed in the engine every few seconds. Further names are only polled."""
 
 
 async def observe(names: Sequence[str], prefix: str, url: str | None, namespace: str, json: bool) -> int:
-    """Show what changes until a signal comes; return the exit status that says which."""
+    """Show changes until a signal comes. Returns the exit status for that signal."""
     async with holdfast.aio.connect(url, namespace=namespace) as client:
         if client.guarantees.scope == "process":
-            complain(f"{client.url} keeps locks within one process: there is nothing to see from here")
+            complain(f"{client.url} keeps locks within one process: another process cannot watch them")
         observer = Observer(client, list(dict.fromkeys(names)), prefix)
         try:
             with screen_for(json) as screen:
@@ -53,16 +53,16 @@ async def observe(names: Sequence[str], prefix: str, url: str | None, namespace:
 
 
 async def _show(observer: Observer, screen: Screen) -> int:
-    """Put every change on the screen until a signal comes; return the exit status that says which."""
+    """Pass every change to the screen until a signal comes. Returns the exit status for that signal."""
     signums: list[int] = []
 
     def stop(signum: int) -> None:
         signums.append(signum)
-        observer.bell.set()
+        observer.changed.set()
 
     loop = asyncio.get_running_loop()
     for signum in STOPS_WAITING:
-        # What our caller ignores (nohup, a background job of a script) is ignored by us.
+        # Signals that the caller ignores (nohup, a background job of a script) stay ignored.
         if signal.getsignal(signum) is not signal.SIG_IGN:
             loop.add_signal_handler(signum, stop, signum)
     await observer.start()
@@ -71,7 +71,7 @@ async def _show(observer: Observer, screen: Screen) -> int:
             screen.tell(change)
         screen.draw(observer.known, observer.trouble)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(observer.bell.wait(), screen.tick_seconds)
+            await asyncio.wait_for(observer.changed.wait(), screen.tick_seconds)
         await asyncio.sleep(screen.pause_seconds)
     return Status.SIGNAL + signums[0]
 
@@ -84,11 +84,11 @@ class Seen:
         self.moment = moment
         self.free_since = moment
         self.times = 0
-        """How often it was heard of, to tell a look that was overtaken by a change."""
+        """The number of changes seen, to detect that a change overtook a poll."""
 
 
 class Observer:
-    """What is known of the names watched, kept current."""
+    """The state of the watched names, kept up to date."""
 
     def __init__(self, client: AsyncClient, names: Sequence[str], prefix: str) -> None:
         self._client = client
@@ -98,14 +98,14 @@ class Observer:
         self._news: list[LockInfo] = []
         self._error: BaseException | None = None
         self.trouble = ""
-        """Why the engine is out of reach; empty: it is not."""
+        """Why the engine cannot be reached; empty: it can."""
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
-        self.bell = asyncio.Event()
-        """Rung when there is something to take."""
+        self.changed = asyncio.Event()
+        """Set when there are changes to take."""
 
     async def start(self) -> None:
-        """See what is there, and go on seeing."""
+        """Read the current state and start to observe."""
         await self._look()
         self._looker = self._begin(self._keep_looking(), self._on_end)
 
@@ -117,8 +117,8 @@ class Observer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def take(self) -> list[LockInfo]:
-        """The changes since the last call, in order. Raises what ended the watching."""
-        self.bell.clear()
+        """The changes since the last call, in order. Raises the error that ended the observation."""
+        self.changed.clear()
         if self._error is not None:
             raise self._error
         news, self._news = self._news, []
@@ -126,7 +126,7 @@ class Observer:
 
     @property
     def known(self) -> list[tuple[LockInfo, float]]:
-        """Everything watched as last seen, and how many seconds ago that was."""
+        """The last known state of every watched name, and how many seconds ago it was read."""
         now = asyncio.get_running_loop().time()
         return [(seen.info, now - seen.moment) for seen in self._known.values()]
 
@@ -140,10 +140,11 @@ class Observer:
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
-            self.bell.set()
+            self.changed.set()
 
     def _on_end_of(self, name: str, task: asyncio.Task[None]) -> None:
-        """A name that is no longer followed because the engine went away is so again after the next look."""
+        """A name whose subscription ended because the engine went away is subscribed again after the next
+        poll."""
         if not task.cancelled() and isinstance(task.exception(), EngineUnavailable):
             if self._followers.get(name) is task:
                 del self._followers[name]
@@ -153,7 +154,7 @@ class Observer:
     def _told_of(self, trouble: str) -> None:
         if self.trouble != trouble:
             self.trouble = trouble
-            self.bell.set()
+            self.changed.set()
 
     async def _follow(self, name: str) -> None:
         async with self._client.watch(name) as changes:
@@ -164,19 +165,19 @@ class Observer:
         loop = asyncio.get_running_loop()
         took_seconds = 0.0
         while True:
-            await asyncio.sleep(max(LOOK_SECONDS, took_seconds / LOOK_SHARE))
+            await asyncio.sleep(max(POLL_SECONDS, took_seconds / POLL_SHARE_MAX))
             began = loop.time()
             try:
                 await self._look()
             except EngineUnavailable as error:
                 self._told_of(str(error))
-                took_seconds = 0.0  # It took long to find out; that is no reason to come back late.
+                took_seconds = 0.0  # Finding out took long. The next poll is not delayed for that.
             else:
                 self._told_of("")
                 took_seconds = loop.time() - began
 
     async def _look(self) -> None:
-        """See what no subscription tells, and follow every name that is there."""
+        """Poll for unannounced changes, and subscribe to every name that exists."""
         heard_before = {name: seen.times for name, seen in self._known.items()}
         if self._names:
             found = {name: await self._client.inspect(name) for name in self._names}
@@ -184,7 +185,7 @@ class Observer:
             found = {info.name: info for info in await self._client.list(self._prefix)}
         for name, times in heard_before.items():
             if self._known[name].times != times:
-                found.pop(name, None)  # What a subscription told meanwhile is newer.
+                found.pop(name, None)  # A change that a subscription reported meanwhile is newer.
             elif name not in found:
                 found[name] = _freed(self._known[name].info)
         for info in found.values():
@@ -206,10 +207,10 @@ class Observer:
                 after.free_since = before.free_since
         if before is None or _news_of(before.info) != _news_of(info):
             self._news.append(info)
-            self.bell.set()
+            self.changed.set()
 
     def _forget(self) -> None:
-        """Let go of names that are free; the ones that were asked for stay."""
+        """Unsubscribe from free names. Names that the user gave stay."""
         if self._names:
             return
         now = asyncio.get_running_loop().time()
@@ -230,7 +231,7 @@ def _freed(info: LockInfo) -> LockInfo:
 
 
 def _news_of(info: LockInfo) -> tuple[object, ...]:
-    """What makes two sightings differ. Times pass and leases are renewed: that is no news."""
+    """The state that counts as a change if it differs: not ages, and not renewals."""
     return (
         info.kind,
         info.limit,

@@ -1,4 +1,4 @@
-"""The three faces of ``holdfast watch``: JSON lines, lines of text, and a table that is kept current."""
+"""The three outputs of ``holdfast watch``: JSON lines, lines of text, and a table that is kept up to date."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Screen", "screen_for"]
 
 TICK_SECONDS = 1.0
-"""Between two drawings of a table in which only times have changed."""
+"""The interval between two drawings of a table in which only times have changed."""
 PAUSE_SECONDS = 0.1
-"""Between two drawings, however much has changed: nobody reads faster."""
+"""The shortest interval between two drawings: no reader is faster."""
 WIDE_COLUMNS = 100
-"""From this width of the terminal on there is room for tokens and metadata."""
+"""A terminal of at least this width has room for tokens and metadata."""
 WAITERS_SHOWN = 3
 LINES_AROUND_THE_TABLE = 7
 Row = tuple[str, ...]
@@ -36,16 +36,16 @@ class Screen(Protocol):
     """Where changes are shown."""
 
     tick_seconds: float | None
-    """Draw again after this long even if nothing changed; None: no need to."""
+    """Draw again after this long even if nothing changed; None: never."""
     pause_seconds: float
     """Let changes gather for this long."""
 
     def tell(self, change: LockInfo) -> None:
-        """One change, in order."""
+        """Show one change."""
 
     def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
-        """Everything as it is now, each with the seconds since it was seen so; and why the engine is out of
-        reach, if it is."""
+        """Show every state with the seconds since it was read, and why the engine cannot be reached, if
+        so."""
 
 
 @contextlib.contextmanager
@@ -58,15 +58,15 @@ def screen_for(json: bool) -> Iterator[Screen]:
 
     console = Console()
     if console.is_dumb_terminal:
-        yield Lines(json)  # It cannot go back to draw over what it showed.
+        yield Lines(json)  # This terminal cannot move the cursor back to draw over the table.
         return
-    # It draws when told to: a drawing thread would wake up for nothing.
+    # Drawn on request: a drawing thread would wake up without need.
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         yield CurrentTable(live)
 
 
 class Lines:
-    """A line for each change, as JSON or for people."""
+    """One line for each change, as JSON or for people."""
 
     tick_seconds: float | None = None
     pause_seconds = 0.0
@@ -83,14 +83,14 @@ class Lines:
             print_lines(f"{time.strftime('%H:%M:%S')}  {change.name}: {summary(change)}")
 
     def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
-        """Lines have been written; what is to be said is that there may be more to write than one can see."""
+        """The lines are written already. Report only that the engine cannot be reached, or can be again."""
         if bool(trouble) != self._troubled:
             self._troubled = bool(trouble)
             complain(f"{trouble} (still watching)" if trouble else "the engine can be reached again")
 
 
 class CurrentTable:
-    """One table at the place where it began. It stays there, as it last was, when watching ends."""
+    """One table, drawn in place. Its last state stays when watch ends."""
 
     tick_seconds: float | None = TICK_SECONDS
     pause_seconds = PAUSE_SECONDS
@@ -99,7 +99,7 @@ class CurrentTable:
         self._live = live
 
     def tell(self, change: LockInfo) -> None:
-        """The next drawing shows it."""
+        """Nothing to do: the next drawing shows it."""
 
     def draw(self, known: Sequence[tuple[LockInfo, float]], trouble: str) -> None:
         from rich.console import Group
@@ -108,7 +108,7 @@ class CurrentTable:
         console = self._live.console
         shown = _table(known, console.width, console.height)
         if trouble:
-            shown = Group(shown, Text(printable(scrub(f"As last seen: {trouble}")), style="red"))
+            shown = Group(shown, Text(printable(scrub(f"Last known state: {trouble}")), style="red"))
         self._live.update(shown, refresh=True)
 
 
@@ -133,7 +133,7 @@ def _table(known: Sequence[tuple[LockInfo, float]], width: int, height: int) -> 
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ellipsis")
     room = max(1, height - LINES_AROUND_THE_TABLE)
-    # What is in use first: those are the ones looked for when not all can be shown.
+    # Names in use first: they matter most if not all can be shown.
     blocks = [
         rows_of(lock, seconds)
         for lock, seconds in sorted(known, key=lambda seen: (not seen[0].locked, seen[0].name))
@@ -151,13 +151,13 @@ def _table(known: Sequence[tuple[LockInfo, float]], width: int, height: int) -> 
     waiting = sum(len(lock.waiters) for lock, _ in known)
     more = f", {len(blocks) - shown} not shown" if shown < len(blocks) else ""
     if not known:
-        return Text("Nothing is in use. What comes will be shown; Ctrl-C ends.", style="dim")
+        return Text("No name is in use. Changes will be shown here. Ctrl-C ends.", style="dim")
     foot = f"{len(known)} watched, {held} held, {waiting} waiting{more}. Ctrl-C ends."
     return Group(table, Text(foot, style="dim"))
 
 
 def rows_of(lock: LockInfo, seconds: float) -> list[Row]:
-    """Cells for: name, state, who, for how long, how much longer, token, what."""
+    """Cells: name, state, owner, age, remaining time, token, metadata."""
     rows: list[Row] = [
         (
             holder.owner,

@@ -1,7 +1,6 @@
-"""Running a command while holding a lock: the life of ``holdfast run`` from waiting to releasing.
+"""Running a command while holding a lock: ``holdfast run`` from the wait to the release.
 
-This is the wrapper's side: the lock, the signals and the terminal. The command itself is the
-supervisor's.
+This is the wrapper: it handles the lock, the signals and the terminal. The supervisor handles the command.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ OPTIONS_OF_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     name: str
     command: Sequence[str]
@@ -56,7 +55,7 @@ class Plan:
     max_hold: float | None
     status_if_not_granted: int
     nested: bool
-    """Run under the lease of a run around this one, if there is one."""
+    """Run under the lease of an enclosing run, if there is one."""
     passes_url: bool
     verbose: bool
 
@@ -67,7 +66,8 @@ class Plan:
             "timeout": self.timeout,
             "grace": self.grace,
             "max_hold": self.max_hold,
-            # Only what it is called: arguments may hold secrets, and anyone may look at a lock.
+            # Only the name of the command: its arguments may contain secrets, and other users may inspect a
+            # lock.
             "metadata": {"command": os.path.basename(self.command[0])},
         }
         match self.mode:
@@ -87,7 +87,7 @@ class Plan:
 
 def run_under_lock(plan: Plan) -> int:
     """Wait for the lock, run the command, release; return the exit status."""
-    child = Child.prepare(plan.command)  # First of all: it forks, and a client has threads.
+    child = Child.prepare(plan.command)  # Before the client is created: this forks, and a client has threads.
     try:
         with Inbox() as inbox:
             client = holdfast.connect(plan.url, namespace=plan.namespace)
@@ -102,7 +102,7 @@ def run_under_lock(plan: Plan) -> int:
                 plan.tell(f"{interruption}: no longer waiting for {plan.name!r}")
                 return Status.SIGNAL + interruption.signum
             finally:
-                # What was done stands; what an unreachable engine still keeps expires.
+                # The command has run. A lock that an unreachable engine still has will expire.
                 with contextlib.suppress(errors.HoldfastError):
                     client.close()
     finally:
@@ -129,7 +129,7 @@ def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int
     plan.tell(f"granted {plan.name!r} with token {lease.token} after {granted - began:.3f} s")
     stopped_by = next((signum for signum in inbox.take() if signum in STOPS_WAITING), None)
     if stopped_by is not None:
-        # It came while the grant was on its way; the command was never started.
+        # The signal came while the grant was on its way; the command was not started.
         _release(plan, lease)
         return Status.SIGNAL + stopped_by
     holding = Holding(plan, lease, child, inbox)
@@ -158,7 +158,7 @@ class Holding:
         self.lost = False
 
     def run_command(self, url: str) -> int:
-        """Start the command and see it to its end; return its exit status, as a shell counts it."""
+        """Start the command and wait for its end. Returns its exit status, as a shell reports it."""
         self._lease.on_lost(self._on_lost)
         self._inbox.handle_job_control()
         self._wants_terminal = self._terminal is not None and self._terminal.to_be_lent_at_once()
@@ -195,9 +195,9 @@ class Holding:
         return self._status
 
     def _pass_on_remaining_time(self) -> float:
-        """Tell the supervisor how long the lease is good for; return when to do so again.
+        """Send the deadline of the lease to the supervisor. Returns when to do so again.
 
-        The closer the end, the more often, so that a late renewal still reaches it.
+        The closer the deadline, the more often, so that a late renewal still reaches the supervisor.
         """
         remaining = self._lease.remaining
         self._child.allow(remaining)
@@ -235,10 +235,10 @@ class Holding:
                 self._status = Status.LOST
 
     def _on_stopped(self, signum: int) -> None:
-        """The command was stopped: give it the terminal if that is what it wants, else stop with it.
+        """The command was stopped: give it the terminal if it needs it, otherwise stop with it.
 
-        By SIGSTOP, or away from any terminal, only somebody who knows the command can have stopped it,
-        and will continue it: we go on holding the lock.
+        A command that was stopped by SIGSTOP, or without a terminal, was stopped on purpose and will be
+        continued: the wrapper keeps the lock.
         """
         if self._terminal is None or signum == signal.SIGSTOP:
             return
@@ -253,7 +253,7 @@ class Holding:
 
     def _continue(self) -> None:
         if self._lease.remaining <= 0:
-            return  # The supervisor kills it; not one more step for it.
+            return  # The supervisor kills it. It must not run any further.
         terminal, group = self._terminal, self._child.group
         if terminal is not None and group is not None and self._wants_terminal and terminal.in_front():
             terminal.lend(group)
@@ -261,7 +261,7 @@ class Holding:
 
 
 def _release(plan: Plan, lease: holdfast.Lease) -> bool:
-    """Release; False: it had been lost. A release that does not get through is no failure of the command."""
+    """Release the lock; False: it had been lost. A release that fails is not a failure of the command."""
     try:
         lease.release()
     except (errors.LockLost, errors.NotHeld):
@@ -280,7 +280,7 @@ def _why_lost(lease: holdfast.Lease) -> str:
 
 
 def _advice(plan: Plan, client: holdfast.Client) -> str:
-    """How to take a name that is another kind of lock than was asked for; nothing if it is not that."""
+    """Which options take a name that is another kind of lock than requested; empty if it is not."""
     kind = client.inspect(plan.name).kind
     if kind is None or plan.mode in MODES[kind]:
         return ""
@@ -298,7 +298,8 @@ def _tell_scope(plan: Plan, client: holdfast.Client) -> None:
 
 
 def _tell_why_not(plan: Plan, client: holdfast.Client) -> None:
-    """One line, unless being held by another is as good as success; then only for those who want to know."""
+    """Print one line, unless the exit status for a lock that is not granted is 0 and --verbose is not
+    given."""
     if plan.status_if_not_granted == Status.OK and not plan.verbose:
         return
     within = f" within {plan.timeout:g} s" if plan.timeout else ""
@@ -308,13 +309,13 @@ def _tell_why_not(plan: Plan, client: holdfast.Client) -> None:
 
 def _refusal(plan: Plan, around: Held) -> str:
     return (
-        f"{plan.name!r} is held by the run around this one ({around.owner}, token {around.token}): waiting "
-        "for it would never end. Take another name, or run this under the same lease with --nested"
+        f"{plan.name!r} is held by an enclosing run ({around.owner}, token {around.token}): waiting for it "
+        "would never end. Take another name, or run under the same lease with --nested"
     )
 
 
 def _inherited(plan: Plan) -> dict[str, str]:
-    """The environment for the command; without --no-url's URL, wherever it came from."""
+    """The environment for the command. With --no-url it has no URL, wherever the URL came from."""
     return {key: value for key, value in os.environ.items() if plan.passes_url or key != "HOLDFAST_URL"}
 
 

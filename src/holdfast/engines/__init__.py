@@ -39,7 +39,7 @@ SCHEMES: Final[Mapping[str, str]] = {
 """Scheme → folder. Each folder has ``open_engine(url, namespace, options)``."""
 
 CLIENT_OPTIONS: Final = ("max_waiters",)
-"""What a URL may say on any engine: read by the client itself."""
+"""Options that the URL of any engine may have. The client itself reads them."""
 
 ALIASES: Final[Mapping[str, str]] = {
     "postgres": "postgresql",
@@ -53,19 +53,19 @@ CLIENTS: Final[Mapping[str, str]] = {
     "psycopg_pool": "postgres",
     "redis": "redis",
 }
-"""Package whose live clients may be given instead of a URL → folder. Each of these folders has
+"""Package whose client objects may be passed instead of a URL → folder. Each of these folders has
 ``open_client(client, namespace, options)``."""
 
 
 def default_url() -> str:
     """The embedded engine: one file for each user of this machine."""
-    from .sqlite import default_url  # engines are loaded when they are asked for
+    from .sqlite import default_url  # engines are imported when they are needed
 
     return default_url()
 
 
 def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine:
-    """The engine that a URL names. No I/O: connecting comes with the first use."""
+    """The engine that a URL names. No I/O: the engine connects when it is first used."""
     url: URL = parse_url(text).without(CLIENT_OPTIONS)
     url = replace(url, scheme=ALIASES.get(url.scheme, url.scheme))
     folder = SCHEMES.get(url.scheme)
@@ -83,7 +83,7 @@ def _unknown(scheme: str) -> str:
 
 
 def engine_of_client(client: object, namespace: str, options: Mapping[str, Any]) -> Engine | None:
-    """The engine that somebody's live client is connected to; None: it is no such client."""
+    """The engine that a client object of another library is connected to; None: it is no such client."""
     for each in type(client).__mro__:
         folder = CLIENTS.get(each.__module__.partition(".")[0])
         if folder is not None:

@@ -1,4 +1,4 @@
-"""What an engine finds out about the very server it talks to, and what all engines say in the same words."""
+"""The findings of ``holdfast doctor``, and those that all engines share."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = [
 Status = Literal["ok", "warn", "fail", "unknown"]
 
 CLOCK_SECONDS: Final = 2.0
-"""Clocks that a time service keeps differ by less. No grant depends on it; people who read logs do."""
+"""Clocks that a time service synchronises differ by less. No grant depends on it, but log files do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     topic: str
-    """``connection``, ``clock``, ``rights``, ``persistence``, …; with several servers, and of which."""
+    """``connection``, ``clock``, ``rights``, ``persistence``, …; with several servers, also which server."""
     status: Status
     text: str
-    """What was found and, where it is not well, what to do."""
+    """What was found and, if there is a problem, what to do."""
 
 
 def ok(topic: str, text: str) -> Finding:
@@ -59,7 +59,7 @@ def unknown(topic: str, text: str) -> Finding:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether what is sent there leaves the machine: a path is a socket, a loopback address does not."""
+    """Whether the host is this machine: the path of a socket, or a loopback address."""
     name = host.strip("[]")
     if not name or name.startswith(("/", "@")) or name == "localhost":
         return True
@@ -70,31 +70,31 @@ def is_this_machine(host: str) -> bool:
 
 
 def verified(context: ssl.SSLContext) -> bool:
-    """The server must show a certificate that is trusted, and that is for this host."""
-    import ssl  # wherever there is a context, it is loaded
+    """Whether the server must show a trusted certificate for this host."""
+    import ssl  # loaded already: there is a context
 
     return context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
 
 
 def connection(topic: str, host: str, encrypted: bool, is_verified: bool, remedy: str) -> Finding:
-    """Whether others can read along, or pose as the server."""
+    """Whether the traffic is encrypted and the server is verified."""
     if encrypted and is_verified:
         return ok(topic, "encrypted, and the server's certificate is verified")
     if is_this_machine(host):
         how = "encrypted, not verified" if encrypted else "not encrypted"
-        return ok(topic, f"{how}; it does not leave this machine")
+        return ok(topic, f"{how}; the traffic does not leave this machine")
     if encrypted:
-        return warn(topic, f"encrypted, but anyone can pose as the server: {remedy}")
-    return warn(topic, f"not encrypted: whoever is on the way reads passwords and changes answers: {remedy}")
+        return warn(topic, f"encrypted, but the server is not verified and could be an impostor: {remedy}")
+    return warn(topic, f"not encrypted: the network can read passwords and change replies: {remedy}")
 
 
 def clock(topic: str, ask: Callable[[], float], precision: float = 0.0) -> Finding:
-    """``ask`` the server for its wall clock; by how much it differs from ours."""
+    """By how much the server's wall clock, which ``ask`` reads, differs from this machine's."""
     before = wall_seconds()
-    told = ask()
+    server = ask()
     after = wall_seconds()
     margin = (after - before) / 2 + precision
-    difference = told + precision - (before + after) / 2
+    difference = server + precision - (before + after) / 2
     if abs(difference) <= margin:
         return ok(
             topic, f"the server's clock and this machine's differ by less than {max(margin, 0.001):.3f} s"
@@ -102,5 +102,5 @@ def clock(topic: str, ask: Callable[[], float], precision: float = 0.0) -> Findi
     ahead = "ahead of" if difference > 0 else "behind"
     text = f"the server's clock is {abs(difference):.3f} s {ahead} this machine's (± {margin:.3f} s)"
     if abs(difference) - margin > CLOCK_SECONDS:
-        return warn(topic, f"{text}: have a time service (chrony, ntpd) keep both")
+        return warn(topic, f"{text}: synchronise both with a time service (chrony, ntpd)")
     return ok(topic, text)

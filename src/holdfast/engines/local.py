@@ -1,7 +1,7 @@
-"""Engines that answer in this very process: a call succeeds at once or finds the store busy.
+"""Engines that run in this process: a call succeeds at once or finds the store busy.
 
-Busy is never waited for inside the store: the thread sleeps, or the task does, and tries again. So an event
-loop is never held up by another process.
+The store itself never waits while it is busy: the thread or the task sleeps and tries again. So another
+process never blocks an event loop.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from ..engine_api import AdapterContext, NotificationReader, Steps
 from ..rules.requests import Reply, Request, Snapshot
 from ..runtime.clock import boottime
 
-__all__ = ["Busy", "Local", "LocalThreads", "Store"]
+__all__ = ["LocalAdapter", "LocalStore", "LocalThreads", "StoreBusyError"]
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
 
-FIRST_PAUSE_SECONDS = 0.0001
-LONGEST_PAUSE_SECONDS = 0.002
+PAUSE_SECONDS_MIN = 0.0001
+PAUSE_SECONDS_MAX = 0.002
 
 BUSY_SECONDS = 0.5
-"""After this long the protocol is told, which knows how much time there is left to go on trying."""
+"""After this long the protocol takes over: it knows how much time is left for further attempts."""
 
-BUSY_TRIES = 50
-"""But not before so many tries: on a busy machine half a second is over before a process has had its turn."""
-
-
-class Busy(Exception):
-    """Somebody else is writing this very moment. Nothing happened."""
+BUSY_ATTEMPTS_MIN = 50
+"""The fewest attempts before that: on a busy machine half a second may pass before the process runs."""
 
 
-class Store(Protocol):
-    """What a local engine does for one client. Every call may raise Busy or EngineUnavailable."""
+class StoreBusyError(Exception):
+    """Another process is writing at this moment. Nothing was changed."""
+
+
+class LocalStore(Protocol):
+    """One client's store. Every call may raise StoreBusyError or EngineUnavailable."""
 
     @property
     def source(self) -> str: ...
@@ -52,7 +52,7 @@ class Store(Protocol):
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]: ...
 
     def listen_in_thread(self) -> None:
-        """Have wake-ups delivered by a thread of the store's own, if that needs one."""
+        """Let a thread of the store deliver wake-ups, if that needs one."""
         ...
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
@@ -69,14 +69,14 @@ class Store(Protocol):
     def forked(self) -> None: ...
 
 
-class Local:
+class LocalAdapter:
     """What both adapters share."""
 
-    __slots__ = ("_hooks", "_store", "forked", "unlisten", "watch_clients")
+    __slots__ = ("_context", "_store", "forked", "unlisten", "watch_clients")
 
-    def __init__(self, store: Store, hooks: AdapterContext) -> None:
+    def __init__(self, store: LocalStore, context: AdapterContext) -> None:
         self._store = store
-        self._hooks = hooks
+        self._context = context
         self.watch_clients = store.watch_clients
         self.unlisten = store.unlisten
         self.forked = store.forked
@@ -85,31 +85,31 @@ class Local:
     def source(self) -> str:
         return self._store.source
 
-    def _pauses(self) -> _Pauses:
-        return _Pauses(boottime() + min(self._hooks.io_timeout, BUSY_SECONDS))
+    def _backoff(self) -> _Backoff:
+        return _Backoff(boottime() + min(self._context.io_timeout, BUSY_SECONDS))
 
 
-class _Pauses:
-    """Ever longer pauses with chance in them, so that two who collide do not collide again."""
+class _Backoff:
+    """Growing random pauses, so that two processes that collide do not collide again."""
 
     __slots__ = ("_ends_at", "_longest", "_tries")
 
     def __init__(self, ends_at: float) -> None:
         self._ends_at = ends_at
         self._tries = 0
-        self._longest = FIRST_PAUSE_SECONDS
+        self._longest = PAUSE_SECONDS_MIN
 
     def next(self) -> float:
         self._tries += 1
-        if self._tries >= BUSY_TRIES and boottime() >= self._ends_at:
+        if self._tries >= BUSY_ATTEMPTS_MIN and boottime() >= self._ends_at:
             raise NotApplied(
-                "another process has been writing all the time: is one stopped in the middle of a write?"
+                "the database was busy all the time: is a process stopped in the middle of a write?"
             )
-        self._longest = min(self._longest * 2, LONGEST_PAUSE_SECONDS)
+        self._longest = min(self._longest * 2, PAUSE_SECONDS_MAX)
         return random.uniform(0, self._longest)
 
 
-class LocalThreads(Local):
+class LocalThreads(LocalAdapter):
     """For the threads driver."""
 
     __slots__ = ()
@@ -117,31 +117,31 @@ class LocalThreads(Local):
     def apply(self, name: str, request: Request) -> Reply:
         try:
             return self._store.apply(name, request)
-        except Busy:
-            return self._again(lambda: self._store.apply(name, request))
+        except StoreBusyError:
+            return self._retry_while_busy(lambda: self._store.apply(name, request))
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
+        return self._retry_while_busy(lambda: self._store.apply_in_order(steps, stop_when_refused))
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        return self._again(lambda: self._store.renew_batch(steps))
+        return self._retry_while_busy(lambda: self._store.renew_batch(steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return self._again(lambda: self._store.list_names(prefix))
+        return self._retry_while_busy(lambda: self._store.list_names(prefix))
 
-    def _again(self, call: Callable[[], T]) -> T:
-        pauses = self._pauses()
+    def _retry_while_busy(self, call: Callable[[], T]) -> T:
+        pauses = self._backoff()
         while True:
             try:
                 return call()
-            except Busy:
+            except StoreBusyError:
                 time.sleep(pauses.next())
 
     def listen(self, name: str | None) -> None:
         try:
             self._store.listen_in_thread()
-        except Busy:
-            self._again(self._store.listen_in_thread)
+        except StoreBusyError:
+            self._retry_while_busy(self._store.listen_in_thread)
 
     @property
     def notification_reader(self) -> NotificationReader | None:

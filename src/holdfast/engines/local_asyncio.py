@@ -1,4 +1,4 @@
-"""Local engines for the asyncio driver; a file apart, so that threads never import asyncio."""
+"""Local engines for the asyncio driver. It is a separate module, so that threads never import asyncio."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from ..engine_api import Steps
 from ..rules.requests import Reply, Request, Snapshot
-from .local import Busy, Local
+from .local import LocalAdapter, StoreBusyError
 
 __all__ = ["LocalAsyncio"]
 
 T = TypeVar("T")
 
 
-class LocalAsyncio(Local):
+class LocalAsyncio(LocalAdapter):
     """For the asyncio driver: the store's calls take microseconds, so they run in the loop itself."""
 
     __slots__ = ()
@@ -23,29 +23,29 @@ class LocalAsyncio(Local):
     async def apply(self, name: str, request: Request) -> Reply:
         try:
             return self._store.apply(name, request)
-        except Busy:
-            return await self._again(lambda: self._store.apply(name, request))
+        except StoreBusyError:
+            return await self._retry_while_busy(lambda: self._store.apply(name, request))
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return await self._again(lambda: self._store.apply_in_order(steps, stop_when_refused))
+        return await self._retry_while_busy(lambda: self._store.apply_in_order(steps, stop_when_refused))
 
     async def renew_batch(self, steps: Steps) -> list[Reply]:
-        return await self._again(lambda: self._store.renew_batch(steps))
+        return await self._retry_while_busy(lambda: self._store.renew_batch(steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return await self._again(lambda: self._store.list_names(prefix))
+        return await self._retry_while_busy(lambda: self._store.list_names(prefix))
 
-    async def _again(self, call: Callable[[], T]) -> T:
-        pauses = self._pauses()
+    async def _retry_while_busy(self, call: Callable[[], T]) -> T:
+        pauses = self._backoff()
         while True:
             try:
                 return call()
-            except Busy:
+            except StoreBusyError:
                 await asyncio.sleep(pauses.next())
 
     async def listen(self, name: str | None) -> None:
         loop = asyncio.get_running_loop()
-        await self._again(lambda: self._store.listen_in_loop(loop))
+        await self._retry_while_busy(lambda: self._store.listen_in_loop(loop))
 
     async def close(self) -> None:
         self._store.close()

@@ -1,4 +1,4 @@
-"""Keeping apart what hierarchical prefixes and namespaces store."""
+"""Checks that the keys of hierarchical prefixes and namespaces do not overlap."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["check_apart"]
 
 
 def check_apart(prefix: Sequence[str], namespace: str, own: Collection[str]) -> None:
-    """Refuse what could lie among the keys of another prefix.
+    """Refuse a prefix and namespace whose keys could be among the keys of another prefix.
 
-    All keys are ``<prefix>/<namespace>/<one of own>/…``, and a prefix may itself have several parts. One that
-    continues another prefix is below a namespace of that one; it is among its keys only if the part after
-    that namespace, be it a part of the longer prefix or its namespace, is one of ``own``.
+    All keys are ``<prefix>/<namespace>/<one of own>/…``, and a prefix may have several parts. A prefix that
+    continues another prefix is below a namespace of that one. Its keys are among the other's only if the part
+    after that namespace is one of ``own``: a part of the longer prefix, or its namespace.
     """
-    told = " or ".join(map(repr, sorted(own)))
+    reserved = " or ".join(map(repr, sorted(own)))
     for part in prefix[2:]:
         if part in own:
             raise InvalidArgument(
-                f"the prefix {'/'.join(prefix)!r} could lie among the keys of another prefix: "
-                f"from its third part on, no part of it is {told}"
+                f"the keys of the prefix {'/'.join(prefix)!r} could be among the keys of another prefix: "
+                f"from its third part on, a prefix must not contain {reserved}"
             )
     if len(prefix) > 1 and namespace in own:
         raise InvalidArgument(
-            f"the namespace {namespace!r} below the prefix {'/'.join(prefix)!r} could lie among the keys of "
-            f"another prefix: with a prefix of several parts, no namespace is {told}"
+            f"the keys of the namespace {namespace!r} below the prefix {'/'.join(prefix)!r} could be among "
+            f"the keys of another prefix: with a prefix of several parts, a namespace must not be {reserved}"
         )

@@ -1,4 +1,4 @@
-"""The lab: real servers to throw away, and a proxy that breaks connections on purpose.
+"""The lab: real servers for tests, and a proxy that breaks connections on purpose.
 
-Tests, benchmarks and experiments live on it. The library proper knows nothing of it.
+Tests, benchmarks and experiments use it. The library itself does not import it.
 """

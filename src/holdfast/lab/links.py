@@ -1,4 +1,4 @@
-"""One connection through the proxy: two streams of bytes. Only the proxy's thread comes here."""
+"""One connection through the proxy: two streams of bytes. Only the proxy's thread uses it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ __all__ = ["Direction", "Ending", "Link", "Stream", "Trap", "close_socket"]
 
 Direction = Literal["to_server", "to_client"]
 Ending = Literal["reset", "close", "silence"]
-"""By RST, by FIN, or not at all: the connection stays open and nothing comes any more."""
+"""How a connection ends: by RST, by FIN, or by silence, in which it stays open and no byte arrives any
+more."""
 
 BUFFER_BYTES: Final = 1 << 20
-"""What is kept of a stream that does not move; then its source is no longer read from."""
+"""The most bytes buffered for a stream that does not move. Beyond that, its source is not read."""
 
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
 class Trap:
-    """A loss to come: of the first request that has these bytes in it, or of the reply to it."""
+    """A loss to come: of the first request that contains these bytes, or of the reply to it."""
 
     what: Literal["request", "reply"]
     matching: bytes
@@ -33,18 +34,18 @@ class Trap:
 
 
 class Stream:
-    """Bytes on their way to one end of a connection, each chunk with the time before which it must not go."""
+    """Bytes for one end of a connection. Each chunk has a time before which it must not be sent."""
 
     def __init__(self) -> None:
         self.target: socket.socket | None = None
         self.blocked = False
-        """The target takes no more at the moment."""
+        """The target accepts no more bytes at the moment."""
         self.has_hole = False
-        """Bytes were swallowed."""
+        """Bytes were dropped."""
         self.exhausted = False
-        """Its source has ended; there is nothing more to read."""
+        """The source has ended, so there is nothing more to read."""
         self.ended = False
-        """No more will come, and the target is to know."""
+        """No more bytes will come, and the target has to be told."""
         self._told = False
         self._chunks: deque[tuple[float, bytes]] = deque()
         self._size = 0
@@ -55,12 +56,12 @@ class Stream:
 
     @property
     def done(self) -> bool:
-        """Everything has been delivered, its end too."""
+        """Whether everything has been delivered, including the end."""
         return self._told
 
     @property
     def next_time(self) -> float | None:
-        """When there will be something to do for it."""
+        """When the next chunk is due."""
         return self._chunks[0][0] if self._chunks and not self.blocked else None
 
     def add(self, data: bytes, not_before: float) -> None:
@@ -68,7 +69,7 @@ class Stream:
         self._size += len(data)
 
     def flush(self, now: float) -> int:
-        """Send what is due; return how many bytes. OSError if the target is gone."""
+        """Send the bytes that are due and return their number. Raises OSError if the target is gone."""
         if self.target is None:
             return 0
         sent_all, self.blocked = 0, False
@@ -92,23 +93,23 @@ class Stream:
 
 
 class Link:
-    """A client's connection and the one to the server that it stands for."""
+    """The connection of a client, and the connection to the server for it."""
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
         self.server: socket.socket | None = None
         self.shadow: socket.socket | None = None
-        """A second connection to the server, which is sent the same; what it answers nobody reads."""
+        """A second connection to the server, which gets the same bytes. Its replies are discarded."""
         self.streams: dict[Direction, Stream] = {"to_server": Stream(), "to_client": Stream()}
         self.streams["to_client"].target = client
         self.to_shadow = Stream()
         self.muted = False
-        """It stays silent for ever, whatever others do."""
+        """It stays silent for ever, whatever the other connections do."""
         self.reply_trap: Trap | None = None
         self.ending: Ending | None = None
-        """How it ends when all it has been given is delivered."""
+        """How it ends after all bytes are delivered."""
         self.draining = False
-        """The client is gone; the server may finish what it was asked."""
+        """The client is gone. The server may still process its requests."""
 
     def connected(self, server: socket.socket, shadow: socket.socket | None) -> None:
         self.server = self.streams["to_server"].target = server
@@ -121,7 +122,7 @@ class Link:
 
     @property
     def has_hole(self) -> bool:
-        """Whether bytes are missing in it."""
+        """Whether bytes of it were dropped."""
         return any(stream.has_hole for stream in self.streams.values())
 
     @property
@@ -130,7 +131,7 @@ class Link:
 
 
 def close_socket(end: socket.socket, reset: bool) -> None:
-    """Close one end, by RST or in order."""
+    """Close one end, by RST or by FIN."""
     if reset:
         with contextlib.suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)

@@ -1,14 +1,14 @@
-"""A TCP proxy that breaks connections on purpose, as told, while it runs.
+"""A TCP proxy that breaks connections on purpose, by methods called while it runs.
 
     with Proxy(server.host, server.port) as proxy:
         client = redis.Redis(port=proxy.port)
-        lost = proxy.lose_reply(b"EVALSHA")     # the server did it, and the client will never know
+        lost = proxy.lose_reply(b"EVALSHA")     # the server executes it, and the client gets no reply
         …
-        proxy.hold()                            # nothing moves, nothing is closed
-        proxy.pass_on()                         # all is well again
+        proxy.hold()                            # no byte moves, no connection is closed
+        proxy.pass_on()                         # everything passes again
 
-What a method says holds when it returns, beside what was said before, until ``pass_on``. One thread moves all
-the bytes.
+The effect of a method starts before the method returns, adds to earlier ones, and lasts until ``pass_on``.
+One thread moves all bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NewConnections = Literal["pass", "cut", "refuse"]
 
 @dataclass(slots=True)
 class _Behaviour:
-    """What is done at the moment to bytes and to new connections."""
+    """The current treatment of bytes and of new connections."""
 
     delay: dict[Direction, float] = field(default_factory=lambda: {"to_server": 0.0, "to_client": 0.0})
     held: set[Direction] = field(default_factory=set)
@@ -51,16 +51,16 @@ class _Behaviour:
 
 
 class Proxy:
-    """Listens on a free loopback port and passes on to one server until told otherwise."""
+    """Listens on a free loopback port and forwards to one server."""
 
     host = HOST
 
     def __init__(self, server_host: str, server_port: int) -> None:
         self.port = 0
         self.connections = 0
-        """Accepted so far."""
+        """The number of connections accepted so far."""
         self.bytes_to_server = 0
-        """Delivered so far."""
+        """The number of bytes delivered so far."""
         self.bytes_to_client = 0
         self._server = (server_host, server_port)
         self._behaviour = _Behaviour()
@@ -78,10 +78,10 @@ class Proxy:
 
     @property
     def open_connections(self) -> int:
-        """Of clients, now."""
+        """The number of open client connections."""
         return sum(1 for link in list(self._links) if not link.draining)
 
-    # --- its life
+    # --- start and end
 
     def start(self) -> Self:
         self._selector = selectors.DefaultSelector()
@@ -116,10 +116,10 @@ class Proxy:
         host, port = self._server
         return f"<Proxy {self.address} to {host}:{port}, {self.open_connections} open>"
 
-    # --- what it is told
+    # --- faults
 
     def pass_on(self) -> None:
-        """Pass everything on again, also what was held. A stream with a hole is no stream: it is reset."""
+        """Forward everything again, also held bytes. A stream with dropped bytes is reset."""
 
         def do() -> None:
             self._traps.clear()
@@ -133,27 +133,27 @@ class Proxy:
         self._ask(do)
 
     def delay(self, *, to_server: float = 0.0, to_client: float = 0.0) -> None:
-        """Deliver every byte so many seconds late."""
+        """Deliver every byte this many seconds late."""
         self._change(delay={"to_server": to_server, "to_client": to_client})
 
     def hold(self, direction: Direction | None = None) -> None:
-        """Go silent, in one direction or both: all stays open, nothing is delivered before ``pass_on``."""
+        """Hold one direction or both: connections stay open, and no byte is delivered before ``pass_on``."""
         self._change(held={direction} if direction else {"to_server", "to_client"})
 
     def drop(self, direction: Direction) -> None:
-        """Half-open: what goes in this direction is swallowed, its end too."""
+        """Make connections half-open: drop all bytes of this direction, and its end."""
         self._change(dropped={direction})
 
     def duplicate(self, *, apart: bool = False) -> None:
         """Send what clients send to the server twice.
 
-        On the same connection, so that clients are answered twice; or ``apart``, on a second one,
-        whose answers nobody reads. Only connections made from now on have such a second one.
+        On the same connection, so that clients get two replies; or ``apart``, on a second connection whose
+        replies are discarded. Only connections made from now on have a second one.
         """
         self._change(duplicate="apart" if apart else "same")
 
     def refuse(self) -> None:
-        """Do not listen: new connections are refused. Those that are open stay."""
+        """Stop listening, so that new connections are refused. Open connections stay."""
         self._change(new="refuse")
 
     def cut_new(self, *, reset: bool = True) -> None:
@@ -161,7 +161,7 @@ class Proxy:
         self._change(new="cut", cut_new_by_reset=reset)
 
     def cut(self, *, reset: bool = True) -> int:
-        """End all connections that are open, by RST or by FIN; return how many."""
+        """End all open connections, by RST or by FIN. Returns their number."""
 
         def do() -> int:
             links = list(self._links)
@@ -173,26 +173,27 @@ class Proxy:
         return ended
 
     def cut_after(self, count: int, direction: Direction, *, reset: bool = False) -> None:
-        """Deliver so many more bytes in this direction, then end the connection they were on. Once.
+        """Deliver this many more bytes in this direction, then end the connection of the last one. Once.
 
-        By RST what was delivered last may not be read any more.
+        After an RST the client may not be able to read the last bytes.
         """
         budget: tuple[int, Ending] = (count, "reset" if reset else "close")
         self._ask(lambda: self._budgets.__setitem__(direction, budget))
 
     def lose_request(self, matching: bytes = b"", ending: Ending = "reset") -> threading.Event:
-        """Swallow the next request that has these bytes in it and end its connection. Once.
+        """Drop the next request that contains these bytes, and end its connection. Once.
 
-        Nothing happened, and the client cannot know. The event is set when it was done.
+        The server did not execute it, which the client cannot know. The event is set when that has happened.
         """
         return self._set_trap(Trap("request", matching, ending))
 
     def lose_reply(self, matching: bytes = b"", ending: Ending = "reset") -> threading.Event:
-        """Deliver the next request that has these bytes in it, and when the server begins to answer, end the
-        client's connection without a byte of the answer. Once.
+        """Deliver the next request that contains these bytes. When the server replies, end the client's
+        connection without a byte of the reply. Once.
 
-        It happened, and the client cannot know. The event is set when it was done. A request is what comes in
-        one piece, the answer the first bytes after it: exact where a client asks one thing at a time.
+        The server executed it, which the client cannot know. The event is set when that has happened. A
+        request is what arrives in one piece, the reply is the first bytes after it: exact for a client that
+        sends one request at a time.
         """
         return self._set_trap(Trap("reply", matching, ending))
 
@@ -253,7 +254,7 @@ class Proxy:
             future, do = self._orders.popleft()
             try:
                 future.set_result(do())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the order came from
+            except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
                 future.set_exception(error)
 
     def _end_of_work(self) -> None:
@@ -282,7 +283,7 @@ class Proxy:
             except OSError:
                 if self.port or attempt == BIND_ATTEMPTS - 1:
                     raise
-                continue  # somebody was faster
+                continue  # another process took the port
             break
         self.port = port
         if self._listener is not None:
@@ -319,7 +320,7 @@ class Proxy:
     def _open_server(self) -> socket.socket:
         end = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         _make_quick(end)
-        end.connect_ex(self._server)  # a refusal shows when it is written to or read from
+        end.connect_ex(self._server)  # a refused connection fails at the first read or write
         return end
 
     # --- bytes
@@ -368,7 +369,7 @@ class Proxy:
             link.streams["to_server"].add(data, not_before)
 
     def _is_trapped(self, link: Link, direction: Direction, data: bytes) -> bool:
-        """Whether these bytes go nowhere, by a trap."""
+        """Whether a trap drops these bytes."""
         if direction == "to_client":
             trap, link.reply_trap = link.reply_trap, None
             if trap is not None:
@@ -410,7 +411,7 @@ class Proxy:
         return moving + ([link.to_shadow] if link.shadow is not None else [])
 
     def _move(self, link: Link, now: float) -> None:
-        """Deliver what is due."""
+        """Deliver the bytes that are due."""
         for stream in self._moving_streams(link):
             sent = stream.flush(now)
             if stream is link.streams["to_server"]:
@@ -427,7 +428,7 @@ class Proxy:
     # --- ends
 
     def _guarded(self, link: Link, act: Callable[..., None], *arguments: Any) -> None:
-        """What breaks one end of a connection breaks the other."""
+        """End the other side of a connection whose one side broke."""
         try:
             act(*arguments)
         except OSError:
@@ -442,7 +443,8 @@ class Proxy:
             self._forget(end, reset=ending == "reset")
 
     def _hang_up(self, link: Link, ending: Ending) -> None:
-        """End the client's side; the server's in order, so that it still does all it was asked."""
+        """End the client's side. The server's side is closed by FIN, so that the server executes all
+        requests."""
         self._forget(link.client, reset=ending == "reset")
         link.draining = True
         link.streams["to_server"].ended = True
@@ -453,7 +455,7 @@ class Proxy:
         close_socket(end, reset)
 
     def _watch(self, link: Link) -> None:
-        """Be told when an end has something to read, or takes more."""
+        """Register an end for the events that matter now: readable, or writable."""
         to_server, to_client = link.streams["to_server"], link.streams["to_client"]
         if not link.draining:
             reads = not to_server.full and not to_server.exhausted

@@ -1,12 +1,11 @@
-"""Handing a lock over: who gives it back grants it to the first in line in the same step.
+"""Handing a lock over: a release grants the lock to the first waiter in the same step.
 
-A turn, which is what the first in line gets otherwise, has to be taken up with a request of its own. Handing
-over saves that, where one who waits can be told that it has the lock already. It comes on top of the
-transitions, for engines that want it. The outcome is the same as if the first in line had taken up its turn
-at that very moment.
+Otherwise the first waiter gets a turn, and takes it up with another request. A handoff saves that request,
+where the wake-up can tell the waiter that it holds the lock already. It comes on top of the transitions, for
+engines that support it. The result is the same as if the first waiter had taken up its turn at that moment.
 
-One who stands still would then have the lock for its ttl, where a turn is over after two seconds. So only who
-came a moment ago is handed anything; who has waited longer is asked by a turn whether it is still there.
+A stopped process would then have the lock for its ttl, whereas a turn is over after two seconds. So a lock is
+handed over only to a waiter that came a moment ago. A turn shows whether an older waiter still runs.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from .transitions import Step, grant
 __all__ = ["CAME_SECONDS", "apply", "successor_of"]
 
 CAME_SECONDS: Final = 0.1
-"""Who came so long ago at most is taken to be awake."""
+"""A waiter that came no longer ago than this is taken to be running."""
 
 
 def apply(record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()) -> Step:
-    """``transitions.apply``, with handing over."""
+    """``transitions.apply``, with handoffs."""
     step = transitions.apply(record, request, now, wall_us, dead)
     if request.__class__ is Acquire:
         if step.reply.__class__ is Queued:
-            return _noted(step, request)
+            return _with_wanted_lease(step, request)
     elif request.__class__ is Release and step.record.queue and step.reply.__class__ is Done:
-        return _handing_over(step, now, wall_us)
+        return _hand_over(step, now, wall_us)
     return step
 
 
@@ -44,8 +43,8 @@ def successor_of(request: Request, step: Step) -> str | None:
     return step.record.holders[0].client if step.record.holders else None
 
 
-def _noted(step: Step, ask: Acquire) -> Step:
-    """With its place one leaves what it wants."""
+def _with_wanted_lease(step: Step, ask: Acquire) -> Step:
+    """Note in the waiter's place which lease it wants."""
     if ask.kind != "lock" or not ask.fair or ask.max_hold is not None or not is_brief(ask.metadata):
         return step
     record = step.record
@@ -57,7 +56,7 @@ def _noted(step: Step, ask: Acquire) -> Step:
     return step
 
 
-def _handing_over(step: Step, now: float, wall_us: int) -> Step:
+def _hand_over(step: Step, now: float, wall_us: int) -> Step:
     record = step.record
     if record.kind != "lock" or record.holders:
         return step

@@ -1,4 +1,4 @@
-"""The mutex: one holder. Reentrant locks are the same kind; re-entry never reaches the engine."""
+"""The mutex: one holder. Reentrant locks are the same kind: re-entry never reaches the engine."""
 
 from __future__ import annotations
 

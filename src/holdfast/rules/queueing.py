@@ -1,10 +1,10 @@
-"""How the queue moves: computed turns, the purge of the dead, who may pass. Shared by every primitive.
+"""How the queue moves: turns, the removal of dead clients, admission. Shared by every primitive.
 
-Nobody writes down that a lease expired or that a turn was missed. ``settle`` computes what the passing
-of time did to a record, event by event in order of time, so that whoever looks sees the same. The
-waiters whose turn it is are always the front of the queue: as many as could be admitted together. Each
-has ``TURN_SECONDS`` from the moment its turn began; a missed turn drops every entry of that client, so
-that a dead process costs one turn and not one for each of its threads.
+No client writes down that a lease expired or that a turn was missed. ``settle`` computes what the passing of
+time did to a record, event by event in order of time, so that every reader sees the same. The waiters with a
+turn are always the front of the queue: as many as can be admitted together. Each has ``TURN_SECONDS`` from
+the moment its turn began. A missed turn removes every place of that client, so that a dead process costs one
+turn and not one for each of its threads.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from .record import TURN_SECONDS, Holder, Record, Waiter
 
-__all__ = ["Admits", "drop_clients", "may_pass", "next_event_at", "poll_after", "settle", "turns"]
+__all__ = ["Admits", "drop_clients", "give_turns", "may_pass", "next_event_at", "poll_after", "settle"]
 
 Admits = Callable[[Sequence[str], str, int], bool]
 """``admits(modes held, mode wanted, limit)``: the one predicate by which primitives differ."""
 
 
 def next_event_at(record: Record) -> float | None:
-    """When time alone next changes this record; None: never."""
+    """When the passing of time next changes this record; None: never."""
     soonest: float | None = None
     for holder in record.holders:
         at = holder.expires_at
@@ -36,7 +36,7 @@ def next_event_at(record: Record) -> float | None:
 
 
 def settle(record: Record, now: float, admits: Admits) -> Record:
-    """The record as it stands at ``now``: expired leases and missed turns are gone, turns are dealt."""
+    """The record at ``now``: without expired leases and missed turns, and with the turns that follow."""
     if not record.holders and not record.queue:
         return record
     while True:
@@ -47,15 +47,15 @@ def settle(record: Record, now: float, admits: Admits) -> Record:
 
 
 def _pass_event(record: Record, at: float, admits: Admits) -> Record:
-    """What happens at the moment ``at``."""
+    """The record after the event at the moment ``at``."""
     late = {w.client for w in record.queue if w.turn_at is not None and w.turn_at + TURN_SECONDS <= at}
     holders = tuple(h for h in record.holders if h.expires_at > at)
     queue = tuple(w for w in record.queue if w.expires_at > at and w.client not in late)
-    return turns(record._replace(holders=holders, queue=queue), at, admits)
+    return give_turns(record._replace(holders=holders, queue=queue), at, admits)
 
 
-def turns(record: Record, at: float, admits: Admits) -> Record:
-    """The record with turns dealt: the longest front of the queue that can be admitted together."""
+def give_turns(record: Record, at: float, admits: Admits) -> Record:
+    """The record with turns for the longest front of the queue that can be admitted together."""
     if not record.queue:
         return record
     modes = [holder.mode for holder in record.holders]
@@ -69,14 +69,14 @@ def turns(record: Record, at: float, admits: Admits) -> Record:
         elif waiter.turn_at is not None:
             queue.append(waiter._replace(turn_at=None))
         else:
-            # Turns are a front of the queue: behind the first without one, nobody has one.
+            # Turns are a front of the queue: behind the first waiter without one, no waiter has one.
             queue.extend(record.queue[index:])
             break
     return record._replace(queue=tuple(queue))
 
 
 def may_pass(record: Record, mode: str, fair: bool, admits: Admits) -> bool:
-    """Whether one who is not in the queue may have it now: behind all who wait, unless it barges."""
+    """Whether an attempt that is not in the queue is admitted now. A fair one comes after all waiters."""
     modes = [holder.mode for holder in record.holders]
     if fair and record.queue:
         for waiter in record.queue:
@@ -87,7 +87,7 @@ def may_pass(record: Record, mode: str, fair: bool, admits: Admits) -> bool:
 
 
 def poll_after(record: Record, position: int, now: float) -> float:
-    """Seconds until the waiter at ``position`` should look again even if nobody wakes it."""
+    """Seconds until the waiter at ``position`` should poll, even if it is not woken."""
     at = next_event_at(record)
     if at is None or record.queue[position].turn_at is not None:
         return 0.0
@@ -96,7 +96,7 @@ def poll_after(record: Record, position: int, now: float) -> float:
 
 
 def blockers(record: Record, position: int) -> tuple[str, ...]:
-    """The clients whose end would move the waiter at ``position``: the holders and the one before it."""
+    """The clients whose death would move the waiter at ``position``: the holders, the waiter before it."""
     clients = {holder.client: None for holder in record.holders}
     if position:
         clients[record.queue[position - 1].client] = None
@@ -113,7 +113,7 @@ def drop_clients(record: Record, dead: Collection[str], now: float, admits: Admi
     watchers = tuple(w for w in record.watchers if w.client not in dead)
     if len(holders) == len(record.holders) and len(queue) == len(record.queue):
         return record if len(watchers) == len(record.watchers) else record._replace(watchers=watchers)
-    return turns(record._replace(holders=holders, queue=queue, watchers=watchers), now, admits)
+    return give_turns(record._replace(holders=holders, queue=queue, watchers=watchers), now, admits)
 
 
 def find_holder(record: Record, nonce: str) -> Holder | None:

@@ -1,14 +1,13 @@
-"""What an engine keeps about one name, and nothing about how it is kept.
+"""What an engine stores about one name, independent of how it is stored.
 
-Times are seconds on the engine's own clock (``now``); only what outlives a reboot, retentions, is
-told in wall time. Records are tuples: cheap to make, impossible to change by accident, and they
-become JSON as they stand.
+Times are seconds on the engine's own clock (``now``). Only retentions, which outlive a reboot, are in wall
+time. Records are tuples: they are cheap to create, cannot be changed by accident, and become JSON directly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = [
     "EMPTY",
@@ -25,29 +24,28 @@ __all__ = [
     "Waiter",
     "Wants",
     "Watcher",
-    "cover",
+    "capped",
     "is_brief",
     "is_idle",
-    "rebase",
 ]
 
 TURN_SECONDS: Final = 2.0
 """How long a waiter whose turn has come may take to claim the lock before it loses its place."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a queue entry lives without its client saying that it still waits."""
+"""How long a place in the queue lasts unless its client refreshes it."""
 
 REFRESH_SECONDS: Final = 1.0
-"""How often a waiter tells the engine that it still waits, and hears where it stands."""
+"""How often a waiter refreshes its place in the queue and reads its position."""
 
 WAITER_METADATA_MAX: Final = 256
-"""So many characters of metadata are kept with a place in the queue at most."""
+"""The most characters of metadata that are kept with a place in the queue."""
 
 RETENTION_SECONDS: Final = 86_400.0
 """How long an idle record is kept, counted from its last change."""
 
 MAX_TOKEN: Final = 2**53
-"""Tokens stay below this, so that every engine and every JSON reader has them exactly (until 2255)."""
+"""Tokens stay below this, so that every engine and JSON reader represents them exactly (until 2255)."""
 
 
 class Holder(NamedTuple):
@@ -55,9 +53,9 @@ class Holder(NamedTuple):
 
     nonce: str
     client: str
-    """Whose life this grant hangs on; empty while it is handed over from one process to another."""
+    """The client whose death ends this grant; empty while it is exported to another process."""
     owner: str
-    """The holder, for people; the seal of its secret while it is handed over."""
+    """The holder, for people to read; the hash of the secret while the grant is exported."""
     mode: str
     token: int
     since: float
@@ -66,12 +64,12 @@ class Holder(NamedTuple):
     renews: bool
     """Whether the client's renewals extend it."""
     until: float | None
-    """No renewal extends it beyond this (``max_hold``)."""
+    """No renewal extends the lease beyond this (``max_hold``)."""
     metadata: Mapping[str, str]
 
 
 class Wants(NamedTuple):
-    """What one who waits will hold, where it can be handed over."""
+    """The lease that a waiter wants, if the lock can be handed over to it."""
 
     ttl: float
     renews: bool
@@ -79,7 +77,7 @@ class Wants(NamedTuple):
 
 
 def is_brief(metadata: Mapping[str, str]) -> bool:
-    """Whether it may stand in the queue, which is read and written at every step, and so has to stay small.
+    """Whether metadata is short enough for the queue, which is read and written with every change.
 
     A waiter with longer metadata takes the lock by itself when its turn has come.
     """
@@ -96,13 +94,13 @@ class Waiter(NamedTuple):
     since: float
     expires_at: float
     turn_at: float | None
-    """When its turn began; None while others are before it."""
+    """When its turn began; None while other waiters are before it."""
     wants: Wants | None = None
-    """None: it takes the lock by itself."""
+    """None: the waiter takes the lock by itself when its turn has come."""
 
 
 class Tombstone(NamedTuple):
-    """An attempt that was ended by other means than its own release: kept so that it can be told."""
+    """An attempt that ended otherwise than by its own release. It is kept so that its client learns why."""
 
     nonce: str
     reason: str
@@ -112,7 +110,7 @@ class Tombstone(NamedTuple):
 
 
 class Watcher(NamedTuple):
-    """One who wants to hear of every change."""
+    """An observer that is notified of every change."""
 
     nonce: str
     client: str
@@ -120,7 +118,7 @@ class Watcher(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """The small value that a name carries; it outlives the grant that set it."""
+    """The small value of a name. It outlives the grant that set it."""
 
     data: bytes
     token: int
@@ -146,62 +144,10 @@ EMPTY: Final = Record()
 
 
 def is_idle(record: Record) -> bool:
-    """Nobody holds it and nobody waits for it."""
+    """Whether the lock has no holder and no waiter."""
     return not record.holders and not record.queue
 
 
 def capped(expires_at: float, until: float | None) -> float:
-    """An expiry that respects ``max_hold``."""
+    """The expiry, limited by ``max_hold``."""
     return expires_at if until is None or expires_at < until else until
-
-
-def cover(record: Record, renewed_at: Mapping[str, float]) -> Record:
-    """The record as the clients' own renewals make it.
-
-    An engine that renews a client as a whole (one row instead of one write for each lease) stores
-    when that was; here it reaches the leases and the places in the queue of that client.
-    """
-    if not renewed_at:
-        return record
-    holders = [_covered_holder(holder, renewed_at.get(holder.client)) for holder in record.holders]
-    queue = [_covered_waiter(waiter, renewed_at.get(waiter.client)) for waiter in record.queue]
-    return record._replace(holders=tuple(holders), queue=tuple(queue))
-
-
-def _covered_holder(holder: Holder, renewed_at: float | None) -> Holder:
-    if renewed_at is None or not holder.renews:
-        return holder
-    expires_at = capped(renewed_at + holder.ttl, holder.until)
-    return holder if expires_at <= holder.expires_at else holder._replace(expires_at=expires_at)
-
-
-def _covered_waiter(waiter: Waiter, renewed_at: float | None) -> Waiter:
-    if renewed_at is None or renewed_at + PATIENCE_SECONDS <= waiter.expires_at:
-        return waiter
-    return waiter._replace(expires_at=renewed_at + PATIENCE_SECONDS)
-
-
-def rebase(record: Record, now: float) -> Record:
-    """The record with its times told anew, where the stored ones belong to a clock that does not compare.
-
-    Everyone gets the full time again: late is safe, early is not.
-    """
-    fields: dict[str, Any] = {
-        "holders": tuple(
-            h._replace(
-                since=now,
-                expires_at=now + h.ttl,
-                until=None if h.until is None else now + (h.until - h.since),
-            )
-            for h in record.holders
-        ),
-        "queue": tuple(
-            w._replace(
-                since=now, expires_at=now + PATIENCE_SECONDS, turn_at=None if w.turn_at is None else now
-            )
-            for w in record.queue
-        ),
-        "ended": tuple(e._replace(forget_at=now + RETENTION_SECONDS) for e in record.ended),
-        "watchers": tuple(w._replace(expires_at=now + PATIENCE_SECONDS) for w in record.watchers),
-    }
-    return record._replace(**fields)

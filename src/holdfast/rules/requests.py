@@ -1,6 +1,6 @@
-"""What can be asked of a record, and what it answers.
+"""The requests to a record and the replies.
 
-Every request is a value; every reply says which of a few things happened. Nothing here does anything.
+Every request is a value. Every reply says which of a few things happened. Nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Acquire(NamedTuple):
-    """Give me the lock. The same nonce again is the same attempt, whatever became of the first reply."""
+    """Acquire the lock. A request with the same nonce is the same attempt, whatever its first reply."""
 
     nonce: str
     client: str
@@ -57,9 +57,9 @@ class Acquire(NamedTuple):
     mode: str
     ttl: float
     wait: bool
-    """Queue if it cannot be had now."""
+    """Queue if it is not granted now."""
     fair: bool = True
-    """False: take it whenever it is free, whoever waits."""
+    """False: take the lock whenever it is free, ahead of the queue."""
     renews: bool = True
     max_hold: float | None = None
     limit: int = 0
@@ -68,44 +68,44 @@ class Acquire(NamedTuple):
 
 
 class Release(NamedTuple):
-    """I am done. ``linger``: how long a late copy of the attempt is still to be refused."""
+    """Release the grant. ``linger``: how long a late copy of the attempt is refused."""
 
     nonce: str
     linger: float = 0.0
 
 
 class Withdraw(NamedTuple):
-    """I no longer want it, whether it was granted, is queued, or has yet to arrive."""
+    """End an attempt, whether it was granted, is queued, or has yet to arrive."""
 
     nonce: str
     linger: float = 0.0
 
 
 class Renew(NamedTuple):
-    """I still hold it; let it last ``ttl`` from now."""
+    """Extend the lease to ``ttl`` from now."""
 
     nonce: str
     ttl: float
 
 
 class Refresh(NamedTuple):
-    """I still wait (or watch); where do I stand?"""
+    """Extend a place in the queue or a watch, and read the position."""
 
     nonce: str
 
 
 class Stop(NamedTuple):
-    """Let it run out: the client's renewals no longer extend it."""
+    """Let the lease expire: the client's renewals no longer extend it."""
 
     nonce: str
 
 
 class Export(NamedTuple):
-    """Let it live one ttl without any client, for another process to adopt."""
+    """Keep the grant for one ttl without a client, for another process to adopt."""
 
     nonce: str
     seal: str
-    """A hash of the secret that the adopter has to know: it stands in the owner's place meanwhile."""
+    """A hash of the secret that the adopter has to know. It replaces the owner meanwhile."""
 
 
 class Adopt(NamedTuple):
@@ -115,26 +115,26 @@ class Adopt(NamedTuple):
     client: str
     owner: str
     seal: str
-    """As it was exported with last."""
+    """The hash with which the grant was last exported."""
     renews: bool = True
 
 
 class Downgrade(NamedTuple):
-    """Turn a write grant into a read grant with a token of its own."""
+    """Turn a write grant into a read grant with a new token."""
 
     nonce: str
     reader_nonce: str
 
 
 class Break(NamedTuple):
-    """Take it from whoever holds it (only the grant ``token``, when given)."""
+    """Take the lock from its holders, or only from the grant ``token``, if given."""
 
     token: int | None
     reason: str
 
 
 class SetValue(NamedTuple):
-    """Store the name's value; only a present holder may."""
+    """Store the value of the name. Only a current holder may."""
 
     nonce: str
     data: bytes
@@ -149,20 +149,20 @@ class Resize(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Tell me of every change."""
+    """Notify this client of every change."""
 
     nonce: str
     client: str
 
 
 class Unwatch(NamedTuple):
-    """No longer tell me."""
+    """End the notifications of ``Watch``."""
 
     nonce: str
 
 
 class Inspect(NamedTuple):
-    """What stands there now?"""
+    """Read the record."""
 
 
 Request = (
@@ -190,46 +190,46 @@ Request = (
 class Granted(NamedTuple):
     token: int
     peers: tuple[int, ...]
-    """The shared grants that live beside this one."""
+    """The tokens of the shared grants held at the same time."""
     kind: str
     mode: str
     ttl: float
     lasts: float | None
-    """Seconds until ``max_hold`` ends it whatever is renewed; None: nothing does."""
+    """Seconds until ``max_hold`` ends the lease despite renewals; None: no limit."""
     metadata: Mapping[str, str]
     age: float = 0.0
-    """The ttl counts from so many seconds before the asking: where a session carries it that was there."""
+    """The ttl counts from this many seconds before the request: a session that carries it existed before."""
 
 
 class Busy(NamedTuple):
-    """Not granted, and nothing was left behind."""
+    """Not granted, and nothing of the attempt is stored."""
 
     holders: tuple[Holder, ...]
     now: float
 
 
 class Queued(NamedTuple):
-    """Not granted yet; a place in the queue is ours."""
+    """Not granted yet; the attempt has a place in the queue."""
 
     position: int
-    """0: the next turn is ours."""
+    """0: the attempt gets the next turn."""
     poll_after: float
-    """Seconds after which to look again at the latest."""
+    """Seconds after which to poll at the latest."""
     blockers: tuple[str, ...]
-    """The clients whose end would change where we stand."""
+    """The clients whose death would unblock the attempt."""
     refresh_in: float = REFRESH_SECONDS
-    """Seconds after which to say that we still wait, at the latest."""
+    """Seconds after which to refresh the place at the latest."""
 
 
 class Withdrawn(NamedTuple):
-    """The attempt is over and nothing of it remains."""
+    """The attempt has ended and nothing of it remains."""
 
     holders: tuple[Holder, ...]
     now: float
 
 
 class Gone(NamedTuple):
-    """The grant is not there any more."""
+    """The grant does not exist any more."""
 
     reason: str
     """``expired``, ``stolen``, ``broken`` or ``withdrawn``."""
@@ -237,36 +237,36 @@ class Gone(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """No such place in the queue."""
+    """There is no such place in the queue."""
 
 
 class Broken(NamedTuple):
-    """The grants that were taken away, and the token that fences them off (None: there were none)."""
+    """The grants that were broken, and the token that fences them (None: there were none)."""
 
     token: int | None
     victims: tuple[Holder, ...]
 
 
 class Mismatch(NamedTuple):
-    """The name is something else than what was asked for."""
+    """The name is used for another kind of lock, or with another limit."""
 
     kind: str
     limit: int
 
 
 class Exhausted(NamedTuple):
-    """No token can be minted any more."""
+    """No larger token is left."""
 
 
 class Done(NamedTuple):
-    """It happened."""
+    """The request was carried out."""
 
     age: float = 0.0
-    """Of a renewal: the ttl counts from so many seconds before the asking, as it may for ``Granted``."""
+    """Of a renewal: the ttl counts from this many seconds before the request, as for ``Granted``."""
 
 
 class Snapshot(NamedTuple):
-    """The record as it stands at ``now``."""
+    """The record at ``now``."""
 
     record: Record
     now: float
@@ -276,15 +276,15 @@ Reply = Granted | Busy | Queued | Withdrawn | Gone | Absent | Broken | Mismatch 
 
 
 class Handoff(NamedTuple):
-    """What a wake-up may bring along: the lock, granted to the one who waits for it."""
+    """A grant that comes with a wake-up: the waiter holds the lock already."""
 
     token: int
     age: float
-    """For how long its place in the queue had been there by then."""
+    """How long the waiter had its place in the queue at that moment."""
 
 
 class Wake(NamedTuple):
-    """Whom to tell, once the change is stored; and what it has been given."""
+    """A wake-up to send after the change is stored, with the lock if it was handed over."""
 
     client: str
     nonce: str

@@ -1,4 +1,4 @@
-"""The semaphore: as many holders as the current limit says."""
+"""The semaphore: as many holders as the current limit allows."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Locks as an ordered list of tickets: who holds, who waits, and for whom one waits. Pure.
+"""Locks as an ordered list of tickets: which tickets hold the lock, and which ticket a waiter waits for.
+Pure.
 
-Engines that keep order and sessions themselves (etcd, ZooKeeper) need no record that is rewritten at every
-step: each attempt puts one ticket, and the order of the tickets decides. A ticket holds when none of those
-before it keeps it from holding. Mutex, reader, writer and semaphore differ by ``admits`` alone, the same
-predicate that the records use: asked here with everyone who came earlier.
+Engines that provide order and sessions themselves (etcd, ZooKeeper) need no record that is rewritten at every
+step. Each attempt creates one ticket, and the order of the tickets decides. A ticket holds the lock when no
+earlier ticket blocks it. Mutex, reader, writer and semaphore differ by ``admits`` alone, the same predicate
+that the records use; here it is applied to all earlier tickets.
 
-Nobody comes in between: a ticket's place is given by the engine when it is put and never changes. So who
-holds once holds until its ticket is gone, and nothing has to be written when a turn comes.
+The engine assigns a ticket's order when it creates the ticket, and the order never changes. So a ticket that
+holds the lock holds it until the ticket is removed, and nothing is written when a waiter's turn comes.
 """
 
 from __future__ import annotations
@@ -26,93 +27,94 @@ __all__ = [
     "Ticket",
     "Watched",
     "blockers",
+    "config_of",
     "find",
-    "holding",
+    "holders_of",
     "ordered",
     "record_of",
-    "settings_of",
     "token_at",
-    "waiting",
+    "waiters_of",
     "watched",
 ]
 
 TOKENS_PER_PLACE: Final = 4
-"""Tokens leave room after each place: for the reader that a writer turns into and for the number that fences
-off a holder whose lock is broken. Both must be larger than the holder's token and smaller than those of the
-tickets that wait behind it already."""
+"""Tokens leave room after each ticket: for the read token of a downgraded writer, and for the token that
+fences off a holder whose lock is broken. Both must be larger than the holder's token and smaller than those
+of the tickets that already wait behind it."""
 
 
 def token_at(order: int) -> int:
-    """The token of a ticket, by the number that the engine's order gives to its creation."""
+    """The token of a ticket, from the number that the engine assigned to its creation."""
     return order * TOKENS_PER_PLACE
 
 
 class Ticket(NamedTuple):
-    """One attempt, in the order of a name. What is told for people is told by the client's wall clock."""
+    """One attempt at a name. Times for people are of the client's wall clock."""
 
-    place: int
-    """Where it stands: smaller is earlier. 0: not put yet."""
+    order: int
+    """Smaller is earlier. 0: not created yet."""
     token: int
-    """0: not known yet, for an engine may list tickets without reading them."""
+    """0: unknown, because an engine may list tickets without reading them."""
     nonce: str
     client: str
-    """Whose session carries it; empty while it is handed over from one process to another."""
+    """The client whose session the ticket is attached to; empty while it is handed over to another
+    process."""
     owner: str
-    """The holder, for people; the seal of its secret while it is handed over."""
+    """The holder, for people; the seal of the hand-over's secret while the ticket is handed over."""
     kind: str
     mode: str
     ttl: float
     since: float
-    lasts: float | None
-    """The longest time it may be held (``max_hold``), counted from ``since``; None: no such bound."""
+    max_hold: float | None
+    """Counted from ``since``; None: no bound."""
     metadata: Mapping[str, str]
     handle: Any = None
-    """The engine's own: where it is kept, and in which version."""
+    """The engine's own: the key or node of the ticket, and its version."""
     session: Any = None
-    """What carries it, in the engine's own words; None: not told."""
+    """The engine's own name of the session that the ticket is attached to; None: unknown."""
 
 
 class LockConfig(NamedTuple):
-    """What a name is. Beside the tickets, and there when all of them are gone."""
+    """The kind and limits of a name. Stored beside the tickets, and kept when no ticket is left."""
 
     kind: str
     declared: int = 0
     limit: int = 0
-    seated: int = 0
-    """Everyone up to this place holds, although the limit has been lowered since."""
+    admitted_through: int = 0
+    """Every ticket up to this order holds a permit, although the limit has been lowered since."""
 
 
 class LockView(NamedTuple):
-    """A name as it stands, read at one moment."""
+    """The state of a name, read at one moment."""
 
-    settings: LockConfig | None = None
+    config: LockConfig | None = None
     tickets: tuple[Ticket, ...] = ()
-    """In order. Of a mutex an engine may tell less: the first, the one that was asked about, and the one
-    right before that."""
+    """In order. Of a mutex an engine may return fewer: the first ticket, the ticket asked about, and the one
+    right before it."""
     value: StoredValue | None = None
-    newest: int = 0
-    """The newest token of the name, also when its ticket is gone."""
+    newest_token: int = 0
+    """The newest token of the name, also when its ticket no longer exists."""
     note: Tombstone | None = None
-    """How the attempt that was asked about was ended from outside."""
-    unlisted: int = 0
-    """So many tickets more stand there, of a mutex of which less was told."""
+    """How the attempt asked about was ended from outside."""
+    unlisted_count: int = 0
+    """The number of tickets of a mutex that exist and were not returned."""
 
 
 NOTHING: Final = LockView()
 
 
 class Watched(NamedTuple):
-    """Whose end changes where one stands."""
+    """The tickets whose removal changes a waiter's position."""
 
     nonces: tuple[str, ...]
     limit: bool = False
-    """A change of the semaphore's limit does, too."""
+    """A change of the semaphore's limit does so, too."""
     turns: bool = False
-    """And so does a change of the ticket: whoever had to wait for a permit tells so that it got one."""
+    """So does a change of the ticket: a waiter that gets a permit rewrites its ticket to say so."""
 
 
 def ordered(tickets: Sequence[Ticket]) -> tuple[Ticket, ...]:
-    return tuple(sorted(tickets, key=lambda ticket: ticket.place))
+    return tuple(sorted(tickets, key=lambda ticket: ticket.order))
 
 
 def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
@@ -122,81 +124,81 @@ def find(tickets: Sequence[Ticket], nonce: str) -> Ticket | None:
     return None
 
 
-def blockers(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> tuple[Ticket, ...]:
-    """Those before me that keep me from holding; nobody: I hold."""
-    ahead = [ticket for ticket in tickets if ticket.place < me.place]
-    admits = ADMITS[settings.kind]
-    if me.place <= settings.seated or admits([t.mode for t in ahead], me.mode, settings.limit):
+def blockers(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> tuple[Ticket, ...]:
+    """The earlier tickets that block ``me``; none: it holds the lock."""
+    ahead = [ticket for ticket in tickets if ticket.order < me.order]
+    admits = ADMITS[config.kind]
+    if me.order <= config.admitted_through or admits([t.mode for t in ahead], me.mode, config.limit):
         return ()
     return tuple([t for t in ahead if not admits((t.mode,), me.mode, 1)])
 
 
-def watched(tickets: Sequence[Ticket], me: Ticket, settings: LockConfig) -> Watched:
-    """Whose end to wait for: never the crowd's. Nobody: I hold.
+def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
+    """The tickets whose removal ``me`` waits for, as few as possible. None: it holds the lock.
 
-    The last of those who block me: it leaves after, or it waits for, those before it. Only the first who
-    waits for a semaphore waits for several: any holder may be the next to leave. Who is behind it becomes
-    the first when it gets its permit, and must hear of that.
+    The last blocking ticket is enough: it is removed after those before it, or waits for them. Only the first
+    waiter of a semaphore watches several tickets, because any holder may release next. The waiter behind it
+    becomes the first when that one gets its permit, and so watches for that change.
     """
-    blocking = blockers(tickets, me, settings)
+    blocking = blockers(tickets, me, config)
     if not blocking:
         return Watched(())
-    if settings.kind != "semaphore":
+    if config.kind != "semaphore":
         return Watched((blocking[-1].nonce,))
-    if blockers(tickets, blocking[-1], settings):
+    if blockers(tickets, blocking[-1], config):
         return Watched((blocking[-1].nonce,), turns=True)
     return Watched(tuple([ticket.nonce for ticket in blocking]), limit=True)
 
 
-def holding(stand: LockView) -> tuple[Ticket, ...]:
-    """Those who hold: always the first few."""
-    settings = settings_of(stand)
-    if settings is None:
+def holders_of(view: LockView) -> tuple[Ticket, ...]:
+    """The tickets that hold the lock: always the first ones."""
+    config = config_of(view)
+    if config is None:
         return ()
-    admits = ADMITS[settings.kind]
+    admits = ADMITS[config.kind]
     modes: list[str] = []
-    for ticket in stand.tickets:
-        if ticket.place > settings.seated and not admits(modes, ticket.mode, settings.limit):
+    for ticket in view.tickets:
+        if ticket.order > config.admitted_through and not admits(modes, ticket.mode, config.limit):
             break
         modes.append(ticket.mode)
-    return stand.tickets[: len(modes)]
+    return view.tickets[: len(modes)]
 
 
-def waiting(stand: LockView) -> tuple[Ticket, ...]:
-    return stand.tickets[len(holding(stand)) :]
+def waiters_of(view: LockView) -> tuple[Ticket, ...]:
+    return view.tickets[len(holders_of(view)) :]
 
 
-def settings_of(stand: LockView) -> LockConfig | None:
-    """What the name is; should its settings be lost, what those are who stand there."""
-    if stand.settings is not None or not stand.tickets:
-        return stand.settings
-    return LockConfig(stand.tickets[0].kind, 0, len(stand.tickets), 0)
+def config_of(view: LockView) -> LockConfig | None:
+    """The configuration of the name; if it is lost, what the existing tickets imply."""
+    if view.config is not None or not view.tickets:
+        return view.config
+    return LockConfig(view.tickets[0].kind, 0, len(view.tickets), 0)
 
 
-def record_of(stand: LockView, now: float) -> Record:
-    """The name as those see it who inspect it. Times are of the wall clock, for people."""
-    settings = settings_of(stand)
-    holders = tuple([_holder(ticket, now) for ticket in holding(stand)])
-    value = stand.value
+def record_of(view: LockView, now: float) -> Record:
+    """The name as ``inspect`` shows it. Times are of the wall clock, for people."""
+    config = config_of(view)
+    holders = tuple([_holder(ticket, now) for ticket in holders_of(view)])
+    value = view.value
     if value is not None and value.forget_at_us <= now * 1_000_000:
         value = None
     return Record(
-        kind=None if settings is None else settings.kind,
-        token=max([holder.token for holder in holders], default=stand.newest),
+        kind=None if config is None else config.kind,
+        token=max([holder.token for holder in holders], default=view.newest_token),
         holders=holders,
-        queue=tuple([_waiter(ticket, now) for ticket in stand.tickets[len(holders) :]]),
-        limit=0 if settings is None else settings.limit,
-        declared=0 if settings is None else settings.declared,
+        queue=tuple([_waiter(ticket, now) for ticket in view.tickets[len(holders) :]]),
+        limit=0 if config is None else config.limit,
+        declared=0 if config is None else config.declared,
         value=value,
     )
 
 
 def _holder(ticket: Ticket, now: float) -> Holder:
-    lasts = ticket.ttl
+    remaining = ticket.ttl
     until = None
-    if ticket.lasts is not None:
-        until = ticket.since + ticket.lasts
-        lasts = min(lasts, max(until - now, 0.0))
+    if ticket.max_hold is not None:
+        until = ticket.since + ticket.max_hold
+        remaining = min(remaining, max(until - now, 0.0))
     return Holder(
         ticket.nonce,
         ticket.client,
@@ -204,7 +206,7 @@ def _holder(ticket: Ticket, now: float) -> Holder:
         ticket.mode,
         ticket.token,
         ticket.since,
-        now + lasts,
+        now + remaining,
         ticket.ttl,
         True,
         until,

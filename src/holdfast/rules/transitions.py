@@ -1,7 +1,7 @@
-"""The specification: what each request does to a record. Pure: the same input gives the same answer.
+"""The specification: what each request does to a record. Pure: the same input gives the same result.
 
-``apply`` is executed as it stands by the memory and SQLite engines and by the simulator; engines that
-keep records elsewhere translate it and are compared with it, reply by reply.
+The memory and SQLite engines and the simulator execute ``apply`` itself. Engines that store records on a
+server translate it, and are compared with it, reply by reply.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .queueing import (
     drop_clients,
     find_holder,
     find_waiter,
+    give_turns,
     may_pass,
     poll_after,
     settle,
-    turns,
 )
 from .record import (
     EMPTY,
@@ -75,23 +75,23 @@ ADMITS: Final[dict[str | None, Admits]] = {
 }
 
 ENDED_KEPT: Final = 100
-"""More ended attempts than this are not remembered: the oldest are forgotten first."""
+"""The most tombstones in a record. The oldest are deleted first."""
 
 NOT_EXPORTED: Final = "it was not exported with this secret, or another client adopted it"
 
 BROKEN_KEPT_SECONDS: Final = 3600.0
-"""How long a broken grant is remembered beyond its ttl, so that its holder learns why it is gone."""
+"""How long a broken grant has a tombstone beyond its ttl, so that its holder learns the reason."""
 
 SHARED_MODES: Final = ("read", "permit")
 
 _new = tuple.__new__
-"""Makes a record without the detour through its Python constructor: on the path of every grant."""
+"""Constructs a tuple without calling its Python constructor: every grant constructs several."""
 
 _DONE: Final = Done()
 
 
 class Step(NamedTuple):
-    """What became of the record, what to answer, and whom to wake once the record is stored."""
+    """The new record, the reply, and the wake-ups to send after the record is stored."""
 
     record: Record
     reply: Reply
@@ -101,7 +101,7 @@ class Step(NamedTuple):
 def apply(record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()) -> Step:
     """One transition. ``dead``: clients known to be dead, whose claims are void at once.
 
-    Where the returned record is the one passed in, nothing needs to be stored.
+    If the returned record is the one passed in, nothing needs to be stored.
     """
     kind = record.kind
     if kind is None and request.__class__ is Acquire:
@@ -109,11 +109,11 @@ def apply(record: Record, request: Request, now: float, wall_us: int, dead: Coll
     admits = ADMITS[kind]
     settled = settle(record, now, admits)
     if dead:
-        # Only now: a turn that a dead head kept from the next one begins with the news of its death.
+        # After settle: a turn that a dead waiter kept from the next one begins when its death is known.
         settled = drop_clients(settled, dead, now, admits)
     after, reply = _HANDLERS[request.__class__](settled, request, now, wall_us, admits)
     if after is settled:
-        # Time alone changed it, if anything did: whoever looks next computes the same.
+        # Only the passing of time changed it, if anything: every reader computes the same.
         return _new(Step, (record, reply, ()))
     if after.ended:
         after = after._replace(ended=tuple(e for e in after.ended if e.forget_at > now)[-ENDED_KEPT:])
@@ -133,10 +133,10 @@ def apply_in_order(
     dead: Collection[str] = (),
     rule: Callable[..., Step] | None = None,
 ) -> list[Step]:
-    """Several names in one atomic step, in the given order; may end with the first that is not granted.
+    """Several names in one atomic step, in the given order. It may stop at the first that is not granted.
 
-    What is to be stored for a name is the record of its last step. ``rule``: by which each step is made, if
-    not by ``apply``.
+    The record of the last step of a name is the one to store. ``rule``: the transition function, instead of
+    ``apply``.
     """
     rule = rule or apply
     present = dict(records)
@@ -151,7 +151,7 @@ def apply_in_order(
 
 
 def _wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
-    """Those whose turn has just come, those who watch, and those whose grant was taken away."""
+    """The waiters whose turn has just begun, the watchers, and the holders whose grant was broken."""
     had_turn = {w.nonce for w in before.queue if w.turn_at is not None}
     wake = []
     for waiter in after.queue:
@@ -159,15 +159,15 @@ def _wakes(before: Record, after: Record, reply: Reply) -> tuple[Wake, ...]:
             break
         if waiter.nonce not in had_turn:
             wake.append(Wake(waiter.client, waiter.nonce))
-    if after.watchers and _told(before) != _told(after):
+    if after.watchers and _reported_state(before) != _reported_state(after):
         wake += [Wake(watcher.client, watcher.nonce) for watcher in after.watchers]
     if isinstance(reply, Broken):
         wake += [Wake(victim.client, victim.nonce) for victim in reply.victims if victim.client]
     return tuple(wake)
 
 
-def _told(record: Record) -> tuple[Any, ...]:
-    """What watchers want to hear of. Renewals and refreshes are no news: they come every second."""
+def _reported_state(record: Record) -> tuple[Any, ...]:
+    """What watchers are notified of. Renewals and refreshes are left out: they come every second."""
     holders = [(holder.token, holder.owner) for holder in record.holders]
     return holders, [waiter.nonce for waiter in record.queue], record.value, record.limit
 
@@ -181,8 +181,8 @@ def _acquire(record: Record, ask: Acquire, now: float, wall_us: int, admits: Adm
     holders, queue = record.holders, record.queue
     holder = find_holder(record, ask.nonce) if holders else None
     if holder is not None:
-        # Who finds that it has the lock is told since when: a copy of its request may have come long before.
-        return record, _granted(record, holder, now, max(now - holder.since, 0.0))
+        # The reply says since when: an earlier copy of this request may have been granted long before.
+        return record, _granted_reply(record, holder, now, max(now - holder.since, 0.0))
     for ended in record.ended:
         if ended.nonce == ask.nonce:
             return record, Gone(ended.reason, ended.note)
@@ -227,10 +227,10 @@ def grant(
     if place is not None:
         queue = queue[:place] + queue[place + 1 :]
     after = _new(Record, (kind, token, (*holders, holder), queue, limit, declared, value, ended, watchers))
-    return turns(after, now, admits) if queue else after, _granted(after, holder, now)
+    return give_turns(after, now, admits) if queue else after, _granted_reply(after, holder, now)
 
 
-def _granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
+def _granted_reply(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
     _, _, _, mode, token, _, _, ttl, _, until, metadata = holder
     peers: tuple[int, ...] = ()
     if mode in SHARED_MODES:
@@ -240,7 +240,7 @@ def _granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Gr
 
 
 def _next_token(record: Record, wall_us: int) -> int | None:
-    """Larger than every earlier one, and, should the counter be lost, larger than those before the loss."""
+    """A token larger than every earlier one, also if the counter was lost."""
     token = record.token + 1
     if token < wall_us:
         token = wall_us
@@ -258,35 +258,35 @@ def _enqueue(
     else:
         waiter = record.queue[place]._replace(expires_at=expires_at)
         queue = (*record.queue[:place], waiter, *record.queue[place + 1 :])
-    record = turns(record._replace(queue=queue), now, admits)
-    return record, _queued(record, place, now)
+    record = give_turns(record._replace(queue=queue), now, admits)
+    return record, _queued_reply(record, place, now)
 
 
-def _queued(record: Record, place: int, now: float) -> Queued:
+def _queued_reply(record: Record, place: int, now: float) -> Queued:
     return Queued(place, poll_after(record, place, now), blockers(record, place))
 
 
-# --- giving back --------------------------------------------------------------------------------
+# --- releasing ----------------------------------------------------------------------------------
 
 
 def _release(record: Record, ask: Release, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return _remembering(record, ask.nonce, ask.linger, now), _gone(record, ask.nonce)
-    return _without(record, ask.nonce, ask.linger, now, admits), _DONE
+        return _with_tombstone(record, ask.nonce, ask.linger, now), _gone_reply(record, ask.nonce)
+    return _without_attempt(record, ask.nonce, ask.linger, now, admits), _DONE
 
 
 def _withdraw(
     record: Record, ask: Withdraw, now: float, wall_us: int, admits: Admits
 ) -> tuple[Record, Reply]:
     if find_holder(record, ask.nonce) is None and find_waiter(record, ask.nonce) is None:
-        return _remembering(record, ask.nonce, ask.linger, now), Withdrawn(record.holders, now)
-    after = _without(record, ask.nonce, ask.linger, now, admits)
+        return _with_tombstone(record, ask.nonce, ask.linger, now), Withdrawn(record.holders, now)
+    after = _without_attempt(record, ask.nonce, ask.linger, now, admits)
     return after, Withdrawn(after.holders, now)
 
 
-def _without(record: Record, nonce: str, linger: float, now: float, admits: Admits) -> Record:
-    """The record with nothing of this attempt, and the next ones' turns dealt."""
+def _without_attempt(record: Record, nonce: str, linger: float, now: float, admits: Admits) -> Record:
+    """The record without this attempt, and with the turns that follow."""
     kind, token, holders, queue, limit, declared, value, ended, watchers = record
     if len(holders) == 1 and holders[0].nonce == nonce:
         holders = ()
@@ -296,12 +296,12 @@ def _without(record: Record, nonce: str, linger: float, now: float, admits: Admi
         queue = tuple([w for w in queue if w.nonce != nonce])
     after = _new(Record, (kind, token, holders, queue, limit, declared, value, ended, watchers))
     if queue:
-        after = turns(after, now, admits)
-    return _remembering(after, nonce, linger, now) if linger else after
+        after = give_turns(after, now, admits)
+    return _with_tombstone(after, nonce, linger, now) if linger else after
 
 
-def _remembering(record: Record, nonce: str, linger: float, now: float) -> Record:
-    """Refuse this attempt should a copy of it still arrive."""
+def _with_tombstone(record: Record, nonce: str, linger: float, now: float) -> Record:
+    """The record with a tombstone that refuses late copies of this attempt."""
     if linger <= 0:
         return record
     ended = Tombstone(nonce, "withdrawn", "", now + linger)
@@ -313,7 +313,7 @@ def _remembering(record: Record, nonce: str, linger: float, now: float) -> Recor
     return record._replace(ended=(*(e for e in record.ended if e.nonce != nonce), ended))
 
 
-def _gone(record: Record, nonce: str) -> Gone:
+def _gone_reply(record: Record, nonce: str) -> Gone:
     for ended in record.ended:
         if ended.nonce == nonce:
             return Gone(ended.reason, ended.note)
@@ -332,49 +332,49 @@ def _break(record: Record, ask: Break, now: float, wall_us: int, admits: Admits)
     )
     holders = tuple(h for h in record.holders if h not in victims)
     after = record._replace(token=token, holders=holders, ended=record.ended + ended)
-    return turns(after, now, admits), Broken(token, victims)
+    return give_turns(after, now, admits), Broken(token, victims)
 
 
-# --- living on ----------------------------------------------------------------------------------
+# --- extending ----------------------------------------------------------------------------------
 
 
 def _renew(record: Record, ask: Renew, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return record, _gone(record, ask.nonce)
+        return record, _gone_reply(record, ask.nonce)
     expires_at = max(holder.expires_at, capped(now + ask.ttl, holder.until))
-    return _replacing(record, holder, holder._replace(expires_at=expires_at, ttl=ask.ttl)), Done()
+    return _with_holder(record, holder, holder._replace(expires_at=expires_at, ttl=ask.ttl)), Done()
 
 
 def _stop(record: Record, ask: Stop, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return record, _gone(record, ask.nonce)
-    return _replacing(record, holder, holder._replace(renews=False)), Done()
+        return record, _gone_reply(record, ask.nonce)
+    return _with_holder(record, holder, holder._replace(renews=False)), Done()
 
 
 def _export(record: Record, ask: Export, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return record, _gone(record, ask.nonce)
+        return record, _gone_reply(record, ask.nonce)
     expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
     exported = holder._replace(client="", owner=ask.seal, renews=False, expires_at=expires_at)
-    return _replacing(record, holder, exported), Done()
+    return _with_holder(record, holder, exported), Done()
 
 
 def _adopt(record: Record, ask: Adopt, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return record, _gone(record, ask.nonce)
+        return record, _gone_reply(record, ask.nonce)
     if holder.client != ask.client and (holder.client, holder.owner) != ("", ask.seal):
         return record, Gone("stolen", NOT_EXPORTED)
     expires_at = max(holder.expires_at, capped(now + holder.ttl, holder.until))
     adopted = holder._replace(client=ask.client, owner=ask.owner, renews=ask.renews, expires_at=expires_at)
-    after = _replacing(record, holder, adopted)
-    return after, _granted(after, adopted, now)
+    after = _with_holder(record, holder, adopted)
+    return after, _granted_reply(after, adopted, now)
 
 
-def _replacing(record: Record, old: Holder, new: Holder) -> Record:
+def _with_holder(record: Record, old: Holder, new: Holder) -> Record:
     return record._replace(holders=tuple(new if h is old else h for h in record.holders))
 
 
@@ -384,7 +384,7 @@ def _refresh(record: Record, ask: Refresh, now: float, wall_us: int, admits: Adm
     if place is not None:
         waiter = record.queue[place]._replace(expires_at=expires_at)
         after = record._replace(queue=(*record.queue[:place], waiter, *record.queue[place + 1 :]))
-        return after, _queued(after, place, now)
+        return after, _queued_reply(after, place, now)
     if any(w.nonce == ask.nonce and w.expires_at > now for w in record.watchers):
         watchers = tuple(
             w._replace(expires_at=expires_at) if w.nonce == ask.nonce else w for w in record.watchers
@@ -393,7 +393,7 @@ def _refresh(record: Record, ask: Refresh, now: float, wall_us: int, admits: Adm
     return record, Absent()
 
 
-# --- more than holding --------------------------------------------------------------------------
+# --- other requests -----------------------------------------------------------------------------
 
 
 def _downgrade(
@@ -401,12 +401,12 @@ def _downgrade(
 ) -> tuple[Record, Reply]:
     reader = find_holder(record, ask.reader_nonce)
     if reader is not None:
-        return record, _granted(record, reader, now)
+        return record, _granted_reply(record, reader, now)
     if any(e.nonce == ask.reader_nonce for e in record.ended):
-        return record, _gone(record, ask.reader_nonce)
+        return record, _gone_reply(record, ask.reader_nonce)
     writer = find_holder(record, ask.nonce)
     if writer is None or writer.mode != "write":
-        return record, _gone(record, ask.nonce)
+        return record, _gone_reply(record, ask.nonce)
     token = _next_token(record, wall_us)
     if token is None:
         return record, Exhausted()
@@ -414,8 +414,8 @@ def _downgrade(
     reader = writer._replace(
         nonce=ask.reader_nonce, mode="read", token=token, since=now, expires_at=expires_at
     )
-    after = turns(_replacing(record, writer, reader)._replace(token=token), now, admits)
-    return after, _granted(after, reader, now)
+    after = give_turns(_with_holder(record, writer, reader)._replace(token=token), now, admits)
+    return after, _granted_reply(after, reader, now)
 
 
 def _set_value(
@@ -423,7 +423,7 @@ def _set_value(
 ) -> tuple[Record, Reply]:
     holder = find_holder(record, ask.nonce)
     if holder is None:
-        return record, _gone(record, ask.nonce)
+        return record, _gone_reply(record, ask.nonce)
     value = StoredValue(ask.data, holder.token, wall_us + int(ask.retention * 1_000_000))
     return record._replace(value=value), Done()
 
@@ -434,7 +434,7 @@ def _resize(record: Record, ask: Resize, now: float, wall_us: int, admits: Admit
         return record, mismatch
     declared = record.declared or ask.declared
     after = record._replace(kind="semaphore", declared=declared, limit=ask.limit)
-    return turns(after, now, semaphore.admits), Done()
+    return give_turns(after, now, semaphore.admits), Done()
 
 
 def _watch(record: Record, ask: Watch, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:

@@ -1,11 +1,11 @@
-"""Looking for an answer for a moment before going to sleep for it.
+"""Polling for a reply for a moment before sleeping until it arrives.
 
-Who sleeps has to be woken, and so has the processor that went idle meanwhile. That takes longer than a
-server near by needs to answer: on a quiet machine, with Redis beside it, acquire and release took 214 µs
-together instead of 375, for a fifth more CPU time. Between two looks everybody else may run, so on a busy
-machine little is won and little lost.
+A sleeping thread has to be woken, and so has the processor that went idle meanwhile. That takes longer than a
+server near by needs to reply: on a quiet machine, with Redis beside it, acquire and release took 214 µs
+together instead of 375, for a fifth more CPU time. Between two polls other threads may run, so on a busy
+machine little is gained and little lost.
 
-Where answers take longer than a moment, looking for them is soon left off, and only tried now and then.
+Where replies take longer than a moment, the thread soon stops polling for them, and tries again now and then.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final
 __all__ = ["DO_NOT_WAIT", "AdaptiveSpin", "yield_processor"]
 
 SPIN_SECONDS: Final = 0.0002
-"""What it may cost at most, when it was in vain."""
+"""The most time that one vain spin may cost."""
 
 FAILED_SPINS_MAX: Final = 8
 PROBE_EVERY: Final = 64
-"""After so many looks in vain, only every so many-th answer is looked for."""
+"""After FAILED_SPINS_MAX vain spins in a row, only every PROBE_EVERY-th reply is polled for."""
 
 DO_NOT_WAIT: Final = socket.MSG_DONTWAIT
 
@@ -32,7 +32,7 @@ yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: 
 
 
 class AdaptiveSpin:
-    """How one connection's answers came so far."""
+    """How the replies on one connection arrived so far."""
 
     __slots__ = ("_in_vain",)
 
@@ -40,7 +40,7 @@ class AdaptiveSpin:
         self._in_vain = 0
 
     def spin_poll(self, poll: select.poll) -> list[tuple[int, int]]:
-        """What the poll tells of within a moment; nothing: it is time to sleep."""
+        """The events that arrive within a moment; empty: the caller has to sleep."""
         until = self.next_deadline()
         while monotonic() < until:
             yield_processor()
@@ -51,7 +51,7 @@ class AdaptiveSpin:
         return []
 
     def spin_receive(self, recv: Callable[[int, int], bytes], size: int) -> bytes:
-        """What comes on a socket within a moment; nothing: it is time to sleep, or it has ended."""
+        """The data that arrives within a moment; empty: the caller has to sleep, or the connection ended."""
         until = self.next_deadline()
         while monotonic() < until:
             try:
@@ -64,7 +64,7 @@ class AdaptiveSpin:
         return b""
 
     def next_deadline(self) -> float:
-        """How long to look for the next answer. In vain, unless ``found`` is called."""
+        """Until when to poll for the next reply. The spin counts as vain unless ``found`` is called."""
         in_vain = self._in_vain
         self._in_vain = in_vain + 1
         if in_vain < FAILED_SPINS_MAX or not in_vain % PROBE_EVERY:
@@ -72,5 +72,5 @@ class AdaptiveSpin:
         return 0.0
 
     def found(self) -> None:
-        """It came in time."""
+        """The reply arrived in time."""
         self._in_vain = 0

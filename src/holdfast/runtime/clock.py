@@ -12,11 +12,11 @@ __all__ = ["boottime", "wall_seconds", "wall_us"]
 boottime: Final[Callable[[], float]] = partial(
     time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 )
-"""Seconds that also pass while the machine sleeps, and that nobody can set."""
+"""Seconds that also pass while the machine is suspended, on a clock that cannot be set."""
 
 
 def wall_us() -> int:
-    """Wall time in microseconds: only ever a floor for tokens and a measure of retention."""
+    """Wall time in microseconds. It is used only as a floor for tokens and to measure retention."""
     return time.time_ns() // 1000
 
 

@@ -1,8 +1,8 @@
-"""Letting only so many requests be under way at a time, for asyncio.
+"""A limit on the requests that are in flight at a time, for asyncio.
 
-A thousand tasks that ask at once make a server slow for each of them, and all of their time-outs run: so the
-others wait here, unsent, and their time runs when they are sent. Threads need no such thing: those of one
-process hardly ask a hundred at a time.
+A thousand concurrent requests make a server slow for each of them while all of their time-outs run. So
+requests beyond the limit wait here unsent, and their time-outs start when they are sent. Threads need no such
+limit: those of one process hardly send a hundred requests at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REQUESTS_MAX: Final = 100
 
 
 class ConcurrencyLimit:
-    """Of one client."""
+    """The limit of one client."""
 
     __slots__ = ("_free",)
 
@@ -27,7 +27,7 @@ class ConcurrencyLimit:
 
     @contextlib.asynccontextmanager
     async def permit(self, urgent: bool) -> AsyncIterator[None]:
-        """``urgent``: signs of life wait behind nobody."""
+        """``urgent``: renewals do not wait for a permit."""
         if urgent:
             yield
         else:

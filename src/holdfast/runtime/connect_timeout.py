@@ -1,7 +1,8 @@
-"""How long the present request may wait for a connection, where there is none yet.
+"""How long the current request may wait for a new connection.
 
-A caller that gives a lock half a second does not wait five for a server that cannot be reached. The driver
-sets the limit around one request; an engine asks for it where it connects, in the same thread or task.
+A caller that waits half a second for a lock does not wait five seconds for a server that cannot be reached.
+The driver sets the limit around one request. The engine reads it where it connects, in the same thread or
+task.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ __all__ = ["connect_seconds", "connect_timeout"]
 
 
 class connect_timeout:  # noqa: N801 - a context manager, used like a function
-    """Within ``with limited(seconds)`` connecting takes at most so long. No generator: many grants come by.
+    """Within ``with connect_timeout(seconds)`` connecting takes at most that long.
 
-    Kept by reference: a task that is started meanwhile inherits it, but only for as long.
+    It is not a generator, because every grant passes here. The context keeps a reference to it: a task that
+    is started meanwhile inherits the limit, but only until the ``with`` ends.
     """
 
     __slots__ = ("_token", "seconds")
@@ -34,7 +36,7 @@ _limit: ContextVar[connect_timeout | None] = ContextVar("holdfast_patience", def
 
 
 def connect_seconds(io_timeout: float) -> float:
-    """How long connecting may take now: ``io_timeout``, or less where the caller has less time."""
+    """How long connecting may take now: ``io_timeout``, or less if the caller has less time."""
     limit = _limit.get()
     if limit is None or limit.seconds is None:
         return io_timeout

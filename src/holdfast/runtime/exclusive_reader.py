@@ -1,9 +1,10 @@
-"""Letting one waiting thread hear for itself what a thread that listens would have to pass on.
+"""One waiting thread reads notifications itself, instead of getting them from the listener thread.
 
-The way through that thread is a good part of being woken.
+The way through the listener thread takes a good part of the time of a wake-up.
 
-One at a time hears, and the thread that listens leaves it alone meanwhile. How that is arranged, and what is
-heard, is the engine's affair. Where both wait for one descriptor, ``HearsFirst`` has the kernel arrange it.
+One thread at a time reads, and the listener thread leaves the connection alone meanwhile. The engine decides
+how that is arranged and what is read. Where both wait for one descriptor, ``EpollExclusiveReader`` lets the
+kernel arrange it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _EXCLUSIVELY: Final = getattr(select, "EPOLLEXCLUSIVE", 0)
 
 
 def register_exclusive(poller: Poller, fileno: int) -> None:
-    """Have a poller wait for a descriptor that others wait for, too.
+    """Register a descriptor that other pollers wait for, too.
 
-    One of them is told, not all: the first, in the order in which they came, who really waits. Systems that
-    cannot do that tell all.
+    Only one of them is notified: in the order of registration, the first in which a thread really waits.
+    Systems that cannot do that notify all of them.
     """
     try:
         poller.register(fileno, select.POLLIN | _EXCLUSIVELY)
@@ -44,26 +45,26 @@ def register_exclusive(poller: Poller, fileno: int) -> None:
 
 
 class ExclusiveReader:
-    """What ``drivers.adapter.Hearing`` asks for, but for ``take``."""
+    """A ``NotificationReader`` (``engine_api``), but for ``take``."""
 
     __slots__ = ("_awake", "_bell", "_hearer", "_listens_to", "_poller")
 
     def __init__(self) -> None:
         self._bell = SelfPipe()
         self._hearer: dict[None, int] = {}
-        """The thread that hears: set in one step, so that nothing can come in between."""
+        """The thread that reads: set in one atomic step."""
         self._poller = select.poll()
         self._listens_to = -1
         self._awake = False
-        """Whoever hears is about to look at what it waits for, and needs no bell."""
+        """The reading thread is about to check what it waits for, and need not be woken."""
 
     def _is_mine(self) -> bool:
-        """Whether this thread is the one that hears, from now on if there was none."""
+        """Whether this thread is the reader. It becomes the reader if there was none."""
         me = threading.get_ident()
         return self._hearer.setdefault(None, me) == me
 
     def _listen_to(self, fileno: int) -> None:
-        """This, the bell, and nothing else."""
+        """Wait for this descriptor and the self-pipe only."""
         if fileno == self._listens_to:
             return
         poller = select.poll()
@@ -72,7 +73,7 @@ class ExclusiveReader:
         self._poller, self._listens_to = poller, fileno
 
     def _listen_no_more(self) -> None:
-        """Only to the bell."""
+        """Wait for the self-pipe only."""
         self._poller.unregister(self._listens_to)
         self._listens_to = -1
 
@@ -91,11 +92,12 @@ class ExclusiveReader:
         return came
 
     def _heard(self, fd: int) -> bool:
-        """Something came. True: it is for the one who hears; or, for ``HearsFirst``, there may be more."""
+        """Read what arrived. True: it is for the reading thread; in ``EpollExclusiveReader``: more may
+        follow."""
         raise NotImplementedError
 
     def _let_go(self) -> None:
-        """The thread that listens hears it again."""
+        """Let the listener thread read again."""
         raise NotImplementedError
 
     def ring(self) -> None:
@@ -112,10 +114,11 @@ class ExclusiveReader:
 
 
 class EpollExclusiveReader(ExclusiveReader):
-    """While one waits here it is told of what comes, and the thread that listens is not.
+    """While a thread waits here, the kernel notifies it of what arrives, and not the listener thread.
 
-    Both ``wait_in_turn`` for the descriptor, and that thread comes behind us. It is told of whatever comes
-    while nobody waits here. So neither has to tell the other when it begins or ends.
+    Both use ``register_exclusive`` for the descriptor, and the listener thread registers second. It is
+    notified of what arrives while no thread waits here. So neither has to tell the other when it starts or
+    stops.
     """
 
     __slots__ = ("_epoll", "_is_behind")
@@ -123,17 +126,17 @@ class EpollExclusiveReader(ExclusiveReader):
     def __init__(self) -> None:
         super().__init__()
         self._is_behind = False
-        """There may be more to hear than we did."""
+        """There may be more to read."""
         self._epoll = select.epoll()
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
 
     def _listen_to(self, fileno: int) -> None:
-        """This, and the bell. What was listened to before and is closed is left out by itself."""
+        """Wait for this descriptor and the self-pipe. A closed descriptor leaves the epoll by itself."""
         register_exclusive(self._epoll, fileno)
         self._listens_to = fileno
 
     def _leave(self, fileno: int) -> None:
-        """It is of no use any more."""
+        """Stop waiting for a descriptor."""
         self._listens_to = -1
         with contextlib.suppress(OSError, ValueError):
             self._epoll.unregister(fileno)
@@ -152,7 +155,7 @@ class EpollExclusiveReader(ExclusiveReader):
                 else:
                     self._bell.clear()
         except ValueError:
-            return True  # it was closed: let who waits look, and then wait to be told
+            return True  # Closed: the waiter polls, and then waits for notifications.
         finally:
             self._awake = False
         return False
@@ -161,11 +164,11 @@ class EpollExclusiveReader(ExclusiveReader):
         if self._hearer.get(None) != threading.get_ident():
             return
         try:
-            # What came while we waited, nobody else was told of.
+            # The listener thread was not notified of what arrived while this thread waited.
             while self._is_behind and self._epoll.poll(0, 1):
                 self._is_behind = self._heard(self._listens_to)
         except ValueError:
-            pass  # it was closed
+            pass  # Closed.
         self._is_behind = False
         del self._hearer[None]
 

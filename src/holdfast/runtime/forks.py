@@ -1,4 +1,4 @@
-"""After fork() the child owns nothing: every client is told, before any other Python code runs there."""
+"""After fork() the child owns nothing. Every client is notified before any other Python code runs there."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _first: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _then: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def register_after_fork(someone: Forkable, first: bool = False) -> None:
-    """``first``: what clients stand on is told before the clients are."""
-    (_first if first else _then).add(someone)
+def register_after_fork(forkable: Forkable, first: bool = False) -> None:
+    """``first``: what clients depend on is notified before the clients."""
+    (_first if first else _then).add(forkable)
 
 
-def _tell_all() -> None:
-    for someone in [*_first, *_then]:
-        someone.forked()
+def _notify_all() -> None:
+    for forkable in [*_first, *_then]:
+        forkable.forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell_all)
+    os.register_at_fork(after_in_child=_notify_all)

@@ -1,4 +1,4 @@
-"""Who we are: ids of clients, names of attempts, labels of owners."""
+"""Identities: ids of clients, names of attempts, labels of owners."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def new_client_id() -> str:
 
 
 def attempt_names(client: str) -> Callable[[], str]:
-    """Names that nobody else will ever use, nor guess: the client's own id and 128 random bits.
+    """Unique names that cannot be guessed: the client's id and 128 random bits.
 
-    The client's id is public. The random part is what no other client can know unless the record tells it.
+    The client's id is public. Another client can know the random part only from the record.
     """
     start, random = client + "-", os.urandom
     return lambda: start + random(RANDOM_BYTES).hex()
 
 
 def owner_prefix() -> str:
-    """``host/pid/``; the thread's or task's name is added by who acquires."""
+    """``host/pid/``. The acquiring thread or task appends its name."""
     host = socket.gethostname().replace("/", "_") or "localhost"
     return f"{host}/{os.getpid()}/"

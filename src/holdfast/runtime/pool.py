@@ -1,11 +1,12 @@
 """A few connections to one server, shared by all threads of a client.
 
-A thread that finds one idle takes it without any lock. Otherwise one more is opened, up to the limit; beyond
-that, a thread waits for one to be handed to it. Handed over, not merely announced: one who has just given its
-connection back would otherwise take it again before anybody woken gets to run, for ever.
+A thread that finds an idle connection takes it without any lock. Otherwise it opens one, up to the limit.
+Beyond the limit it waits until a connection is handed to it. It is handed over, not merely announced:
+otherwise a thread that gives its connection back would take it again before a woken thread gets to run, for
+ever.
 
-An interrupt can strike a thread between any two steps. So nothing is counted: what takes up room is known by
-weak references, and what nobody has any more takes up none.
+An interrupt can strike a thread between any two steps. So nothing is counted: weak references show which
+connections and permits exist, and one without an owner disappears by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Pool"]
 
 
 class Closable(Protocol):
-    """What every kind of connection is."""
+    """Any kind of connection."""
 
     def close(self) -> None: ...
 
@@ -30,13 +31,13 @@ L = TypeVar("L", bound=Closable)
 
 
 class _Permit:
-    """Room for a connection that is yet to be opened."""
+    """The permission to open a connection."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Waiter(Generic[L]):
-    """One thread that waits for a connection, or for room to open one."""
+    """One thread that waits for a connection, or for a permit to open one."""
 
     __slots__ = ("_lock", "given")
 
@@ -54,26 +55,26 @@ class _Waiter(Generic[L]):
 
 
 class Pool(Generic[L]):
-    """At most ``most`` connections, made when they are needed. What one is, a subclass knows."""
+    """At most ``most`` connections, opened when they are needed. A subclass opens them."""
 
     def __init__(self, most: int) -> None:
         self._size_max = most
         self._idle: list[L] = []
         self._waiters: deque[_Waiter[L]] = deque()
         self._taken: weakref.WeakSet[L | _Permit] = weakref.WeakSet()
-        """What takes up room: connections, idle or in use, and those being opened."""
-        self._mutex = threading.RLock()  # a signal handler may come here while its own thread is here
+        """Connections, idle or in use, and the permits of those being opened."""
+        self._mutex = threading.RLock()  # A signal handler may run here while its own thread is here.
         self._closed = False
 
     def _open(self, seconds: float) -> L:
-        """A new connection, in so many seconds."""
+        """Open a connection within this many seconds."""
         raise NotImplementedError
 
     def _exhausted(self) -> NotApplied:
-        """None became free in time."""
+        """The error if no connection became free in time."""
         raise NotImplementedError
 
-    # --- taking one, and giving it back ---------------------------------------------------------
+    # --- giving back ----------------------------------------------------------------------------
 
     def _give_back(self, line: L) -> None:
         self._idle.append(line)
@@ -81,14 +82,14 @@ class Pool(Generic[L]):
             self._serve()
 
     def _discard(self, line: L) -> None:
-        """It is of no use any more."""
+        """Close a connection and remove it from the pool."""
         line.close()
         with self._mutex:
             self._taken.discard(line)
         if self._waiters:
             self._serve()
 
-    # --- when there is none ---------------------------------------------------------------------
+    # --- waiting --------------------------------------------------------------------------------
 
     def _wait_for_connection(self, seconds: float) -> L:
         room = self._take_permit()
@@ -96,7 +97,7 @@ class Pool(Generic[L]):
             return self._open_with(room, seconds)
         place: _Waiter[L] = _Waiter()
         self._waiters.append(place)
-        self._serve()  # one may have become idle just before we queued up
+        self._serve()  # A connection may have become idle just before this thread queued.
         try:
             place.wait(seconds)
             given = self._leave(place)
@@ -110,7 +111,7 @@ class Pool(Generic[L]):
         return self._open_with(given, seconds) if isinstance(given, _Permit) else given
 
     def _leave(self, place: _Waiter[L]) -> L | _Permit | None:
-        """Stop waiting; what was given, if anything was."""
+        """Stop waiting. Returns what was given, if anything."""
         with self._mutex:
             if place in self._waiters:
                 self._waiters.remove(place)
@@ -125,7 +126,7 @@ class Pool(Generic[L]):
             return room
 
     def _open_with(self, room: _Permit, seconds: float) -> L:
-        """``room`` is given up with it; should opening fail, the next in line may try."""
+        """Open a connection and drop the permit. If opening fails, the next waiter may try."""
         try:
             if self._closed:
                 raise NotApplied("this client is closed")
@@ -140,7 +141,7 @@ class Pool(Generic[L]):
         return line
 
     def _serve(self) -> None:
-        """Hand what is idle, or room, to those who wait, in their order."""
+        """Hand idle connections, or permits, to the waiters in their order."""
         with self._mutex:
             while self._waiters:
                 what: L | _Permit | None
@@ -155,12 +156,12 @@ class Pool(Generic[L]):
     # --- all of them ----------------------------------------------------------------------------
 
     def _connections(self) -> list[L]:
-        """Those that are open, in use or not. After a fork, too: a mutex may be locked for ever there."""
+        """All open connections, in use or not. Takes no mutex: after a fork it may be locked for ever."""
         while True:
             try:
                 return [each for each in list(self._taken) if not isinstance(each, _Permit)]
             except RuntimeError:
-                continue  # one more, or one less, while we looked
+                continue  # The set changed during the iteration.
 
     def _discard_idle(self) -> None:
         while self._idle:

@@ -1,4 +1,4 @@
-"""A descriptor that another thread makes readable, to wake one that waits for descriptors."""
+"""A pipe that any thread can make readable, to wake a thread that waits for descriptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["SelfPipe"]
 
 
 class SelfPipe:
-    """Rung from any thread; never blocks."""
+    """``ring`` may be called from any thread and never blocks."""
 
     __slots__ = ("_fds",)
 
@@ -30,7 +30,7 @@ class SelfPipe:
             os.read(self._fds[0], 4096)
 
     def close(self) -> None:
-        """Rung later, it rings nobody else's: the numbers may be in use again."""
+        """A later ``ring`` must not write to another file that has got the same descriptor."""
         fds, self._fds = self._fds, (-1, -1)
         for fd in fds:
             if fd >= 0:

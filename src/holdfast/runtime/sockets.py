@@ -1,4 +1,4 @@
-"""What sockets to servers have in common, whatever is spoken over them."""
+"""Connected sockets to servers, whatever the protocol."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final, TypeVar
 
 from .pool import Pool
 
-__all__ = ["HARD_CLOSE", "SocketConnection", "SocketPool", "describe_error", "tune"]
+__all__ = ["HARD_CLOSE", "SocketConnection", "SocketPool", "describe_error", "open_socket", "tune"]
 
 HARD_CLOSE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER, no seconds: what was not sent is thrown away, and the other side is told at once."""
+"""SO_LINGER with zero seconds: close discards unsent data and resets the connection."""
 
 KEEPALIVE_SECONDS: Final = 15
 
 SURPLUS_SECONDS: Final = 10.0
-"""A connection that was not needed for longer, while another was, is closed."""
+"""An idle connection that was not used for this long is closed, unless it is the last one."""
 
 
 class SocketConnection:
-    """One connection, used by one thread at a time, and its end."""
+    """One connection, used by one thread at a time."""
 
     __slots__ = ("__weakref__", "_socket", "used_at")
 
@@ -32,24 +32,24 @@ class SocketConnection:
         self.used_at = monotonic()
 
     def hang_up(self) -> None:
-        """From any thread: whoever waits for an answer here gets none, and closes it."""
+        """Called from any thread: the thread that waits for a reply gets none, and closes the connection."""
         with contextlib.suppress(OSError):
-            # Below TLS: that of an SSLSocket would let go of its encryption first, under whoever sends.
+            # Below TLS: SSLSocket.shutdown would drop the encryption first while another thread sends.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hard: what the kernel still has of ours is not sent any more."""
+        """Close with a reset: what the kernel has not sent yet is discarded."""
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
         self._socket.close()
 
     def __del__(self) -> None:
-        """An interrupt can strike between any two steps, and nobody has the connection any more."""
+        """An interrupt can strike between any two steps, so that no caller is left to close it."""
         if hasattr(self, "_socket"):
             self._socket.close()
 
     def forget(self) -> None:
-        """This is the child of a fork: let go of our copy, without a word on the parent's connection."""
+        """In the child of a fork: close this copy, and send nothing on the parent's connection."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
 
@@ -58,27 +58,52 @@ S = TypeVar("S", bound=SocketConnection)
 
 
 class SocketPool(Pool[S]):
-    """Such connections to one server."""
+    """A pool of connections to one server."""
 
     def _close_surplus(self) -> None:
-        """What was opened for a crowd that is gone is closed: the one used last is always on top."""
+        """Close connections that a past peak left. The one used last is always on top."""
         try:
             while len(self._idle) > 1 and monotonic() - self._idle[0].used_at > SURPLUS_SECONDS:
                 self._discard(self._idle.pop(0))
         except IndexError:
-            return  # others took them meanwhile
+            return  # Other threads took them meanwhile.
 
     def close(self) -> None:
-        """Close what is idle, and have those who wait for an answer close theirs."""
+        """Close idle connections. Threads that wait for a reply get none, and close theirs."""
         self._closed = True
         for line in self._connections():
             line.hang_up()
         self._discard_idle()
 
     def forget(self) -> None:
-        """This is the child of a fork."""
+        """In the child of a fork."""
         for line in self._connections():
             line.forget()
+
+
+def open_socket(host: str, port: int, ends_at: float) -> socket.socket:
+    """Connected to the first of the addresses that answers, until ``ends_at`` by ``monotonic``. Where there
+    are several, none gets all the time. Raises OSError, TimeoutError among others; UnicodeError for a bad
+    name."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = TimeoutError()
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        left = ends_at - monotonic()
+        if left <= 0:
+            break
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(left / (2 if number + 1 < len(addresses) else 1))
+            connecting.connect(address)
+        except OSError as error:
+            connecting.close()
+            failure = error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise failure
 
 
 def tune(connected: socket.socket) -> None:
@@ -92,7 +117,7 @@ def tune(connected: socket.socket) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """What the system says of it."""
+    """The system's description of an error."""
     if isinstance(error, TimeoutError | BlockingIOError):
-        return "no answer in time"
+        return "no reply in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

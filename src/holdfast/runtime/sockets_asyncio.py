@@ -1,4 +1,4 @@
-"""Connecting sockets in an event loop: our own, so that the child of a fork can let go of them by itself."""
+"""Sockets in an event loop. Holdfast connects them itself, so that a forked child can close its copies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["give_to_loop", "open_socket", "socket_connected"]
 
 
 async def open_socket(host: str, port: int, seconds: float) -> socket.socket:
-    """Connected to the first of the addresses that answers. Where there are several, none has all the time.
-    Raises OSError, TimeoutError among others."""
+    """Connect to the first address that accepts. If there are several, none may take all the time.
+
+    Raises OSError, of which TimeoutError is one.
+    """
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + seconds
     async with asyncio.timeout_at(ends_at):
@@ -44,11 +46,11 @@ async def socket_connected(family: int, place: Any) -> socket.socket:
 async def give_to_loop(
     connected: socket.socket, protocol: asyncio.Protocol, tls: ssl.SSLContext | None, host: str
 ) -> None:
-    """From now on the loop serves the socket, for the protocol. Whatever fails, the socket is closed.
+    """Attach a connected socket and its protocol to the loop. On any failure the socket is closed.
 
-    TLS is begun on a connection that the loop has already, so that it can be cut: whoever gives up while
-    asyncio makes both at once, just when the handshake is done, has it part politely from the server, out of
-    our reach and for up to 30 seconds.
+    TLS starts on a connection that the loop has already, so that it can be aborted. If asyncio creates both
+    at once and the caller gives up just when the handshake is done, asyncio closes the connection politely,
+    which takes up to 30 seconds and cannot be aborted.
     """
     loop = asyncio.get_running_loop()
     transport: asyncio.Transport | None = None
@@ -73,7 +75,7 @@ async def give_to_loop(
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes before the protocol is there."""
+    """Buffers what arrives before the protocol is attached."""
 
     def __init__(self) -> None:
         self.heard = bytearray()

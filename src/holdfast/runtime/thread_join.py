@@ -1,4 +1,4 @@
-"""Waiting for the end of a thread of ours, whatever it is doing."""
+"""Waiting for the end of a background thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["join_thread"]
 
 
 def join_thread(thread: threading.Thread | None, seconds: float) -> None:
-    """Not for our own; nor for one that is just being started: that finds out by itself that it is over."""
+    """Join it, unless it is the calling thread or is only starting: that one finds out by itself."""
     if thread is not None and thread is not threading.current_thread() and thread.is_alive():
         thread.join(seconds)

@@ -13,25 +13,25 @@ import time
 
 from hpack import Encoder
 
-from holdfast.engines.etcd.calls import WATCH, Failed, decoded
 from holdfast.engines.etcd.http2 import (
     CONTINUATION,
     DATA,
     GOAWAY,
     HEADERS,
+    LOCAL_MAX_FRAME_SIZE,
     MESSAGE_BYTES_MAX,
-    OUR_FRAME_BYTES,
-    OUR_STREAM_WINDOW,
     PING,
     PINGS_MAX,
-    RESET,
+    RST_STREAM,
     SETTINGS,
-    WINDOW,
-    Broken,
-    Http2,
+    STREAM_RECEIVE_WINDOW,
+    WINDOW_UPDATE,
+    Http2Connection,
+    ProtocolError,
     _frame,
-    packed,
+    length_prefixed,
 )
+from holdfast.engines.etcd.rpc import WATCH, RpcError, decode_response
 
 __all__ = ["FRAMES_MAX", "play"]
 
@@ -78,7 +78,7 @@ def _data(rng: random.Random) -> bytes:
         return b"<html>"
     if which == 3:
         return b""
-    return b"".join([packed(rng.randbytes(rng.randrange(50))) for _ in range(rng.randrange(4))])
+    return b"".join([length_prefixed(rng.randbytes(rng.randrange(50))) for _ in range(rng.randrange(4))])
 
 
 def _tame_frame(rng: random.Random) -> bytes:
@@ -96,7 +96,7 @@ def _tame_frame(rng: random.Random) -> bytes:
     if which == 4:
         return _frame(PING, rng.choice([0, 1]), 0, rng.randbytes(8))
     if which == 5:
-        return _frame(WINDOW, 0, rng.choice([0, stream]), struct.pack(">L", rng.randrange(1000)))
+        return _frame(WINDOW_UPDATE, 0, rng.choice([0, stream]), struct.pack(">L", rng.randrange(1000)))
     if which == 6:
         value = struct.pack(">HL", rng.randrange(1, 8), rng.choice([0, 1, 100, 2**14]))
         return _frame(SETTINGS, 0, 0, value)
@@ -106,7 +106,9 @@ def _tame_frame(rng: random.Random) -> bytes:
 def _any_frame(rng: random.Random) -> bytes:
     stream = rng.choice([0, 1, 1, 1, 3, 3, 5, 2, 2**31 - 1])
     flags = rng.choice([0, 1, 4, 5, 5, 8, 0x20, rng.randrange(256)])
-    kind = rng.choice([DATA, DATA, HEADERS, HEADERS, SETTINGS, PING, WINDOW, RESET, CONTINUATION, GOAWAY, 99])
+    kind = rng.choice(
+        [DATA, DATA, HEADERS, HEADERS, SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, CONTINUATION, GOAWAY, 99]
+    )
     if kind == DATA:
         payload = _data(rng)
     elif kind in (HEADERS, CONTINUATION):
@@ -120,9 +122,9 @@ def _any_frame(rng: random.Random) -> bytes:
         )
     elif kind == PING:
         payload = rng.randbytes(8)
-    elif kind == WINDOW:
+    elif kind == WINDOW_UPDATE:
         payload = struct.pack(">L", rng.choice([0, 1, 1000, 2**31 - 1]))
-    elif kind == RESET:
+    elif kind == RST_STREAM:
         payload = struct.pack(">L", rng.randrange(14))
     elif kind == GOAWAY:
         payload = struct.pack(">LL", rng.choice([0, 1, 2**31 - 1]), 0) + rng.randbytes(rng.randrange(9))
@@ -150,36 +152,38 @@ def play(seed: int) -> str:
     """One connection with two calls and a watch, and noise in pieces. Tells how it ended; whatever is not
     what the callers expect is raised."""
     rng = random.Random(seed)
-    client = Http2("http", "localhost:2379")
-    calls = [client.begin("/a", (), 1.0, packed(b"question"), is_last=True) for _ in range(2)]
-    calls.append(client.begin("/watch", (), None, packed(b"watch"), is_last=False))
+    client = Http2Connection("http", "localhost:2379")
+    calls = [
+        client.open_stream("/a", (), 1.0, length_prefixed(b"question"), end_stream=True) for _ in range(2)
+    ]
+    calls.append(client.open_stream("/watch", (), None, length_prefixed(b"watch"), end_stream=False))
     speech = _speech(rng)
     at, ended = 0, "read"
     while at < len(speech):
         size = rng.choice([1, 7, 64, 1 << 16])
         try:
-            client.feed(speech[at : at + size])
-        except Broken:
+            client.receive_data(speech[at : at + size])
+        except ProtocolError:
             ended = "broken"
-            client.lost("it broke")
+            client.fail_streams("it broke")
             break
         at += size
-        assert len(client._buffer) <= OUR_FRAME_BYTES + 9
-        assert len(client._pings) <= PINGS_MAX
+        assert len(client._buffer) <= LOCAL_MAX_FRAME_SIZE + 9
+        assert len(client._unacknowledged_pings) <= PINGS_MAX
         for call in calls:
-            assert sum(map(len, call.messages)) <= OUR_STREAM_WINDOW + MESSAGE_BYTES_MAX
+            assert sum(map(len, call.messages)) <= STREAM_RECEIVE_WINDOW + MESSAGE_BYTES_MAX
         if rng.random() < 0.3:
-            client.answer_pings()
-            client.outgoing()
+            client.acknowledge_pings()
+            client.data_to_send()
         if rng.random() < 0.3:
             for message in client.take(calls[2]):
                 try:
-                    decoded(WATCH, message)
-                except Failed:
+                    decode_response(WATCH, message)
+                except RpcError:
                     ended = "unreadable message"
     if ended == "broken":
-        assert all(call.is_over for call in calls)
-    assert all(call.is_over or call.failure is None for call in calls)
+        assert all(call.is_closed for call in calls)
+    assert all(call.is_closed or call.failure is None for call in calls)
     return ended
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.etcd.calls import Send
-from holdfast.engines.etcd.transport import EtcdThreads
+from holdfast.engines.etcd.rpc import UnaryCall
+from holdfast.engines.etcd.threads import EtcdThreads
 from holdfast.engines.etcd.wire_pb2 import TxnRequest
 from support import wait_until
 from support.noting import Noted
@@ -19,19 +19,19 @@ class Spy:
     """The methods called since it was last asked, in order; ``KeepAlive`` for the stream of signs of life."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._sent: Noted[Send] = Noted()
+        self._sent: Noted[UnaryCall] = Noted()
         self._listening = 0
         self.looks: list[TxnRequest] = []
         """Of those who wait for one before them, so far as what was sent has been asked for."""
         shipped = EtcdThreads._send
 
-        def send(op: Send) -> Any:
+        def send(op: UnaryCall) -> Any:
             self._sent.note(op)
             return shipped(op)
 
         monkeypatch.setattr(EtcdThreads, "_send", staticmethod(send))
 
-    def sent(self) -> list[Send]:
+    def sent(self) -> list[UnaryCall]:
         """In full."""
         sent = self._sent.since_last_asked()
         for op in sent:
@@ -44,7 +44,7 @@ class Spy:
         return [op.method or "KeepAlive" for op in self.sent()]
 
     def until_settled(self, listening: int, waiting: int = 0) -> None:
-        """So many clients have read their mail, as each does when it begins to listen, and so many waiters
+        """So many clients have read their events, as each does when it begins to listen, and so many waiters
         have looked again after they had something to wait for. Then nobody sends anything by itself."""
 
         def settled() -> bool:

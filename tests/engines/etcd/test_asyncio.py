@@ -14,8 +14,8 @@ import holdfast.aio
 from engines.etcd.admin import Admin
 from holdfast import EngineUnavailable, LockLost
 from holdfast.aio import AsyncClient
-from holdfast.engines.etcd.lines_asyncio import Connection
-from holdfast.engines.etcd.transport_asyncio import EtcdAsyncio
+from holdfast.engines.etcd.asyncio import EtcdAsyncio
+from holdfast.engines.etcd.connection_asyncio import Subchannel
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
 from holdfast.runtime.clock import boottime
@@ -67,10 +67,10 @@ def test_cancelled_at_every_moment_nothing_stays_behind(
 
 @pytest.mark.parametrize("left", ["waiting", "watching", "asking"])
 def test_nothing_is_left_for_the_next_loop(url: str, namespace: str, left: str) -> None:
-    heard: list[dict[str, Any]] = []
+    settings_received: list[dict[str, Any]] = []
 
     async def leave(turns: int) -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: settings_received.append(context))
         async with clients(url, namespace) as (client, other), contextlib.AsyncExitStack() as held:
             if left == "waiting":
                 await held.enter_async_context(other.lock("x"))
@@ -83,7 +83,7 @@ def test_nothing_is_left_for_the_next_loop(url: str, namespace: str, left: str) 
 
     for turns in range(0, LOOPS * 4, 4):
         asyncio.run(leave(turns))
-    assert not heard
+    assert not settings_received
 
 
 async def first_look(client: AsyncClient) -> None:
@@ -203,7 +203,7 @@ def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
     namespace: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else all would wait in vain, one behind the other. They ask again, over another connection."""
-    sent: Counter[Connection] = Counter()
+    sent: Counter[Subchannel] = Counter()
     shipped = EtcdAsyncio._call
 
     async def call(op: Any) -> Any:

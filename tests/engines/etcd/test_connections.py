@@ -15,7 +15,7 @@ import holdfast.aio
 from engines.etcd.conftest import Connect, Hold
 from faults.children import acting
 from holdfast import EngineUnavailable
-from holdfast.engines.etcd.conversation import Conversation
+from holdfast.engines.etcd.routing import ClusterChannel
 from holdfast.lab.servers import Etcd
 from support import renewal_of, wait_until
 from support.servers import shared_redis
@@ -116,19 +116,19 @@ def test_a_token_that_expired_is_fetched_anew(
     guarded_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
     """For calls, for signs of life and for the watch."""
-    talks: list[Conversation] = []
-    shipped = Conversation.__init__
+    talks: list[ClusterChannel] = []
+    shipped = ClusterChannel.__init__
 
-    def init(self: Conversation, *arguments: Any) -> None:
+    def init(self: ClusterChannel, *arguments: Any) -> None:
         shipped(self, *arguments)
         talks.append(self)
 
-    monkeypatch.setattr(Conversation, "__init__", init)
+    monkeypatch.setattr(ClusterChannel, "__init__", init)
 
     def spoil() -> None:
-        for talk in talks:
-            talk._token = "no longer.valid"
-            talk.doubt(talk._connection)
+        for channel in talks:
+            channel._token = "no longer.valid"
+            channel.mark_unhealthy(channel._connection)
 
     def in_threads() -> None:
         with (

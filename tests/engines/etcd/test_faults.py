@@ -16,7 +16,7 @@ from faults.children import holding, waiting
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Etcd
-from holdfast.protocols.tickets.acquisition import LOOK_IN_SECONDS
+from holdfast.protocols.tickets.acquisition import POLL_SECONDS
 from holdfast.runtime.clock import boottime
 from support import renewal_of, wait_until
 
@@ -56,7 +56,7 @@ def test_a_holder_that_is_killed_is_followed_after_its_ttl(server: Etcd) -> None
         thread.join(20)
     ((newer, at),) = granted
     assert newer > token
-    assert at - killed < LOOK_IN_SECONDS / 3, "long before it would look by itself"
+    assert at - killed < POLL_SECONDS / 3, "long before it would look by itself"
 
 
 def test_a_waiter_that_is_killed_is_passed_after_its_ttl(server: Etcd) -> None:

@@ -12,29 +12,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.etcd.calls import Failed
-from holdfast.engines.etcd.failures import NEVER_SENT, UNREADABLE
+from holdfast.engines.etcd.errors import NEVER_SENT, UNREADABLE
 from holdfast.engines.etcd.http2 import (
+    CLIENT_PREFACE,
+    CONNECTION_RECEIVE_WINDOW,
     DATA,
+    DEFAULT_WINDOW_SIZE,
     GOAWAY,
     HEADERS,
+    LOCAL_MAX_FRAME_SIZE,
     MESSAGE_BYTES_MAX,
-    OPENING,
-    OUR_FRAME_BYTES,
-    OUR_STREAM_WINDOW,
-    OUR_WINDOW,
     PING,
-    PUSH,
-    RESET,
-    ROOM,
+    PUSH_PROMISE,
+    RST_STREAM,
     SETTINGS,
-    WINDOW,
-    Broken,
-    Call,
-    Http2,
+    STREAM_RECEIVE_WINDOW,
+    WINDOW_UPDATE,
+    Http2Connection,
+    ProtocolError,
+    Stream,
     _frame,
-    packed,
+    length_prefixed,
 )
+from holdfast.engines.etcd.rpc import RpcError
 
 pytestmark = pytest.mark.timeless
 
@@ -46,7 +46,7 @@ FINE = [("grpc-status", "0"), ("grpc-message", "")]
 class Server:
     """Speaks to one client."""
 
-    def __init__(self, client: Http2) -> None:
+    def __init__(self, client: Http2Connection) -> None:
         self.client = client
         config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         self.h2 = h2.connection.H2Connection(config)
@@ -61,7 +61,7 @@ class Server:
 
     def hear(self) -> None:
         """What the client has to say."""
-        for event in self.h2.receive_data(self.client.outgoing()):
+        for event in self.h2.receive_data(self.client.data_to_send()):
             if isinstance(event, h2.events.RequestReceived):
                 self.headers[event.stream_id] = dict(event.headers)  # type: ignore[arg-type]  # decoded
             elif isinstance(event, h2.events.DataReceived):
@@ -75,12 +75,12 @@ class Server:
             elif isinstance(event, h2.events.PingAckReceived):
                 self.pongs.append(event.ping_data)
 
-    def say(self, chunk: int = 1 << 20) -> list[Call]:
+    def say(self, chunk: int = 1 << 20) -> list[Stream]:
         """What is to be said to the client, in pieces so large."""
         data = self.h2.data_to_send()
         news = []
         for at in range(0, len(data), chunk):
-            news += self.client.feed(data[at : at + chunk])
+            news += self.client.receive_data(data[at : at + chunk])
         return news
 
     def answer(self, stream: int, *messages: bytes, trailers: list[tuple[str, str]] | None = None) -> None:
@@ -90,36 +90,36 @@ class Server:
         self.h2.send_headers(stream, FINE if trailers is None else trailers, end_stream=True)
 
     def send(self, stream: int, message: bytes, padding: int | None = None) -> None:
-        data = packed(message)
+        data = length_prefixed(message)
         size = self.h2.max_outbound_frame_size - 256
         for at in range(0, len(data), size):
             self.h2.send_data(stream, data[at : at + size], pad_length=padding)
 
 
 @pytest.fixture
-def client() -> Http2:
-    return Http2("http", "localhost:2379")
+def client() -> Http2Connection:
+    return Http2Connection("http", "localhost:2379")
 
 
 @pytest.fixture
-def server(client: Http2) -> Server:
+def server(client: Http2Connection) -> Server:
     return Server(client)
 
 
-def begin(client: Http2, *messages: bytes, is_last: bool = True) -> Call:
-    return client.begin(PATH, (), 1.5, b"".join(map(packed, messages)), is_last)
+def open_stream(client: Http2Connection, *messages: bytes, end_stream: bool = True) -> Stream:
+    return client.open_stream(PATH, (), 1.5, b"".join(map(length_prefixed, messages)), end_stream)
 
 
-def failure_of(call: Call) -> Failed:
-    assert call.is_over
+def failure_of(call: Stream) -> RpcError:
+    assert call.is_closed
     assert call.failure is not None
     return call.failure
 
 
-def test_a_call_says_what_grpc_asks_for(client: Http2, server: Server) -> None:
-    call = client.begin(PATH, (("token", "a.b"),), 1.5, packed(b"question"), is_last=True)
+def test_a_call_says_what_grpc_asks_for(client: Http2Connection, server: Server) -> None:
+    call = client.open_stream(PATH, (("token", "a.b"),), 1.5, length_prefixed(b"question"), end_stream=True)
     server.hear()
-    assert server.headers[call.stream] == {
+    assert server.headers[call.stream_id] == {
         ":method": "POST",
         ":scheme": "http",
         ":path": PATH,
@@ -130,20 +130,20 @@ def test_a_call_says_what_grpc_asks_for(client: Http2, server: Server) -> None:
         "token": "a.b",
         "grpc-timeout": "1500m",
     }
-    assert server.bodies[call.stream] == b"\0\0\0\0\x08question"
-    assert server.ended == [call.stream]
+    assert server.bodies[call.stream_id] == b"\0\0\0\0\x08question"
+    assert server.ended == [call.stream_id]
 
 
-def test_a_call_and_its_answer(client: Http2, server: Server) -> None:
-    call = begin(client, b"question")
+def test_a_call_and_its_answer(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"question")
     server.hear()
-    server.answer(call.stream, b"answer")
+    server.answer(call.stream_id, b"answer")
     news = server.say()
     assert set(news) == {call}
     assert call.messages == [b"answer"]
-    assert call.is_over
+    assert call.is_closed
     assert call.failure is None
-    assert not client.has_calls()
+    assert not client.has_open_streams()
     server.hear()
     assert not server.resets
 
@@ -158,84 +158,88 @@ def test_whatever_is_said_arrives_as_it_was_said(
     questions: list[bytes], answers: list[bytes], chunk: int, padding: int | None
 ) -> None:
     """In pieces of any size, padded or not, and however little room there is at a time."""
-    client = Http2("http", "localhost:2379")
+    client = Http2Connection("http", "localhost:2379")
     server = Server(client)
-    calls = [begin(client, each) for each in questions]
-    while client.has_outgoing():
+    calls = [open_stream(client, each) for each in questions]
+    while client.has_data_to_send():
         server.hear()
         server.say(chunk)
     for call, question in zip(calls, questions, strict=True):
-        assert server.bodies[call.stream] == packed(question)
-        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+        assert server.bodies[call.stream_id] == length_prefixed(question)
+        server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
         for answer in answers:
-            server.send(call.stream, answer, padding)
-        server.h2.send_headers(call.stream, FINE, end_stream=True)
+            server.send(call.stream_id, answer, padding)
+        server.h2.send_headers(call.stream_id, FINE, end_stream=True)
     server.say(chunk)
     for call in calls:
         assert call.messages == answers
-        assert call.is_over
+        assert call.is_closed
         assert call.failure is None
 
 
-def test_no_more_is_sent_than_there_is_room_for(client: Http2, server: Server) -> None:
+def test_no_more_is_sent_than_there_is_room_for(client: Http2Connection, server: Server) -> None:
     """``h2`` refuses what is too much."""
     server.reads = False
-    first, second = begin(client, bytes(ROOM)), begin(client, b"behind it")
+    first, second = open_stream(client, bytes(DEFAULT_WINDOW_SIZE)), open_stream(client, b"behind it")
     server.hear()
     server.say()
     server.hear()
-    assert len(server.bodies[first.stream]) == ROOM
-    assert second.stream not in server.bodies
+    assert len(server.bodies[first.stream_id]) == DEFAULT_WINDOW_SIZE
+    assert second.stream_id not in server.bodies
     server.h2.increment_flow_control_window(100)
-    server.h2.increment_flow_control_window(100, first.stream)
+    server.h2.increment_flow_control_window(100, first.stream_id)
     server.say()
     server.hear()
-    assert server.bodies[first.stream] == packed(bytes(ROOM))
-    assert server.bodies[second.stream] == packed(b"behind it")
-    assert sorted(server.ended) == [first.stream, second.stream]
+    assert server.bodies[first.stream_id] == length_prefixed(bytes(DEFAULT_WINDOW_SIZE))
+    assert server.bodies[second.stream_id] == length_prefixed(b"behind it")
+    assert sorted(server.ended) == [first.stream_id, second.stream_id]
 
 
-def test_room_for_calls_under_way_can_be_changed(client: Http2, server: Server) -> None:
+def test_room_for_calls_under_way_can_be_changed(client: Http2Connection, server: Server) -> None:
     server.hear()
     server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
     server.say()
-    call = begin(client, bytes(100))
+    call = open_stream(client, bytes(100))
     server.hear()
-    assert len(server.bodies[call.stream]) == 10
+    assert len(server.bodies[call.stream_id]) == 10
     server.reads = False
     server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 50})
     server.say()
     server.hear()
-    assert len(server.bodies[call.stream]) == 60, "ten were read, and there is room for fifty"
+    assert len(server.bodies[call.stream_id]) == 60, "ten were read, and there is room for fifty"
 
 
-def test_a_server_is_told_that_there_is_room_again(client: Http2, server: Server) -> None:
-    call = begin(client, b"x", is_last=False)
+def test_a_server_is_told_that_there_is_room_again(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"x", end_stream=False)
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    client._uncredited = OUR_WINDOW // 2 - 2
-    call._uncredited = OUR_STREAM_WINDOW // 2 - 2
-    server.send(call.stream, b"more")
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+    client._unacked_bytes = CONNECTION_RECEIVE_WINDOW // 2 - 2
+    call._unacked_bytes = STREAM_RECEIVE_WINDOW // 2 - 2
+    server.send(call.stream_id, b"more")
     server.say()
-    windows = client.outgoing().removeprefix(_frame(SETTINGS, 1, 0))
-    assert windows == _frame(WINDOW, 0, 0, (OUR_WINDOW // 2 + 7).to_bytes(4)), "nobody has read it yet"
+    windows = client.data_to_send().removeprefix(_frame(SETTINGS, 1, 0))
+    assert windows == _frame(WINDOW_UPDATE, 0, 0, (CONNECTION_RECEIVE_WINDOW // 2 + 7).to_bytes(4)), (
+        "nobody has read it yet"
+    )
     assert client.take(call) == [b"more"]
-    assert client.outgoing() == _frame(WINDOW, 0, call.stream, (OUR_STREAM_WINDOW // 2 + 7).to_bytes(4))
+    assert client.data_to_send() == _frame(
+        WINDOW_UPDATE, 0, call.stream_id, (STREAM_RECEIVE_WINDOW // 2 + 7).to_bytes(4)
+    )
 
 
-def test_a_ping_is_answered_and_one_of_ours_too(client: Http2, server: Server) -> None:
+def test_a_ping_is_answered_and_one_of_ours_too(client: Http2Connection, server: Server) -> None:
     server.hear()
     server.h2.ping(b"12345678")
     server.say()
     server.hear()
     assert not server.pongs
-    client.answer_pings()
+    client.acknowledge_pings()
     client.ping()
     server.hear()
     assert server.pongs == [b"12345678"]
-    assert client.outgoing() == b""
+    assert client.data_to_send() == b""
     server.say()
-    assert not client.has_outgoing(), "an answer is not answered"
+    assert not client.has_data_to_send(), "an answer is not answered"
 
 
 @pytest.mark.parametrize(
@@ -250,21 +254,21 @@ def test_a_ping_is_answered_and_one_of_ours_too(client: Http2, server: Server) -
     ids=["known", "quoted", "a number of our time", "no number", "none"],
 )
 def test_a_call_that_failed(
-    client: Http2, server: Server, trailers: list[tuple[str, str]], code: str, details: str
+    client: Http2Connection, server: Server, trailers: list[tuple[str, str]], code: str, details: str
 ) -> None:
-    call = begin(client, b"question")
+    call = open_stream(client, b"question")
     server.hear()
-    server.answer(call.stream, trailers=trailers)
+    server.answer(call.stream_id, trailers=trailers)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == (code, details)
 
 
-def test_a_call_that_fails_at_once(client: Http2, server: Server) -> None:
+def test_a_call_that_fails_at_once(client: Http2Connection, server: Server) -> None:
     """The first headers are the last."""
-    call = begin(client, b"question")
+    call = open_stream(client, b"question")
     server.hear()
     headers = [*HEADERS_OF_A_RESPONSE, ("grpc-status", "16"), ("grpc-message", "who are you?")]
-    server.h2.send_headers(call.stream, headers, end_stream=True)
+    server.h2.send_headers(call.stream_id, headers, end_stream=True)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == ("UNAUTHENTICATED", "who are you?")
 
@@ -272,141 +276,149 @@ def test_a_call_that_fails_at_once(client: Http2, server: Server) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [("503", "UNAVAILABLE"), ("404", "UNIMPLEMENTED"), ("302", "UNKNOWN")]
 )
-def test_a_server_that_knows_nothing_of_grpc(client: Http2, server: Server, status: str, code: str) -> None:
-    call = begin(client, b"question")
+def test_a_server_that_knows_nothing_of_grpc(
+    client: Http2Connection, server: Server, status: str, code: str
+) -> None:
+    call = open_stream(client, b"question")
     server.hear()
-    server.h2.send_headers(call.stream, [(":status", status)])
-    server.h2.send_data(call.stream, b"<html>", end_stream=True)
+    server.h2.send_headers(call.stream_id, [(":status", status)])
+    server.h2.send_data(call.stream_id, b"<html>", end_stream=True)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == (code, f"HTTP status {status}")
 
 
-def test_an_end_without_a_status(client: Http2, server: Server) -> None:
-    call = begin(client, b"question")
+def test_an_end_without_a_status(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"question")
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    server.h2.send_data(call.stream, packed(b"answer"), end_stream=True)
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+    server.h2.send_data(call.stream_id, length_prefixed(b"answer"), end_stream=True)
     server.say()
     assert failure_of(call).code == "UNKNOWN"
 
 
-def test_headers_that_take_several_frames(client: Http2, server: Server) -> None:
-    call = begin(client, b"question")
+def test_headers_that_take_several_frames(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"question")
     server.hear()
     long = "x" * 40_000
-    server.answer(call.stream, trailers=[("grpc-status", "13"), ("grpc-message", long)])
+    server.answer(call.stream_id, trailers=[("grpc-status", "13"), ("grpc-message", long)])
     server.say(chunk=1000)
     assert failure_of(call).details == long
 
 
 @pytest.mark.parametrize("error", [2, 7, 8])
-def test_a_call_that_the_server_gives_up(client: Http2, server: Server, error: int) -> None:
+def test_a_call_that_the_server_gives_up(client: Http2Connection, server: Server, error: int) -> None:
     """It may have happened. A proxy says that it refused what it has passed on."""
-    call = begin(client, b"question")
+    call = open_stream(client, b"question")
     server.hear()
-    server.h2.reset_stream(call.stream, error)
+    server.h2.reset_stream(call.stream_id, error)
     assert server.say() == [call]
     assert failure_of(call).code == "UNAVAILABLE"
 
 
-def test_a_server_that_keeps_no_table_of_headers(client: Http2, server: Server) -> None:
+def test_a_server_that_keeps_no_table_of_headers(client: Http2Connection, server: Server) -> None:
     server.hear()
     server.h2.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
     server.say()
     for _ in range(2):
-        call = begin(client, b"question")
+        call = open_stream(client, b"question")
         server.hear()
-        assert server.headers[call.stream][":path"] == PATH
+        assert server.headers[call.stream_id][":path"] == PATH
 
 
-def test_how_many_calls_a_server_takes_at_a_time(client: Http2, server: Server) -> None:
+def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server: Server) -> None:
     server.hear()
     server.h2.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
     server.say()
-    calls = [begin(client, b"question") for _ in range(2)]
-    assert not client.has_room()
+    calls = [open_stream(client, b"question") for _ in range(2)]
+    assert not client.can_open_stream()
     server.hear()
-    server.answer(calls[0].stream, b"answer")
+    server.answer(calls[0].stream_id, b"answer")
     server.say()
-    assert client.has_room()
+    assert client.can_open_stream()
 
 
-def test_however_long_it_may_take_it_can_be_written_down(client: Http2, server: Server) -> None:
-    call = client.begin(PATH, (), 1e9, b"", is_last=True)
+def test_however_long_it_may_take_it_can_be_written_down(client: Http2Connection, server: Server) -> None:
+    call = client.open_stream(PATH, (), 1e9, b"", end_stream=True)
     server.hear()
-    assert len(server.headers[call.stream]["grpc-timeout"]) <= 9
+    assert len(server.headers[call.stream_id]["grpc-timeout"]) <= 9
 
 
 def test_a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else(
-    client: Http2, server: Server
+    client: Http2Connection, server: Server
 ) -> None:
-    first, second = begin(client, b"one"), begin(client, b"two")
+    first, second = open_stream(client, b"one"), open_stream(client, b"two")
     server.hear()
-    news = client.feed(_frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream.to_bytes(4) + bytes(4)))
+    news = client.receive_data(
+        _frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream_id.to_bytes(4) + bytes(4))
+    )
     assert news == [second]
-    assert client.is_ending
+    assert client.is_closing
     assert failure_of(second).code == NEVER_SENT
-    assert not first.is_over
-    server.answer(first.stream, b"answer")
+    assert not first.is_closed
+    server.answer(first.stream_id, b"answer")
     server.say()
     assert first.messages == [b"answer"]
 
 
-def test_a_connection_that_is_lost_takes_its_calls_with_it(client: Http2, server: Server) -> None:
-    call = begin(client, b"question")
-    assert client.lost("it broke") == [call]
+def test_a_connection_that_is_lost_takes_its_calls_with_it(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"question")
+    assert client.fail_streams("it broke") == [call]
     assert (failure_of(call).code, failure_of(call).details) == ("UNAVAILABLE", "it broke")
-    assert client.is_ending
+    assert client.is_closing
 
 
-def test_a_call_that_was_given_up_is_not_heard_of_again(client: Http2, server: Server) -> None:
-    call = begin(client, b"question")
+def test_a_call_that_was_given_up_is_not_heard_of_again(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"question")
     server.hear()
     client.cancel(call)
     client.cancel(call)
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-    server.send(call.stream, b"too late")
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+    server.send(call.stream_id, b"too late")
     assert server.say() == []
     assert failure_of(call).code == "CANCELLED"
     server.hear()
-    assert server.resets == {call.stream: 8}
+    assert server.resets == {call.stream_id: 8}
 
 
-def test_a_stream_goes_on_until_one_side_ends_it(client: Http2, server: Server) -> None:
-    call = begin(client, b"one", is_last=False)
+def test_a_stream_goes_on_until_one_side_ends_it(client: Http2Connection, server: Server) -> None:
+    call = open_stream(client, b"one", end_stream=False)
     server.hear()
-    server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
+    server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     for word in (b"two", b"three"):
-        client.send(call, packed(word))
+        client.send(call, length_prefixed(word))
         server.hear()
-        server.send(call.stream, word)
+        server.send(call.stream_id, word)
         assert set(server.say()) == {call}
     assert call.messages == [b"two", b"three"]
-    assert server.bodies[call.stream] == packed(b"one") + packed(b"two") + packed(b"three")
-    server.h2.send_headers(call.stream, FINE, end_stream=True)
+    assert server.bodies[call.stream_id] == length_prefixed(b"one") + length_prefixed(
+        b"two"
+    ) + length_prefixed(b"three")
+    server.h2.send_headers(call.stream_id, FINE, end_stream=True)
     server.say()
-    assert call.is_over
+    assert call.is_closed
     server.hear()
-    assert server.resets == {call.stream: 0}, "our half is over, too"
+    assert server.resets == {call.stream_id: 0}, "our half is over, too"
 
 
-def test_a_response_that_is_too_large_or_compressed_is_refused(client: Http2, server: Server) -> None:
+def test_a_response_that_is_too_large_or_compressed_is_refused(
+    client: Http2Connection, server: Server
+) -> None:
     for data in (b"\0" + (MESSAGE_BYTES_MAX + 1).to_bytes(4), b"\1\0\0\0\1x"):
-        call = begin(client, b"question")
+        call = open_stream(client, b"question")
         server.hear()
-        server.h2.send_headers(call.stream, HEADERS_OF_A_RESPONSE)
-        server.h2.send_data(call.stream, data)
+        server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
+        server.h2.send_data(call.stream_id, data)
         server.say()
         assert failure_of(call).code == UNREADABLE
         server.hear()
 
 
-def test_the_numbers_of_calls_run_out_in_time(client: Http2) -> None:
-    client._stream = 2**30 - 3
-    begin(client)
-    assert not client.is_ending
-    begin(client)
-    assert client.is_ending
+def test_the_numbers_of_calls_run_out_in_time(client: Http2Connection) -> None:
+    client._last_stream_id = 2**30 - 3
+    open_stream(client)
+    assert not client.is_closing
+    open_stream(client)
+    assert client.is_closing
 
 
 HELLO = _frame(SETTINGS, 0, 0)
@@ -414,13 +426,13 @@ NONSENSE: dict[str, Callable[[int], bytes]] = {
     "another protocol": lambda stream: b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "TLS": lambda stream: b"\x15\x03\x01\x00\x02\x02\x46" + bytes(9),
     "no greeting": lambda stream: _frame(PING, 0, 0, bytes(8)),
-    "a frame too large": lambda stream: HELLO + (OUR_FRAME_BYTES + 1).to_bytes(3) + bytes(6),
-    "a push": lambda stream: HELLO + _frame(PUSH, 4, stream, bytes(4)),
+    "a frame too large": lambda stream: HELLO + (LOCAL_MAX_FRAME_SIZE + 1).to_bytes(3) + bytes(6),
+    "a push": lambda stream: HELLO + _frame(PUSH_PROMISE, 4, stream, bytes(4)),
     "half a ping": lambda stream: HELLO + _frame(PING, 0, 0, bytes(4)),
     "half a setting": lambda stream: HELLO + _frame(SETTINGS, 0, 0, bytes(4)),
-    "half a window": lambda stream: HELLO + _frame(WINDOW, 0, 0, bytes(3)),
+    "half a window": lambda stream: HELLO + _frame(WINDOW_UPDATE, 0, 0, bytes(3)),
     "half a farewell": lambda stream: HELLO + _frame(GOAWAY, 0, 0, bytes(7)),
-    "half a reset": lambda stream: HELLO + _frame(RESET, 0, stream, bytes(3)),
+    "half a reset": lambda stream: HELLO + _frame(RST_STREAM, 0, stream, bytes(3)),
     "padding alone": lambda stream: HELLO + _frame(DATA, 8, stream, b"\5four"),
     "no headers": lambda stream: HELLO + _frame(HEADERS, 4, stream, b"\xff\xff\xff\xff\xff\xff"),
     "headers that lean on others": lambda stream: HELLO + _frame(HEADERS, 4, stream, b"\xbe"),
@@ -428,34 +440,36 @@ NONSENSE: dict[str, Callable[[int], bytes]] = {
     "headers of another": lambda stream: HELLO + _frame(HEADERS, 0, stream) + _frame(9, 4, stream + 2),
     "a continuation of nothing": lambda stream: HELLO + _frame(9, 4, stream),
     "endless headers": lambda stream: (
-        HELLO + _frame(HEADERS, 0, stream, bytes(OUR_FRAME_BYTES)) + _frame(9, 0, stream, bytes(9))
+        HELLO + _frame(HEADERS, 0, stream, bytes(LOCAL_MAX_FRAME_SIZE)) + _frame(9, 0, stream, bytes(9))
     ),
 }
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
-def test_what_makes_no_sense_breaks_the_connection(client: Http2, nonsense: Callable[[int], bytes]) -> None:
-    call = begin(client, b"question")
-    with pytest.raises(Broken):
-        client.feed(nonsense(call.stream))
-    assert client.lost("it broke") == [call]
+def test_what_makes_no_sense_breaks_the_connection(
+    client: Http2Connection, nonsense: Callable[[int], bytes]
+) -> None:
+    call = open_stream(client, b"question")
+    with pytest.raises(ProtocolError):
+        client.receive_data(nonsense(call.stream_id))
+    assert client.fail_streams("it broke") == [call]
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_whatever_comes_is_read_or_refused(noise: bytes, greeted: bool) -> None:
-    client = Http2("http", "localhost:2379")
-    begin(client, b"question")
+    client = Http2Connection("http", "localhost:2379")
+    open_stream(client, b"question")
     if greeted:
-        client.feed(HELLO)
+        client.receive_data(HELLO)
     try:
-        client.feed(noise)
-    except Broken:
-        client.lost("it broke")
+        client.receive_data(noise)
+    except ProtocolError:
+        client.fail_streams("it broke")
 
 
-def test_it_begins_with_the_preface(client: Http2) -> None:
-    begin(client, b"question")
-    assert client.outgoing().startswith(OPENING)
-    assert not client.has_outgoing()
-    begin(client, b"question")
-    assert OPENING not in client.outgoing()
+def test_it_begins_with_the_preface(client: Http2Connection) -> None:
+    open_stream(client, b"question")
+    assert client.data_to_send().startswith(CLIENT_PREFACE)
+    assert not client.has_data_to_send()
+    open_stream(client, b"question")
+    assert CLIENT_PREFACE not in client.data_to_send()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.etcd.http2_noise import play
-from holdfast.engines.etcd.http2 import SETTINGS, Broken, Http2, _frame
+from holdfast.engines.etcd.http2 import SETTINGS, Http2Connection, ProtocolError, _frame
 
 ROUNDS = 400
 
@@ -38,12 +38,12 @@ FRAMES = st.lists(
 
 @given(FRAMES, st.integers(1, 50), st.booleans())
 def test_frames_of_any_content_are_read_or_refused(frames: list[bytes], chunk: int, greeted: bool) -> None:
-    client = Http2("http", "localhost:2379")
-    calls = [client.begin("/a", (), 1.0, b"question", is_last=True) for _ in range(2)]
+    client = Http2Connection("http", "localhost:2379")
+    calls = [client.open_stream("/a", (), 1.0, b"question", end_stream=True) for _ in range(2)]
     data = b"".join([_frame(SETTINGS, 0, 0), *frames] if greeted else frames)
     try:
         for at in range(0, len(data), chunk):
-            client.feed(data[at : at + chunk])
-    except Broken:
-        client.lost("it broke")
-        assert all(call.is_over for call in calls)
+            client.receive_data(data[at : at + chunk])
+    except ProtocolError:
+        client.fail_streams("it broke")
+        assert all(call.is_closed for call in calls)

@@ -12,11 +12,11 @@ import holdfast.aio
 from engines.etcd.conftest import Connect
 from engines.operations import everything
 from holdfast import EngineUnavailable
-from holdfast.engines.etcd import lines
+from holdfast.engines.etcd import connection as connection_threads
 from holdfast.engines.etcd import wire_pb2 as wire
-from holdfast.engines.etcd.calls import Failed
+from holdfast.engines.etcd.handshake import Member
 from holdfast.engines.etcd.keys import end_of
-from holdfast.engines.etcd.members import Member
+from holdfast.engines.etcd.rpc import RpcError
 from holdfast.lab.servers import Etcd
 
 USERS = {"app": "holdfast/", "narrow": "holdfast/mine/", "reader": "holdfast/", "writer": "holdfast/"}
@@ -92,7 +92,7 @@ def test_less_is_too_little_and_outside_there_is_nothing(
 
 def test_the_user_can_do_nothing_else(guarded: Etcd) -> None:
     member = Member(guarded.address, guarded.host, guarded.port, None)
-    connection = lines.Connection(member)
+    connection = connection_threads.Subchannel(member)
     try:
         login = wire.AuthenticateRequest(name="app", password="s3cret")
         token = (("token", connection.call("Authenticate", login, 5.0, ()).token),)
@@ -103,7 +103,7 @@ def test_the_user_can_do_nothing_else(guarded: Etcd) -> None:
             ("Range", wire.RangeRequest(key=b"\0", range_end=b"\0")),
             ("DeleteRange", wire.DeleteRangeRequest(key=b"a", range_end=b"z")),
         ):
-            with pytest.raises(Failed) as failure:
+            with pytest.raises(RpcError) as failure:
                 connection.call(method, request, 5.0, token)
             assert failure.value.code == "PERMISSION_DENIED"
     finally:

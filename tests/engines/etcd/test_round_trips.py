@@ -125,7 +125,7 @@ def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
     spy.until_settled(listening=2, waiting=1)
     adapter = client._driver.adapter
     assert isinstance(adapter, TicketsThreads)
-    (nonce,) = adapter._desk.mine
+    (nonce,) = adapter._client.attempts
     client._driver.post(nonce)
     spy.until_settled(listening=2, waiting=2)
     until_waiting(holder, 1)

@@ -11,8 +11,8 @@ from engines.etcd.conftest import Connect, Hold
 from holdfast import EngineUnavailable
 from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.engines.etcd.keys import Keys
-from holdfast.engines.etcd.watches import Watches
-from holdfast.protocols.tickets.payload import decode_note, decode_ticket
+from holdfast.engines.etcd.notifications import WatchRegistry
+from holdfast.protocols.tickets.codec import decode_note, decode_ticket
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30)  # lone surrogates among it
 
@@ -43,12 +43,12 @@ def test_stray_keys_among_what_a_client_is_told_end_nothing(kind: wire.Event.Eve
     keys = Keys("holdfast", "shop")
     ended: list[str] = []
     over: list[int] = []
-    watches = Watches(keys, "me", lambda nonce: None, ended.append, over.append)
-    watches.arm_inbox(lambda: None)
+    watches = WatchRegistry(keys, "me", lambda nonce: None, ended.append, over.append)
+    watches.watch_client(lambda: None)
     for rest in STRAY:
         for value in (b"", b"[" * 100_000, b"\xff", b'[1,"0a-1","withdrawn","",0.0]'):
             event = wire.Event(type=kind, kv=wire.KeyValue(key=keys.client("me") + rest, value=value))
-            watches.feed(wire.WatchResponse(watch_id=1, events=[event]))
+            watches.handle_response(wire.WatchResponse(watch_id=1, events=[event]))
     assert over == []
 
 

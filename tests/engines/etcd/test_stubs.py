@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.etcd import wire_pb2 as wire
-from holdfast.engines.etcd.calls import KEEP_ALIVE, METHODS, WATCH
+from holdfast.engines.etcd.rpc import KEEP_ALIVE, METHODS, WATCH
 from support import run_python
 from tidy.source import ROOT
 

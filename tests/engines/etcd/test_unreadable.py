@@ -23,32 +23,33 @@ from hpack import Encoder
 import holdfast.aio
 from engines.etcd.admin import Admin
 from engines.etcd.conftest import Connect
-from engines.etcd.test_lines import HELLO, PUT, answer, code_of, server
+from engines.etcd.test_connection import HELLO, PUT, answer, code_of, server
 from holdfast import EngineUnavailable
 from holdfast.core.effects import OutcomeUnknown
-from holdfast.engines.etcd import lines, lines_asyncio
+from holdfast.engines.etcd import connection as connection_threads
+from holdfast.engines.etcd import connection_asyncio
 from holdfast.engines.etcd import wire_pb2 as wire
-from holdfast.engines.etcd.calls import Failed
-from holdfast.engines.etcd.failures import ALL_BUSY, UNREADABLE, UNUSABLE, sorted_failure
+from holdfast.engines.etcd.errors import ALL_BUSY, UNREADABLE, UNUSABLE, classify_error
+from holdfast.engines.etcd.handshake import Member
 from holdfast.engines.etcd.http2 import (
+    CONNECTION_RECEIVE_WINDOW,
     CONTINUATION,
     CONTINUATIONS_MAX,
     DATA,
     HEADER_BYTES_MAX,
     HEADERS,
-    OUR_STREAM_WINDOW,
-    OUR_WINDOW,
     PING,
     PINGS_MAX,
     SETTINGS,
-    WINDOW,
-    Broken,
-    Http2,
+    STREAM_RECEIVE_WINDOW,
+    WINDOW_UPDATE,
+    Http2Connection,
+    ProtocolError,
     _frame,
     _request,
-    packed,
+    length_prefixed,
 )
-from holdfast.engines.etcd.members import Member
+from holdfast.engines.etcd.rpc import RpcError
 from holdfast.lab.servers.certificates import Certificates, make_certificates
 from support import wait_until
 from support.servers import shared_etcd
@@ -63,7 +64,7 @@ def headers(stream: int, *fields: tuple[str, str], flags: int = 4) -> bytes:
 
 def put(member: Member, driver: str, seconds: float = 5.0) -> object:
     async def in_a_loop() -> object:
-        connection = lines_asyncio.Connection(member)
+        connection = connection_asyncio.Subchannel(member)
         try:
             return await connection.call("Put", PUT, seconds, ())
         finally:
@@ -71,7 +72,7 @@ def put(member: Member, driver: str, seconds: float = 5.0) -> object:
 
     if driver == "asyncio":
         return asyncio.run(asyncio.wait_for(in_a_loop(), 20))
-    connection = lines.Connection(member)
+    connection = connection_threads.Subchannel(member)
     try:
         return connection.call("Put", PUT, seconds, ())
     finally:
@@ -87,13 +88,13 @@ ANSWERS = {
     "too large": BEGUN + _frame(DATA, 0, 1, b"\0\xff\xff\xff\xff"),
     "a page": headers(1, (":status", "200"), ("content-type", "text/html")) + _frame(DATA, 1, 1, b"<html>"),
     "another content type": headers(1, (":status", "200"), ("content-type", "application/json"))
-    + _frame(DATA, 0, 1, packed(b""))
+    + _frame(DATA, 0, 1, length_prefixed(b""))
     + DONE,
-    "no content type": headers(1, (":status", "200")) + _frame(DATA, 0, 1, packed(b"")) + DONE,
-    "no headers": _frame(DATA, 0, 1, packed(b"")) + DONE,
-    "no message of etcd's": BEGUN + _frame(DATA, 0, 1, packed(b"\xff\xff\xff")) + DONE,
-    "half a message": BEGUN + _frame(DATA, 0, 1, packed(b"abc")[:-1]) + DONE,
-    "two messages": BEGUN + _frame(DATA, 0, 1, packed(b"") * 2) + DONE,
+    "no content type": headers(1, (":status", "200")) + _frame(DATA, 0, 1, length_prefixed(b"")) + DONE,
+    "no headers": _frame(DATA, 0, 1, length_prefixed(b"")) + DONE,
+    "no message of etcd's": BEGUN + _frame(DATA, 0, 1, length_prefixed(b"\xff\xff\xff")) + DONE,
+    "half a message": BEGUN + _frame(DATA, 0, 1, length_prefixed(b"abc")[:-1]) + DONE,
+    "two messages": BEGUN + _frame(DATA, 0, 1, length_prefixed(b"") * 2) + DONE,
     "no message": BEGUN + DONE,
     "two beginnings": BEGUN + BEGUN,
 }
@@ -107,10 +108,10 @@ def test_an_answer_that_cannot_be_read_leaves_open_what_happened(said: bytes, dr
         connected.sendall(HELLO + said)
         connected.recv(65_536)
 
-    with server(serve) as member, pytest.raises(Failed) as failure:
+    with server(serve) as member, pytest.raises(RpcError) as failure:
         put(member, driver)
     assert failure.value.code == UNREADABLE
-    assert isinstance(sorted_failure(failure.value.code, failure.value.details), OutcomeUnknown)
+    assert isinstance(classify_error(failure.value.code, failure.value.details), OutcomeUnknown)
 
 
 @DRIVERS
@@ -120,7 +121,7 @@ def test_a_status_of_thousands_of_digits_is_no_status(driver: str) -> None:
         connected.sendall(HELLO + BEGUN + headers(1, ("grpc-status", "9" * 5000), flags=5))
         connected.recv(65_536)
 
-    with server(serve) as member, pytest.raises(Failed) as failure:
+    with server(serve) as member, pytest.raises(RpcError) as failure:
         put(member, driver)
     assert failure.value.code == "UNKNOWN"
 
@@ -190,28 +191,28 @@ def test_a_lock_whose_answer_cannot_be_read_is_found_to_be_ours(
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def fed(*said: bytes) -> Http2:
-    client = Http2("http", "localhost:2379")
-    client.begin("/a", (), None, b"question", is_last=True)
-    client.feed(HELLO)
+def fed(*said: bytes) -> Http2Connection:
+    client = Http2Connection("http", "localhost:2379")
+    client.open_stream("/a", (), None, b"question", end_stream=True)
+    client.receive_data(HELLO)
     for each in said:
-        client.feed(each)
+        client.receive_data(each)
     return client
 
 
 def test_pings_that_are_never_answered_are_bounded() -> None:
     ping = _frame(PING, 0, 0, bytes(8))
     client = fed(ping * PINGS_MAX)
-    client.answer_pings()
-    client.feed(ping * PINGS_MAX)
-    with pytest.raises(Broken, match="pings"):
-        client.feed(ping)
+    client.acknowledge_pings()
+    client.receive_data(ping * PINGS_MAX)
+    with pytest.raises(ProtocolError, match="PING"):
+        client.receive_data(ping)
 
 
 def test_continuations_are_bounded_also_where_they_are_empty() -> None:
     begun = _frame(HEADERS, 0, 1, b"")
     fed(begun + _frame(CONTINUATION, 0, 1) * (CONTINUATIONS_MAX - 1) + _frame(CONTINUATION, 4, 1))
-    with pytest.raises(Broken, match="too many frames"):
+    with pytest.raises(ProtocolError, match="too many CONTINUATION"):
         fed(begun + _frame(CONTINUATION, 0, 1) * (CONTINUATIONS_MAX + 1))
 
 
@@ -220,81 +221,81 @@ def test_headers_are_bounded_in_one_frame_and_in_several() -> None:
         _frame(HEADERS, 4, 1, bytes(HEADER_BYTES_MAX + 1)),
         _frame(HEADERS, 0, 1, bytes(HEADER_BYTES_MAX)) + _frame(CONTINUATION, 0, 1, b"x"),
     ):
-        with pytest.raises(Broken, match="too large"):
+        with pytest.raises(ProtocolError, match="too large"):
             fed(frames)
 
 
 @pytest.mark.parametrize("stream", [0, 2, 3])
 def test_a_call_that_was_never_begun_has_no_answer(stream: int) -> None:
     for kind in (DATA, HEADERS):
-        with pytest.raises(Broken, match="never begun"):
+        with pytest.raises(ProtocolError, match="never opened"):
             fed(_frame(kind, 4, stream, b""))
 
 
 def test_windows_of_the_server_have_an_end() -> None:
     for said in (
-        _frame(WINDOW, 0, 0, struct.pack(">L", 2**31 - 1)),
-        _frame(WINDOW, 0, 1, struct.pack(">L", 2**31 - 1)),
+        _frame(WINDOW_UPDATE, 0, 0, struct.pack(">L", 2**31 - 1)),
+        _frame(WINDOW_UPDATE, 0, 1, struct.pack(">L", 2**31 - 1)),
         _frame(SETTINGS, 0, 0, struct.pack(">HL", 4, 2**31)),
     ):
-        with pytest.raises(Broken, match="window"):
+        with pytest.raises(ProtocolError, match="window"):
             fed(said)
 
 
 def test_a_reader_that_is_slow_holds_up_the_server_and_nobody_else() -> None:
     """By the accounts of somebody else's HTTP/2."""
-    client = Http2("http", "localhost:2379")
-    slow = client.begin("/watch", (), None, b"", is_last=False)
-    other = client.begin("/watch", (), None, b"", is_last=False)
+    client = Http2Connection("http", "localhost:2379")
+    slow = client.open_stream("/watch", (), None, b"", end_stream=False)
+    other = client.open_stream("/watch", (), None, b"", end_stream=False)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     peer.initiate_connection()
-    peer.receive_data(client.outgoing())
+    peer.receive_data(client.data_to_send())
     for call in (slow, other):
-        peer.send_headers(call.stream, [(":status", "200"), GRPC])
-    message = packed(bytes(10_000))
+        peer.send_headers(call.stream_id, [(":status", "200"), GRPC])
+    message = length_prefixed(bytes(10_000))
 
     def send_all() -> int:
         sent = 0
-        while peer.local_flow_control_window(slow.stream) >= len(message):
-            peer.send_data(slow.stream, message)
-            client.feed(peer.data_to_send())
-            peer.receive_data(client.outgoing())
+        while peer.local_flow_control_window(slow.stream_id) >= len(message):
+            peer.send_data(slow.stream_id, message)
+            client.receive_data(peer.data_to_send())
+            peer.receive_data(client.data_to_send())
             sent += 1
         return sent
 
     sent = send_all()
-    assert OUR_STREAM_WINDOW - len(message) < sent * len(message) <= OUR_STREAM_WINDOW
+    assert STREAM_RECEIVE_WINDOW - len(message) < sent * len(message) <= STREAM_RECEIVE_WINDOW
     assert send_all() == 0
-    for _ in range(3 * OUR_WINDOW // len(message)):
-        peer.send_data(other.stream, message)
-        client.feed(peer.data_to_send())
+    for _ in range(3 * CONNECTION_RECEIVE_WINDOW // len(message)):
+        peer.send_data(other.stream_id, message)
+        client.receive_data(peer.data_to_send())
         assert len(client.take(other)) == 1
-        peer.receive_data(client.outgoing())
+        peer.receive_data(client.data_to_send())
     assert len(client.take(slow)) == sent
-    peer.receive_data(client.outgoing())
+    peer.receive_data(client.data_to_send())
     assert send_all() > 0
 
 
 def test_one_who_sends_more_than_the_window_allows_is_cut_off() -> None:
     client = fed(BEGUN)
-    piece = _frame(DATA, 0, 1, packed(bytes(100_000)))
-    with pytest.raises(Broken, match="window"):
-        client.feed(piece * (OUR_STREAM_WINDOW // 100_000 + 1))
+    piece = _frame(DATA, 0, 1, length_prefixed(bytes(100_000)))
+    with pytest.raises(ProtocolError, match="window"):
+        client.receive_data(piece * (STREAM_RECEIVE_WINDOW // 100_000 + 1))
 
 
 def test_a_message_larger_than_the_window_comes_through() -> None:
-    client = Http2("http", "localhost:2379")
-    call = client.begin("/a", (), None, b"question", is_last=True)
+    client = Http2Connection("http", "localhost:2379")
+    call = client.open_stream("/a", (), None, b"question", end_stream=True)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     peer.initiate_connection()
-    peer.receive_data(client.outgoing())
-    peer.send_headers(call.stream, [(":status", "200"), GRPC])
-    message = bytes(3 * OUR_STREAM_WINDOW)
-    data = packed(message)
+    peer.receive_data(client.data_to_send())
+    peer.send_headers(call.stream_id, [(":status", "200"), GRPC])
+    message = bytes(3 * STREAM_RECEIVE_WINDOW)
+    data = length_prefixed(message)
     for at in range(0, len(data), 16_384):
-        peer.send_data(call.stream, data[at : at + 16_384])
-        client.feed(peer.data_to_send())
-        peer.receive_data(client.outgoing())
+        peer.send_data(call.stream_id, data[at : at + 16_384])
+        client.receive_data(peer.data_to_send())
+        peer.receive_data(client.data_to_send())
     assert call.messages == [message]
 
 
@@ -337,7 +338,7 @@ class Narrow:
             except TimeoutError:
                 for stream in under_way:
                     peer.send_headers(stream, [(":status", "200"), GRPC])
-                    peer.send_data(stream, packed(b""))
+                    peer.send_data(stream, length_prefixed(b""))
                     peer.send_headers(stream, [("grpc-status", "0")], end_stream=True)
                 with self._mutex:
                     self.answered += len(under_way)
@@ -380,7 +381,7 @@ def test_more_calls_than_the_server_takes_wait_for_their_turn(calls_max: int) ->
     narrow = Narrow(calls_max)
 
     async def run(member: Member) -> None:
-        connection = lines_asyncio.Connection(member)
+        connection = connection_asyncio.Subchannel(member)
         answers = await asyncio.gather(*[connection.call("Put", PUT, 15.0, ()) for _ in range(60)])
         assert answers == [wire.PutResponse()] * 60
         await connection.close()
@@ -389,7 +390,7 @@ def test_more_calls_than_the_server_takes_wait_for_their_turn(calls_max: int) ->
         asyncio.run(asyncio.wait_for(run(member), 30))
     assert narrow.answered == 60
     assert narrow.most <= calls_max
-    assert narrow.connections <= lines_asyncio.LINES_MAX
+    assert narrow.connections <= connection_asyncio.TRANSPORTS_MAX
 
 
 def test_calls_that_come_just_when_the_connection_is_made_find_it() -> None:
@@ -397,7 +398,7 @@ def test_calls_that_come_just_when_the_connection_is_made_find_it() -> None:
 
     async def run(member: Member) -> None:
         for _ in range(10):
-            connection = lines_asyncio.Connection(member)
+            connection = connection_asyncio.Subchannel(member)
             calls = []
             for _ in range(40):
                 calls.append(asyncio.ensure_future(connection.call("Put", PUT, 15.0, ())))
@@ -413,7 +414,7 @@ def test_a_watch_does_not_take_the_only_call_there_is() -> None:
     narrow = Narrow(1)
 
     async def run(member: Member) -> None:
-        connection = lines_asyncio.Connection(member)
+        connection = connection_asyncio.Subchannel(member)
         watching = await connection.watch(15.0, ())
         assert await connection.call("Put", PUT, 15.0, ()) == wire.PutResponse()
         watching.cancel()
@@ -433,11 +434,11 @@ def test_a_server_that_takes_no_call_at_all_is_told_as_busy(driver: str) -> None
             pass
 
     async def in_a_loop(member: Member) -> None:
-        connection = lines_asyncio.Connection(member)
+        connection = connection_asyncio.Subchannel(member)
         try:
             await connection.call("Put", PUT, 5.0, ())
-            await asyncio.to_thread(wait_until, lambda: not connection._lines[0].http2.has_room())
-            with pytest.raises(Failed) as failure:
+            await asyncio.to_thread(wait_until, lambda: not connection._transports[0].http2.can_open_stream())
+            with pytest.raises(RpcError) as failure:
                 await connection.call("Put", PUT, 0.2, ())
             assert failure.value.code in (ALL_BUSY, "DEADLINE_EXCEEDED"), "nobody takes the next one"
         finally:
@@ -447,10 +448,10 @@ def test_a_server_that_takes_no_call_at_all_is_told_as_busy(driver: str) -> None
         if driver == "asyncio":
             asyncio.run(asyncio.wait_for(in_a_loop(member), 20))
             return
-        connection = lines.Connection(member)
+        connection = connection_threads.Subchannel(member)
         connection.call("Put", PUT, 5.0, ())
         line = connection._idle[0]
-        wait_until(lambda: not line.is_stale() and not line.http2.has_room())
+        wait_until(lambda: not line.is_stale() and not line.http2.can_open_stream())
         assert code_of(lambda: connection.call("Put", PUT, 0.2, ())) == ALL_BUSY
         connection.close()
 
@@ -466,7 +467,7 @@ def test_locks_over_few_calls_at_a_time_on_a_real_server(namespace: str, url: st
 
     pressed = pytest.MonkeyPatch()
     with pressed.context() as patch:
-        patch.setattr("holdfast.engines.etcd.http2.CALLS_AT_ONCE", 3)
+        patch.setattr("holdfast.engines.etcd.http2.STREAMS_MAX", 3)
         asyncio.run(asyncio.wait_for(run(), 60))
 
 
@@ -485,7 +486,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def test_tls_with_what_does_not_speak_http2_is_refused_before_anything_is_sent(
     certificates: Certificates, offers: list[str], driver: str, connect: Connect
 ) -> None:
-    heard: list[bytes] = []
+    settings_received: list[bytes] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
     if offers:
@@ -493,18 +494,18 @@ def test_tls_with_what_does_not_speak_http2_is_refused_before_anything_is_sent(
 
     def serve(connected: socket.socket) -> None:
         with suppress(OSError), context.wrap_socket(connected, server_side=True) as protected:
-            heard.append(protected.recv(65_536))
+            settings_received.append(protected.recv(65_536))
 
     ours = ssl.create_default_context(cafile=str(certificates.authority))
     ours.set_alpn_protocols(["h2"])
     with server(serve) as member:
-        with pytest.raises(Failed) as failure:
-            put(member._replace(protection=ours), driver)
+        with pytest.raises(RpcError) as failure:
+            put(member._replace(tls_context=ours), driver)
         assert failure.value.code == UNUSABLE
         assert "ALPN" in failure.value.details
         with pytest.raises(EngineUnavailable, match="HTTP/2"):
             connect(f"etcd://{member.endpoint}?ca={certificates.authority}").lock("x").acquire(timeout=0)
-    assert not any(heard)
+    assert not any(settings_received)
 
 
 # --- what it says ---------------------------------------------------------------------------------
@@ -514,7 +515,7 @@ def test_tls_with_what_does_not_speak_http2_is_refused_before_anything_is_sent(
     "code", ["UNAVAILABLE", "INTERNAL", "PERMISSION_DENIED", "UNIMPLEMENTED", UNREADABLE]
 )
 def test_what_a_server_says_cannot_steer_a_terminal(code: str) -> None:
-    told = str(sorted_failure(code, "\x1b[2J\x07gone\x9b\u202e" + "x" * 10_000))
+    told = str(classify_error(code, "\x1b[2J\x07gone\x9b\u202e" + "x" * 10_000))
     assert told.isprintable()
     assert "\\x1b[2J\\x07gone\\x9b\\u202e" in told
     assert len(told) < 700

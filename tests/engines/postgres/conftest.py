@@ -16,7 +16,7 @@ from support.servers import shared_postgresql
 
 @pytest.fixture
 def schema() -> str:
-    """One that nobody has made yet."""
+    """The name of a schema that does not exist yet."""
     return f"test_{secrets.token_hex(6)}"
 
 

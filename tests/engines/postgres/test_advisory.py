@@ -18,16 +18,16 @@ import holdfast.aio
 from contract.harness import Actor, World, held
 from holdfast import Client, EngineUnavailable, InvalidArgument, Lease, LockLost, provision
 from holdfast.engine_api import Steps
-from holdfast.engines.postgres.advisory import desk
+from holdfast.engines.postgres.advisory import pool
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
-from holdfast.engines.postgres.advisory.desk import BUSY, Session
-from holdfast.engines.postgres.advisory.hearing import Listener
+from holdfast.engines.postgres.advisory.effects import execute
 from holdfast.engines.postgres.advisory.keys import key_of
-from holdfast.engines.postgres.advisory.saying import say
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.advisory.pool import SESSIONS_FOR_LOAD
+from holdfast.engines.postgres.advisory.session import Session
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
-from holdfast.engines.postgres.link import Link, Waits
-from holdfast.engines.postgres.pool import run
-from holdfast.engines.postgres.statements import Call, Statement
+from holdfast.engines.postgres.codec import Call, Statement
+from holdfast.engines.postgres.connection import PgConnection, PQGen, run_generator
 from holdfast.lab.servers import PgBouncer
 from holdfast.rules.requests import Reply
 from holdfast.runtime.clock import boottime
@@ -44,9 +44,9 @@ def url(schema: str) -> str:
 
 
 def _url(url: str, schema: str, **options: str) -> str:
-    told = "".join(f"&{name}={value}" for name, value in options.items())
+    answer = "".join(f"&{name}={value}" for name, value in options.items())
     advisory = url.replace("postgresql", "postgresql+advisory", 1)
-    return f"{advisory}?schema={schema}&application_name={schema}{told}"
+    return f"{advisory}?schema={schema}&application_name={schema}{answer}"
 
 
 @pytest.fixture
@@ -62,19 +62,19 @@ def connection() -> Iterator[psycopg.Connection]:
 
 
 def backends(schema: str) -> int:
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'"
     )
-    return int(told)
+    return int(answer)
 
 
 def advisory_locks(schema: str) -> int:
     """How many are held or wanted on the connections of this test."""
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
         f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}'"
     )
-    return int(told)
+    return int(answer)
 
 
 def taken(client: Client, name: str = "x", ttl: float = 30.0) -> holdfast.Lease:
@@ -87,7 +87,7 @@ def taken(client: Client, name: str = "x", ttl: float = 30.0) -> holdfast.Lease:
 
 
 def test_keys_are_the_same_everywhere() -> None:
-    """Written down: another number would be another lock to those who run an older version."""
+    """Fixed values: with another key, clients of older versions would take another lock."""
     assert key_of("holdfast", "x") == -5745131493836048243
     assert key_of("shop", "invoices/ä🔒") == 6870675075780230273
 
@@ -131,7 +131,7 @@ def test_what_is_held_shares_a_connection(locks: Client, schema: str) -> None:
 
 
 def test_another_ttl_is_another_connection(locks: Client, schema: str) -> None:
-    """The server ends a session that is silent for its ttl: a short one must not end a long one."""
+    """The server ends a session that is idle for its ttl: a short ttl must not end a long lease."""
     long, short = taken(locks, "long", ttl=30), taken(locks, "short", ttl=3.0)
     wait_until(lambda: short.lost or locks.inspect("short").holders[0].age > 3.5)
     long.check()
@@ -144,9 +144,9 @@ async def _on_the_session(ann: Actor, client: Client, expression: str) -> str:
     """What the server makes of an expression on the connection that has a lock of this client."""
     adapter: object = client._driver.adapter
     assert isinstance(adapter, AdvisoryThreads | AdvisoryAsyncio)
-    (session,) = [session for session in adapter._desk.sessions if session.held]
+    (session,) = [session for session in adapter._pool.sessions if session.held]
     call = Call(Statement(b"", f"SELECT {expression}".encode(), ()), ())
-    result: Any = await ann(cast(Any, adapter)._run, say(adapter._desk, session, call))
+    result: Any = await ann(cast(Any, adapter)._run, execute(adapter._pool, session, call))
     return bytes(result.get_value(0, 0)).decode()
 
 
@@ -154,7 +154,7 @@ IDLE = "current_setting('idle_session_timeout')"
 
 
 @pytest.mark.parametrize(("ttl", "idle"), [(2.5, "2501ms"), (30.0, "30001ms"), (30 * 86400.0, "0")])
-async def test_the_server_ends_a_session_that_is_silent_for_its_ttl(
+async def test_the_server_ends_a_session_that_is_idle_for_its_ttl(
     world: World, ttl: float, idle: str
 ) -> None:
     """Whatever else it is set to; and never, where a ttl is longer than it can count."""
@@ -165,7 +165,7 @@ async def test_the_server_ends_a_session_that_is_silent_for_its_ttl(
     await ann(lease.release)
 
 
-async def test_another_ttl_never_lets_a_session_be_silent_for_less(world: World) -> None:
+async def test_another_ttl_never_shortens_the_idle_timeout(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=30.0).acquire))
     await ann(lease.extend, 60.0)
@@ -175,7 +175,7 @@ async def test_another_ttl_never_lets_a_session_be_silent_for_less(world: World)
     await ann(lease.release)
 
 
-async def test_what_the_server_says_as_it_ends_a_silent_session_is_a_loss(world: World) -> None:
+async def test_the_end_of_an_idle_session_is_a_loss(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=600.0).acquire))
     await _on_the_session(ann, client, "set_config('idle_session_timeout', '100ms', false)")
@@ -185,7 +185,7 @@ async def test_what_the_server_says_as_it_ends_a_silent_session_is_a_loss(world:
     assert not world.look("x").locked
 
 
-async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world: World, schema: str) -> None:
+async def test_each_waiter_has_a_connection_up_to_a_limit(world: World, schema: str) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x")
     lease = held(await ann(lock.acquire))
@@ -209,8 +209,8 @@ async def test_who_waits_has_a_connection_to_itself_and_there_are_not_many(world
 
 
 def test_many_tasks_on_one_connection_are_served_in_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that had just finished was first again, and kept others out until they took the server for dead."""
-    monkeypatch.setattr(desk, "BUSY", 1)
+    """A task that had just finished was first again, and starved others until their time ran out."""
+    monkeypatch.setattr(pool, "SESSIONS_FOR_LOAD", 1)
     rounds, done = 5, [0] * 40
 
     async def work(client: holdfast.aio.AsyncClient, number: int) -> None:
@@ -244,13 +244,13 @@ async def test_what_is_free_can_be_had_although_many_wait_for_something_else(wor
 def _noted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names of all statements that are sent from now on."""
     sent: list[bytes] = []
-    say = Link.call
+    execute = PgConnection.execute
 
-    def noting(self: Link, call: Call) -> Waits[PGresult]:
+    def noting(self: PgConnection, call: Call) -> PQGen[PGresult]:
         sent.append(call.statement.name)
-        return say(self, call)
+        return execute(self, call)
 
-    monkeypatch.setattr(Link, "call", noting)
+    monkeypatch.setattr(PgConnection, "execute", noting)
     return sent
 
 
@@ -263,7 +263,7 @@ def test_a_lock_and_its_release_are_a_statement_each(locks: Client, monkeypatch:
     assert sent == [b"holdfast_session_take_1", b"holdfast_session_release_1"]
 
 
-async def test_who_waits_for_the_same_again_need_not_tell_who_it_is(
+async def test_a_repeated_wait_does_not_record_the_waiter_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is seen to wait all the same."""
@@ -278,9 +278,9 @@ async def test_who_waits_for_the_same_again_need_not_tell_who_it_is(
     assert sent.count(b"holdfast_session_wait_1") == 1
 
 
-def test_a_waiting_thread_hears_of_its_grant_itself(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it would look by itself, and with a listener that hears nothing."""
-    monkeypatch.setattr(Listener, "_sessions", lambda self, poll: {})
+def test_a_waiting_thread_reads_its_grant_itself(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it would poll, and with a listener that reads nothing."""
+    monkeypatch.setattr(SessionListener, "_sessions", lambda self, poll: {})
     lease = held(locks.lock("x").acquire())
     with ThreadPoolExecutor(1) as waiter:
         waiting = waiter.submit(locks.lock("x").acquire, timeout=20)
@@ -308,11 +308,11 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
     for lease in leases:
         lease.check()
     assert sum(rounds) >= 2 * len(leases)
-    # Who locks while the keeper speaks on a session opens another: then there is a beat for each.
+    # A lock that is taken during a heartbeat opens another session: then each has its own heartbeat.
     adapter = locks._driver.adapter
     assert isinstance(adapter, AdvisoryThreads)
-    sessions = len(adapter._desk.sessions)
-    assert sessions <= BUSY
+    sessions = len(adapter._pool.sessions)
+    assert sessions <= SESSIONS_FOR_LOAD
     beats = sent.count(b"holdfast_session_beat_1")
     assert 0 < beats <= sessions * len(rounds), "one for each session in a round, not one for each lease"
     for lease in leases:
@@ -323,7 +323,7 @@ def test_a_thousand_leases_are_renewed_by_one_statement(
 
 
 async def test_a_time_out_that_races_the_grant_leaves_nothing(world: World, schema: str) -> None:
-    """Whoever was first: either it is held, or nothing of it is."""
+    """Either the lock is held, or nothing of the attempt is left."""
     ann, bob = world.actor(), world.actor()
     mine, theirs = world.client().lock("x"), world.client().lock("x")
     granted, rounds, pause = 0, 40, 0.03
@@ -343,10 +343,10 @@ async def test_a_time_out_that_races_the_grant_leaves_nothing(world: World, sche
     assert 0 < granted < rounds, "there was no race"
 
 
-async def test_a_time_out_in_the_moment_after_the_grant_is_looked_at(
+async def test_a_timeout_in_the_moment_of_the_grant_releases_it(
     world: World, schema: str, connection: psycopg.Connection
 ) -> None:
-    """The server has given the lock and is about to mint: a lock that nobody knows of must not stay."""
+    """The server has taken the lock and has no token yet: the lock must not stay unknown to its client."""
     ann, bob = world.actor(), world.actor()
     mine, theirs = world.client().lock("x"), world.client().lock("x")
     await bob(held(await bob(theirs.acquire)).release)  # connected
@@ -406,7 +406,7 @@ def test_the_row_of_a_name_may_go(locks: Client, schema: str, connection: psycop
 async def test_what_needs_the_row_of_a_name_tells_of_a_loss(
     world: World, schema: str, connection: psycopg.Connection
 ) -> None:
-    """Its token is not known there any more: a value would be nobody's."""
+    """The row has no token any more: a value would have no owner."""
     ann, client = world.actor(), world.client()
     needs: list[Callable[[Lease], Awaitable[object]]] = [
         lambda lease: ann(lease.set_value, b"1"),
@@ -422,9 +422,7 @@ async def test_what_needs_the_row_of_a_name_tells_of_a_loss(
         await world.until(lambda: advisory_locks(schema) == 0)
 
 
-def test_names_that_nobody_uses_are_forgotten(
-    locks: Client, schema: str, connection: psycopg.Connection
-) -> None:
+def test_unused_names_are_deleted(locks: Client, schema: str, connection: psycopg.Connection) -> None:
     kept, idle = taken(locks, "kept"), taken(locks, "idle")
     idle.release()
     connection.execute(f"UPDATE {schema}.session_names SET changed_at = changed_at - 100000".encode())
@@ -437,17 +435,17 @@ def test_names_that_nobody_uses_are_forgotten(
     again.release()
 
 
-def test_who_waited_on_a_connection_that_ended_is_forgotten(
+def test_waiters_of_ended_connections_are_deleted(
     locks: Client, url: str, schema: str, connection: psycopg.Connection
 ) -> None:
     lease = taken(locks)
-    told = f"SELECT count(*) FROM {schema}.session_waiters"
+    answer = f"SELECT count(*) FROM {schema}.session_waiters"
     with holdfast.connect(url) as gone:
 
         def has_waited() -> bool:
             """Its time may be over before it is connected."""
             assert gone.lock("x").acquire(timeout=0.1) is None
-            return shared_postgresql().sql(told) == "1"
+            return shared_postgresql().sql(answer) == "1"
 
         wait_until(has_waited)
     ended = (
@@ -504,7 +502,7 @@ async def test_a_transaction_pooling_proxy_is_refused(world: World, schema: str)
 
 
 async def test_one_that_is_denied_is_noticed_all_the_same(world: World, schema: str) -> None:
-    """Whoever says pooler=no is believed, until another process answers than the one that was asked."""
+    """pooler=no is accepted until another server process answers than the one that was expected."""
     provision.install(world.url)
     with PgBouncer(shared_postgresql(), settings={"default_pool_size": "2"}) as bouncer:
         world.url = _url(bouncer.url, schema, pooler="no")
@@ -517,7 +515,7 @@ async def test_one_that_is_denied_is_noticed_all_the_same(world: World, schema: 
         await ann(client.close)
 
 
-async def test_one_that_pools_by_the_session_is_fine_when_told(world: World, schema: str) -> None:
+async def test_a_session_pooling_proxy_works_with_pooler_no(world: World, schema: str) -> None:
     provision.install(world.url)
     with PgBouncer(shared_postgresql(), pool_mode="session") as bouncer:
         world.url = _url(bouncer.url, schema)
@@ -550,18 +548,18 @@ def test_a_broken_lock_costs_the_others_on_its_connection_nothing(locks: Client,
     two.release()
 
 
-@pytest.mark.parametrize(("ttl", "told"), [(5.0, b"5001ms"), (40 * 86_400.0, b"0")])
-def test_the_server_never_waits_for_ever_for_a_session_that_was_told_no_ttl(
-    url: str, monkeypatch: pytest.MonkeyPatch, ttl: float, told: bytes
+@pytest.mark.parametrize(("ttl", "answer"), [(5.0, b"5001ms"), (40 * 86_400.0, b"0")])
+def test_every_session_has_an_idle_timeout_from_the_start(
+    url: str, monkeypatch: pytest.MonkeyPatch, ttl: float, answer: bytes
 ) -> None:
-    """What the first statement tells is undone if it fails, and the lock that it took stays."""
+    """If the first statement fails, its timeout is rolled back, but the lock that it took stays."""
     shipped = AdvisoryThreads._open
     seen: list[tuple[Session, bytes]] = []
 
     def idle_of(session: Session) -> bytes:
-        link: Link = session.line.link
-        with session.line.mutex:
-            result = run(link, link.run("SHOW idle_session_timeout"), boottime() + 5.0)
+        pg: PgConnection = session.connection.pg
+        with session.connection.mutex:
+            result = run_generator(pg, pg.execute_script("SHOW idle_session_timeout"), boottime() + 5.0)
         return result.get_value(0, 0) or b""
 
     def opened(self: AdvisoryThreads) -> Session:
@@ -572,4 +570,4 @@ def test_the_server_never_waits_for_ever_for_a_session_that_was_told_no_ttl(
     monkeypatch.setattr(AdvisoryThreads, "_open", opened)
     with holdfast.connect(url) as locks, locks.lock("job", ttl=ttl):
         ((session, at_first),) = seen
-        assert (at_first, idle_of(session)) == (b"10s", told)
+        assert (at_first, idle_of(session)) == (b"10s", answer)

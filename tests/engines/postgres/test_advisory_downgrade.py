@@ -14,11 +14,11 @@ import holdfast
 import holdfast.aio
 from api.test_interrupts import Interrupter, interrupted_by
 from contract.harness import World, held
-from engines.postgres.looking import granted
+from engines.postgres.introspection import granted
 from holdfast import Client, EngineUnavailable, Lease, Lock, LockLost, NotHeld, provision
 from holdfast.aio import AsyncLease
 from holdfast.engines.postgres.advisory.asyncio import AdvisoryAsyncio
-from holdfast.engines.postgres.advisory.desk import Op
+from holdfast.engines.postgres.advisory.effects import Effect
 from holdfast.lab.proxy import Proxy
 from support import async_wait_until, wait_until
 from support.servers import shared_postgresql
@@ -56,15 +56,15 @@ def connection() -> Iterator[psycopg.Connection]:
 
 def modes(schema: str) -> list[str]:
     """In which the connections of this test have locks."""
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         "SELECT l.mode FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
         f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}' ORDER BY 1"
     )
-    return told.split()
+    return answer.split()
 
 
 def is_settled(lease: Lease | AsyncLease, schema: str) -> bool:
-    """What the server has is what the lease says."""
+    """The server's lock matches the lease."""
     return modes(schema) == ([] if lease.lost else ["ExclusiveLock"])
 
 
@@ -79,7 +79,7 @@ def allow_tokens(connection: psycopg.Connection, schema: str) -> None:
 
 
 class Canceller:
-    """Cancels a task at the n-th moment before or after something it has the engine do."""
+    """Cancels a task at the n-th moment before or after an effect that it awaits."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._at = at
@@ -87,9 +87,9 @@ class Canceller:
         self.task: asyncio.Task[Any] | None = None
         perform = AdvisoryAsyncio._perform
 
-        async def watched(adapter: AdvisoryAsyncio, op: Op) -> Any:
+        async def watched(adapter: AdvisoryAsyncio, effect: Effect) -> Any:
             await self._count()
-            result = await perform(adapter, op)
+            result = await perform(adapter, effect)
             await self._count()
             return result
 
@@ -105,7 +105,7 @@ class Canceller:
 
 @pytest.mark.parametrize("renew", [True, False], ids=["renewed", "not renewed"])
 def test_cancelled_at_any_moment(url: str, schema: str, monkeypatch: pytest.MonkeyPatch, renew: bool) -> None:
-    """The statement goes on without who asked for it, and what it did is found out and undone."""
+    """The statement continues without its caller; its outcome is read and undone."""
 
     async def cancelled_at(at: int, observer: Client) -> bool:
         with monkeypatch.context() as patch:
@@ -168,7 +168,7 @@ def test_interrupted_at_any_moment(locks: Client, url: str, schema: str) -> None
 async def test_an_answer_that_does_not_come_in_time(
     world: World, url: str, schema: str, proxy: Proxy
 ) -> None:
-    """The server did it. Once it is heard of again, the writer is told that it is none any more."""
+    """The server did it. Once it answers again, the writer learns that it is lost."""
     ann, bob, other = world.actor(), world.actor(), world.client()
     world.url = url.replace(shared_postgresql().url.partition("@")[2].partition("/")[0], proxy.address)
     client = world.client(io_timeout=0.5)
@@ -237,7 +237,7 @@ async def test_a_try_that_failed_and_one_that_did_not_are_one_lock(
 async def test_without_a_token_for_the_reader_the_writer_stays(
     world: World, schema: str, connection: psycopg.Connection
 ) -> None:
-    """Nor is it broken: who would come next could not be told from it."""
+    """Nor can it be broken: the next holder's token could not be larger."""
     ann, bob, client = world.actor(), world.actor(), world.client()
     lease = held(await ann(client.rwlock("x").write().acquire))
     connection.execute(f"UPDATE {schema}.session_names SET token = {2**53 - 1}".encode())
@@ -254,7 +254,7 @@ async def test_without_a_token_for_the_reader_the_writer_stays(
 async def test_one_that_was_broken_does_not_become_a_reader(
     world: World, schema: str, connection: psycopg.Connection
 ) -> None:
-    """Who breaks it has the row while the downgrade waits for it."""
+    """The break has the row locked while the downgrade waits for it."""
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.rwlock("x").write().acquire))
     with connection.transaction():
@@ -288,11 +288,11 @@ async def test_the_value_of_one_that_was_broken_is_not_set(
 
 
 def _waits_for_the_row(schema: str) -> bool:
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         "SELECT count(*) FROM pg_stat_activity"
         f" WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
     )
-    return told != "0"
+    return answer != "0"
 
 
 async def test_other_readers_of_the_same_client_come_in(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Session locks when things go wrong: sessions that end, servers that stop, networks that go silent."""
+"""Session locks under faults: sessions that end, servers that stop, networks that drop packets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ import pytest
 import holdfast
 from contract.engines import takes_seconds
 from contract.harness import World, held
-from engines.postgres.looking import granted
+from engines.postgres.introspection import granted
 from faults.children import acting, holding, waiting
 from holdfast import Client, EngineUnavailable, LockLost, StaleToken, fencing, provision
 from holdfast.aio import AsyncClient
-from holdfast.engines.postgres.advisory.calls import Calls
-from holdfast.engines.postgres.advisory.desk import Desk, Session
-from holdfast.engines.postgres.advisory.hearing import Listener
-from holdfast.engines.postgres.statements import Call
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.advisory.pool import SessionPool
+from holdfast.engines.postgres.advisory.session import Session
+from holdfast.engines.postgres.advisory.statements import SessionStatements
+from holdfast.engines.postgres.codec import Call
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import PostgreSQL
 from holdfast.runtime.clock import wall_seconds
@@ -57,7 +58,7 @@ def locks(url: str) -> Iterator[Client]:
 
 
 def client_at(world: World, url: str, **options: float) -> Client:
-    """One that gets there by another way than the others."""
+    """A client that connects another way than the others."""
     before, world.url = world.url, url
     try:
         return world.client(**options)
@@ -82,24 +83,24 @@ def through(proxy: Proxy, schema: str) -> str:
 
 
 def end_backends(schema: str) -> int:
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{schema}'"
     )
-    return int(told)
+    return int(answer)
 
 
 def waiting_backends(schema: str) -> set[str]:
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         f"SELECT w.backend FROM {schema}.session_waiters w"
         " JOIN pg_locks l ON l.pid = w.backend AND NOT l.granted"
     )
-    return set(told.split())
+    return set(answer.split())
 
 
 # --- sessions that end --------------------------------------------------------------------------
 
 
-async def test_a_terminated_backend_is_a_loss_told_at_once(world: World, schema: str) -> None:
+async def test_a_terminated_backend_is_a_loss_signalled_at_once(world: World, schema: str) -> None:
     """However long the ttl is, and whether or not it renews."""
     ann, bob, client = world.actor(), world.actor(), client_at(world, named(schema))
     leases = [
@@ -120,38 +121,38 @@ async def test_a_terminated_backend_is_a_loss_told_at_once(world: World, schema:
     assert held(await ann(client.lock("two").acquire, timeout=5)).token > leases[1].token
 
 
-def test_a_session_opened_after_all_were_lost_is_heard_as_well(
+def test_a_session_opened_after_all_were_lost_is_read_as_well(
     url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever listens may look for it before it is there, and find nothing to hear."""
+    """The listener may look for sessions before this one is there, and find none."""
     looked = 0
-    look, opened = Listener._sessions, Desk.opened
+    look, add = SessionListener._sessions, SessionPool.add_session
 
-    def looking(listener: Listener, poll: select.poll) -> dict[int, Session]:
+    def looking(listener: SessionListener, poll: select.poll) -> dict[int, Session]:
         nonlocal looked
         looked += 1
         return look(listener, poll)
 
-    def opened_later(desk: Desk, *told: Any) -> None:
+    def add_later(pool: SessionPool, *arguments: Any) -> None:
         before = looked
-        # It was rung for already. Give it the time to look, and to go to sleep again.
+        # The listener was woken already. Give it the time to look, and to sleep again.
         with contextlib.suppress(TimedOut):
             wait_until(lambda: looked > before, timeout=0.5)
-        opened(desk, *told)
+        add(pool, *arguments)
 
-    monkeypatch.setattr(Listener, "_sessions", looking)
+    monkeypatch.setattr(SessionListener, "_sessions", looking)
     with holdfast.connect(named(schema)) as client:
         lock = client.lock("x", ttl=3600, renew=False)
         for _ in range(2):
             lease = held(lock.acquire(timeout=20))
             assert end_backends(schema) >= 1
-            assert lease.wait_lost(timeout=20), "nobody heard that its connection ended"
+            assert lease.wait_lost(timeout=20), "the end of its connection was not noticed"
             with pytest.raises(LockLost):
                 lock.release()
-            monkeypatch.setattr(Desk, "opened", opened_later)
+            monkeypatch.setattr(SessionPool, "add_session", add_later)
 
 
-async def test_one_who_waits_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
+async def test_a_waiter_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
     ann, bob = world.actor(), world.actor()
     lease = held(await bob(world.client().lock("x").acquire))
     pending = ann(client_at(world, named(schema)).lock("x").acquire, timeout=30)
@@ -164,7 +165,7 @@ async def test_one_who_waits_is_served_although_its_connection_was_ended(world: 
 
 
 @pytest.mark.parametrize("reset", [True, False])
-async def test_a_cut_connection_is_a_loss_told_at_once(
+async def test_a_cut_connection_is_a_loss_signalled_at_once(
     world: World, schema: str, proxy: Proxy, reset: bool
 ) -> None:
     ann, bob = world.actor(), world.actor()
@@ -197,8 +198,8 @@ async def test_a_silent_connection_is_lost_at_the_deadline_and_free_after_the_tt
     proxy.pass_on()
 
 
-async def test_connections_that_are_silent_cost_those_that_are_not_nothing(world: World, schema: str) -> None:
-    """Each was waited for in turn, and those that answer lost what they held meanwhile."""
+async def test_silent_connections_do_not_delay_the_others(world: World, schema: str) -> None:
+    """Each was waited for in turn, and sessions that answered lost their locks meanwhile."""
     ann, client = world.actor(), client_at(world, named(schema), io_timeout=1.0)
     silent = [held(await ann(client.lock(f"{n}", ttl=3.0 + n / 10).acquire)) for n in range(4)]
     stopped = [int(pid) for pid in backends_with_locks(schema)]
@@ -217,7 +218,7 @@ async def test_connections_that_are_silent_cost_those_that_are_not_nothing(world
 
 
 async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Proxy) -> None:
-    """The lock was granted and nobody heard of it: its session ends, and the attempt asks on another."""
+    """The reply with the grant is lost: its session ends, and the attempt continues on another."""
     ann, client = world.actor(), client_at(world, through(proxy, schema))
     await ann(held(await ann(client.lock("warm").acquire)).release)
     lost = proxy.lose_reply(b"holdfast_session_take_1")
@@ -228,12 +229,12 @@ async def test_a_lost_answer_leaves_nothing(world: World, schema: str, proxy: Pr
     assert not world.look("x").locked
 
 
-async def test_a_loss_is_told_once(world: World, schema: str, proxy: Proxy) -> None:
-    """The connection is silent, so renewals fail; then it is cut; then the server ends what is left of it."""
+async def test_a_loss_is_signalled_once(world: World, schema: str, proxy: Proxy) -> None:
+    """The connection is silent, so renewals fail; then it is cut; then the server ends its session."""
     ann, client = world.actor(), client_at(world, through(proxy, schema), io_timeout=0.3)
     lease = await granted(ann, client.lock("x", ttl=1.5))
-    told: list[bool] = []
-    lease.on_lost(lambda lost: told.append(lost.lost))
+    losses: list[bool] = []
+    lease.on_lost(lambda lost: losses.append(lost.lost))
     proxy.hold()
     assert await ann(lease.wait_lost, timeout=20)
     proxy.cut()
@@ -242,11 +243,11 @@ async def test_a_loss_is_told_once(world: World, schema: str, proxy: Proxy) -> N
     assert held(await ann(client.lock("x").acquire, timeout=20)).token > lease.token
     with pytest.raises(LockLost):
         await ann(lease.release)
-    assert told == [True]
+    assert losses == [True]
 
 
 async def test_a_deadlock_is_not_busy(world: World, schema: str) -> None:
-    """The server ended our statement to break one: that says nothing about who has the lock."""
+    """The server ended our statement to break a deadlock: that says nothing about the holder."""
     refuse_to_take(schema, "40P01", 3)
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x").acquire, timeout=5))
@@ -258,7 +259,7 @@ async def test_a_deadlock_is_not_busy(world: World, schema: str) -> None:
 
 
 def refuse_to_take(schema: str, sqlstate: str, times: int) -> None:
-    """Have the server answer the next ones who take a token with this error."""
+    """Have the server answer the next statements that increment a token with this error."""
     shared_postgresql().sql(f"""
         DROP SEQUENCE IF EXISTS {schema}.refused CASCADE;
         CREATE SEQUENCE {schema}.refused;
@@ -281,8 +282,8 @@ only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
 
 
 @only_tasks
-async def test_cancelled_while_asking(world: World, schema: str, proxy: Proxy) -> None:
-    """The server has given it, and nobody is there any more to hear it."""
+async def test_cancelled_during_the_request(world: World, schema: str, proxy: Proxy) -> None:
+    """The server has granted the lock, and its caller is gone."""
     ann, client = world.actor(), client_at(world, through(proxy, schema))
     other = held(await ann(client.lock("other", ttl=60).acquire))
     proxy.hold("to_client")
@@ -331,7 +332,7 @@ def at(server: PostgreSQL, schema: str) -> str:
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_a_restart_loses_every_lock_and_says_so(
+async def test_a_restart_is_a_loss_of_every_lock(
     world: World, schema: str, server: PostgreSQL, kill: bool
 ) -> None:
     world.url = at(server, schema)
@@ -347,7 +348,7 @@ async def test_a_restart_loses_every_lock_and_says_so(
 
 
 async def test_a_value_that_was_set_outlives_a_crash(world: World, schema: str) -> None:
-    """Unlike tokens, which nobody waits for to be written: they can be made up for."""
+    """Unlike a token, which does not wait for the disk: the clock makes up for a lost token."""
     with PostgreSQL(settings={"wal_writer_delay": "10s"}) as server:
         world.url = at(server, schema)
         ann, client = world.actor(), world.client()
@@ -366,7 +367,7 @@ async def test_a_value_that_was_set_outlives_a_crash(world: World, schema: str) 
 async def test_a_clock_that_jumps_sets_back_no_token_and_takes_no_lock_in_silence(
     world: World, schema: str, seconds: float
 ) -> None:
-    """The server goes by it as it looks who was silent for too long: it may end a session that was not."""
+    """The server uses it to find idle sessions: it may end a session that was not idle."""
     with PostgreSQL(faketime=True) as server:
         world.url = at(server, schema)
         ann, bob, client, other = world.actor(), world.actor(), world.client(), world.client()
@@ -403,7 +404,7 @@ async def test_a_server_that_shuts_down_is_not_busy(world: World, schema: str, s
     assert await ann(lock.acquire, timeout=20) is not None
 
 
-async def test_a_server_that_stands_still_is_a_loss_at_the_deadline(
+async def test_a_stopped_server_is_a_loss_at_the_deadline(
     world: World, schema: str, server: PostgreSQL
 ) -> None:
     """Its kernel answers and nothing else does. If it goes on in time nothing is lost."""
@@ -427,7 +428,7 @@ async def test_a_server_that_stands_still_is_a_loss_at_the_deadline(
     assert held(await ann(short.acquire, timeout=20)).token > lost.token
 
 
-async def test_a_release_that_a_server_does_not_hear_is_made_up_for(
+async def test_a_release_that_the_server_does_not_receive_is_made_up_for(
     world: World, schema: str, server: PostgreSQL
 ) -> None:
     world.url = at(server, schema)
@@ -498,7 +499,7 @@ except Exception as error:
     lease.release()
 
 
-def test_a_broken_holder_that_stands_still_loses_its_connection(url: str, locks: Client) -> None:
+def test_a_broken_holder_that_is_stopped_loses_its_connection(url: str, locks: Client) -> None:
     with holding(url, ttl=600) as child:
         token = int(child.expect("held"))
         child.signal(signal.SIGSTOP)
@@ -516,18 +517,18 @@ def test_a_broken_holder_that_stands_still_loses_its_connection(url: str, locks:
         lease.release()
 
 
-def test_one_that_lets_go_and_takes_it_again_is_not_taken_for_one_that_stands_still(
+def test_a_holder_that_releases_and_locks_again_keeps_its_connection(
     locks: Client, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the same connection, before anybody looked. What else is on it would be lost, too."""
+    """On the same connection, before the breaker looked. Its other locks would be lost, too."""
     taken_again = threading.Event()
-    standing = Calls.standing
+    still_holding = SessionStatements.still_holding
 
-    def standing_afterwards(calls: Calls, name: str, backends: Sequence[int]) -> Call:
+    def still_holding_afterwards(statements: SessionStatements, name: str, backends: Sequence[int]) -> Call:
         assert taken_again.wait(20)
-        return standing(calls, name, backends)
+        return still_holding(statements, name, backends)
 
-    monkeypatch.setattr(Calls, "standing", standing_afterwards)
+    monkeypatch.setattr(SessionStatements, "still_holding", still_holding_afterwards)
     with holdfast.connect(named(schema)) as client, ThreadPoolExecutor(1) as breaker:
         other = held(client.lock("other", ttl=60).acquire())
         lock = client.lock("x", ttl=60)
@@ -546,17 +547,17 @@ def test_one_that_lets_go_and_takes_it_again_is_not_taken_for_one_that_stands_st
 
 
 def backends_with_locks(schema: str) -> set[str]:
-    told = shared_postgresql().sql(
+    answer = shared_postgresql().sql(
         "SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
         f" WHERE l.locktype = 'advisory' AND a.application_name = '{schema}'"
     )
-    return set(told.split())
+    return set(answer.split())
 
 
 def test_a_lock_of_another_role_is_broken_or_it_is_said_what_is_missing(
     url: str, schema: str, locks: Client
 ) -> None:
-    """A holder that stands still is ended by who may do so."""
+    """A role that may end the connection of a stopped holder does so."""
     server, role = shared_postgresql(), f"role_{schema}"
     server.sql(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}")
     server.sql(f"GRANT EXECUTE ON ALL ROUTINES IN SCHEMA {schema} TO {role}")
@@ -579,7 +580,7 @@ def test_a_lock_of_another_role_is_broken_or_it_is_said_what_is_missing(
         server.sql(f"DROP OWNED BY {role}; DROP ROLE {holder}; DROP ROLE {role}")
 
 
-def test_a_waiter_that_is_killed_holds_up_nobody(url: str, locks: Client) -> None:
+def test_a_killed_waiter_delays_no_other(url: str, locks: Client) -> None:
     mine = locks.lock("x").acquire()
     assert mine is not None
     with waiting(url) as first:
@@ -638,7 +639,7 @@ main()
     ids=["at once", "given back and closed", "in order"],
 )
 def test_a_fork_takes_nothing_along(url: str, locks: Client, ending: str) -> None:
-    """The child's end says nothing on the parent's connection, and its own client is another."""
+    """The child's exit sends nothing on the parent's connection, and the child has its own client."""
     with acting(url, FORKING.replace("END", ending)) as child:
         assert child.expect("child") == "0"
         token = int(child.expect("kept"))

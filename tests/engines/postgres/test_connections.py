@@ -1,4 +1,4 @@
-"""Connections that are ended, cut, silent, or lose an answer."""
+"""Connections that end, are cut or silent, or lose a reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from contract.harness import World, held
-from engines.postgres.looking import granted, hears
+from engines.postgres.introspection import granted, receives_notifications
 from holdfast import EngineUnavailable, LockLost, LockTimeout, provision
 from holdfast.aio import AsyncClient
 from holdfast.lab.proxy import Proxy
@@ -47,7 +47,7 @@ def backends(schema: str) -> int:
 # --- ended by the server ------------------------------------------------------------------------
 
 
-async def test_ended_while_nobody_asks(world: World, schema: str) -> None:
+async def test_ended_while_idle(world: World, schema: str) -> None:
     """It is noticed before anything is sent, so nothing is uncertain."""
     ann, lock = world.actor(), world.client().lock("x")
     lease = held(await ann(lock.acquire))
@@ -75,7 +75,7 @@ async def test_ended_again_and_again_while_renewing(world: World, schema: str) -
     await ann(lock.release)
 
 
-async def test_one_who_waits_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
+async def test_a_waiter_is_served_although_its_connection_was_ended(world: World, schema: str) -> None:
     ann, bob = world.actor(), world.actor()
     first, second = world.client().lock("x"), world.client().lock("x")
     await ann(first.acquire)
@@ -107,8 +107,8 @@ async def test_all_connections_are_cut(world: World, proxy: Proxy, reset: bool) 
     await world.until_free("x")
 
 
-async def test_a_grant_whose_answer_was_lost_is_recognised(world: World, proxy: Proxy) -> None:
-    """The same attempt asks again: one grant, one token, and it can be given back."""
+async def test_a_grant_whose_reply_was_lost_is_recognised(world: World, proxy: Proxy) -> None:
+    """The same attempt repeats its request: one grant, one token, and it can be released."""
     ann, lock = world.actor(), world.client().lock("x")
     held(await ann(lock.acquire))
     await ann(lock.release)
@@ -122,7 +122,7 @@ async def test_a_grant_whose_answer_was_lost_is_recognised(world: World, proxy: 
     assert not world.look("x").locked
 
 
-async def test_a_grant_that_never_arrived_is_asked_for_again(world: World, proxy: Proxy) -> None:
+async def test_a_lost_request_is_repeated(world: World, proxy: Proxy) -> None:
     ann, lock = world.actor(), world.client().lock("x")
     held(await ann(lock.acquire))
     await ann(lock.release)
@@ -133,7 +133,7 @@ async def test_a_grant_that_never_arrived_is_asked_for_again(world: World, proxy
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-async def test_a_release_whose_answer_was_lost(world: World, proxy: Proxy, arrives: bool) -> None:
+async def test_a_release_whose_reply_was_lost(world: World, proxy: Proxy, arrives: bool) -> None:
     ann, lock = world.actor(), world.client().lock("x")
     held(await ann(lock.acquire))
     await ann(lock.release)
@@ -173,15 +173,13 @@ async def test_silence_is_outlasted_for_io_timeout_and_no_longer(world: World, p
     await ann(lock.release)
 
 
-async def test_renewals_that_get_no_answer_are_a_loss_told_once_and_in_time(
-    world: World, proxy: Proxy
-) -> None:
-    """At the deadline, however long the connection stays silent; the other one who holds is not concerned."""
+async def test_unanswered_renewals_are_a_loss_signalled_once_and_in_time(world: World, proxy: Proxy) -> None:
+    """At the deadline, however long the connection stays silent; the other holder is not concerned."""
     ann, bob = world.actor(), world.actor()
     client = world.client(io_timeout=0.5)
     lease, long = [await granted(ann, client.lock(f"x{ttl}", ttl=ttl)) for ttl in (2, 60)]
-    told: list[bool] = []
-    lease.on_lost(lambda lost: told.append(lost.lost))
+    losses: list[bool] = []
+    lease.on_lost(lambda lost: losses.append(lost.lost))
     await world.until(renewal_of(lease), "it was not renewed before")
     deadline = time.monotonic() + lease.remaining
     proxy.hold()
@@ -195,7 +193,7 @@ async def test_renewals_that_get_no_answer_are_a_loss_told_once_and_in_time(
     await world.until(lambda: not world.look("x2").locked)
     await ann(long.extend)
     assert held(await ann(client.lock("x2").acquire, timeout=10)).token > lease.token
-    assert told == [True], "told more than once, or never"
+    assert losses == [True], "signalled more than once, or never"
 
 
 async def test_a_time_out_holds_in_silence(world: World, proxy: Proxy) -> None:
@@ -215,17 +213,17 @@ async def test_a_time_out_holds_in_silence(world: World, proxy: Proxy) -> None:
     await world.until_free("x")
 
 
-async def test_who_waits_behind_a_silent_connection_is_served_after_it(world: World, proxy: Proxy) -> None:
-    """The connection that listens is deaf from now on, and finds out."""
+async def test_a_waiter_behind_a_silent_connection_is_served_after_it(world: World, proxy: Proxy) -> None:
+    """The connection that listens receives nothing from now on, and notices."""
     ann, bob = world.actor(), world.actor()
     first, theirs = world.client().lock("x", ttl=60), world.client(io_timeout=0.5)
     second = theirs.lock("x")
     await ann(first.acquire)
     waiting = bob(second.acquire)
     await world.until_waiting("x", 1)
-    await world.until(lambda: hears(theirs))
+    await world.until(lambda: receives_notifications(theirs))
     proxy.hold()
-    await world.until(lambda: not hears(theirs), "it never noticed")
+    await world.until(lambda: not receives_notifications(theirs), "it never noticed")
     proxy.cut()
     proxy.pass_on()
     await ann(first.release)
@@ -233,7 +231,7 @@ async def test_who_waits_behind_a_silent_connection_is_served_after_it(world: Wo
     await bob(second.release)
 
 
-async def test_an_unreachable_server_is_told_within_io_timeout(world: World, proxy: Proxy) -> None:
+async def test_an_unreachable_server_is_reported_within_io_timeout(world: World, proxy: Proxy) -> None:
     proxy.refuse()
     ann = world.actor()
     client = world.client(io_timeout=0.3)
@@ -257,8 +255,8 @@ async def test_the_first_of_two_hosts_is_silent(world: World, proxy: Proxy, sche
         held(await ann(both.client(io_timeout=2).lock("x").acquire))
 
 
-async def test_a_late_server_holds_nobody_who_gave_up(world: World, proxy: Proxy) -> None:
-    """What was asked arrives after its asker has gone: it is withdrawn, and stays so."""
+async def test_a_late_request_of_a_caller_that_gave_up_holds_nothing(world: World, proxy: Proxy) -> None:
+    """The request arrives after its caller gave up: it is withdrawn, and stays so."""
     ann, lock = world.actor(), world.client(io_timeout=0.5).lock("x", ttl=600)
     await granted(ann, lock)
     await ann(lock.release)
@@ -270,10 +268,8 @@ async def test_a_late_server_holds_nobody_who_gave_up(world: World, proxy: Proxy
     held(await ann(world.client().lock("x").acquire, timeout=5))
 
 
-async def test_rows_that_somebody_deletes_are_a_loss_and_no_token_goes_back(
-    world: World, schema: str
-) -> None:
-    """Told with the next renewal; who waited is served, and the next token is larger by the clock."""
+async def test_deleted_rows_are_a_loss_and_no_token_goes_back(world: World, schema: str) -> None:
+    """Signalled at the next renewal; the waiter is served, and the next token is larger by the clock."""
     ann, bob = world.actor(), world.actor()
     mine, theirs = world.client().lock("x", ttl=3.0), world.client().lock("x", ttl=3.0)
     lease = held(await ann(mine.acquire))

@@ -1,4 +1,4 @@
-"""A standby takes over: what the guarantees of both engines say of it, on real servers that replicate."""
+"""A standby takes over: the guarantees of both engines, on real servers that replicate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import wait_until
 
 
 class Servers(NamedTuple):
-    """One that is written to, and one that follows it."""
+    """A primary and its standby."""
 
     primary: PostgreSQL
     standby: PostgreSQL
@@ -51,7 +51,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def url(servers: Servers, schema: str) -> str:
-    """Both: clients find the one that is there."""
+    """Both hosts: clients find the one that runs."""
     hosts = f"{servers.primary.address},{servers.standby.address}"
     return f"postgresql://postgres@{hosts}/postgres?schema={schema}"
 
@@ -77,7 +77,7 @@ async def test_a_lease_is_kept_by_a_standby_that_had_it_before_it_was_granted(
     await bob(other.release)
 
 
-async def test_a_lease_that_a_standby_never_heard_of_is_lost_and_fenced(
+async def test_a_lease_that_a_standby_never_received_is_lost_and_fenced(
     world: World, servers: Servers
 ) -> None:
     ann, bob = world.actor(), world.actor()

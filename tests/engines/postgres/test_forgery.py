@@ -1,4 +1,4 @@
-"""Whoever may connect may notify any channel. What a stranger says there gives nothing and takes nothing."""
+"""Any role that may connect may notify any channel. Forged notifications neither grant nor release."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 import holdfast
-from engines.postgres.looking import hears
+from engines.postgres.introspection import receives_notifications
 from holdfast import Client
-from holdfast.engines.postgres import link as links
-from holdfast.engines.postgres.advisory import hearing
+from holdfast.engines.postgres.advisory.notifications import SessionListener
+from holdfast.engines.postgres.connection import PgConnection
 from support import wait_until
 from support.servers import shared_postgresql
 
@@ -23,7 +23,7 @@ ENGINES = pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"
 
 @pytest.fixture
 def stranger() -> Iterator[psycopg.Connection]:
-    """One who may log in, and has no right at all."""
+    """A role that may log in, and has no other right."""
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     server.sql(f"CREATE ROLE {name} LOGIN")
     where = server.url.replace("postgres@", f"{name}@")
@@ -78,7 +78,7 @@ def test_a_notification_grants_nothing_and_takes_nothing(
         try:
             wait_until(lambda: len(holder.inspect("x").waiters) == 1)
             if engine == "postgresql":
-                wait_until(lambda: hears(waiter) and hears(holder))
+                wait_until(lambda: receives_notifications(waiter) and receives_notifications(holder))
             for client in (holder, waiter):
                 shout(stranger, client, guesses(client))
             assert not lease.wait_lost(0.5)
@@ -95,59 +95,57 @@ def test_a_notification_grants_nothing_and_takes_nothing(
 def test_what_cannot_be_read_is_dropped_and_counted(
     url: str, stranger: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[links.Link] = []
-    begin = links.Link.__init__
+    made: list[PgConnection] = []
+    begin = PgConnection.__init__
 
-    def noting(self: links.Link, *args: Any) -> None:
+    def noting(self: PgConnection, *args: Any) -> None:
         made.append(self)
         begin(self, *args)
 
-    monkeypatch.setattr(links.Link, "__init__", noting)
+    monkeypatch.setattr(PgConnection, "__init__", noting)
     with holdfast.connect(url) as client:
         lease = client.lock("x", ttl=60).acquire()
         assert lease is not None
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))
         shout(stranger, client, ["", "ünlesbar", "two words", "x" * 7000, "\x1b[31m"])
-        wait_until(lambda: sum(link.dropped for link in made) == 5)
-        assert hears(client)
+        wait_until(lambda: sum(connection.foreign_notifications for connection in made) == 5)
+        assert receives_notifications(client)
         lease.check()
         lease.release()
 
 
-def test_one_that_listens_goes_on_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told once, waiters look by themselves meanwhile, and then it listens again."""
-    hear, failures = links.Link.hear, [ZeroDivisionError("of all things")]
+def test_the_listener_continues_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is logged once, waiters poll meanwhile, and then it listens again."""
+    receive, failures = PgConnection.receive_notifications, [ZeroDivisionError("of all things")]
 
-    def failing(self: links.Link) -> list[str]:
-        if failures and hears(client):
+    def failing(self: PgConnection) -> list[str]:
+        if failures and receives_notifications(client):
             raise failures.pop()
-        return hear(self)
+        return receive(self)
 
-    monkeypatch.setattr(links.Link, "hear", failing)
+    monkeypatch.setattr(PgConnection, "receive_notifications", failing)
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         lease = client.lock("x", ttl=60).acquire()
         assert lease is not None
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))
         client_id = id_of(client)
         shared_postgresql().sql(f"NOTIFY \"holdfast_{client_id}\", 'anything'")
         wait_until(lambda: not failures)
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))
         assert other.break_lock("x", reason="to see") is not None
         assert lease.wait_lost(20)
 
 
-def test_the_thread_that_hears_sessions_goes_on_after_any_error(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tick, failures, ticks = hearing.Listener._tick, [ZeroDivisionError("of all things")], []
+def test_the_session_listener_continues_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, failures, ticks = SessionListener._tick, [ZeroDivisionError("of all things")], []
 
-    def failing(self: hearing.Listener) -> None:
+    def failing(self: SessionListener) -> None:
         ticks.append(len(failures))
         if failures:
             raise failures.pop()
         tick(self)
 
-    monkeypatch.setattr(hearing.Listener, "_tick", failing)
+    monkeypatch.setattr(SessionListener, "_tick", failing)
     url = url.replace("postgresql:", "postgresql+advisory:")
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         lease = client.lock("x", ttl=60).acquire()

@@ -1,4 +1,4 @@
-"""fork() while connected: the child says nothing on what it inherited, and keeps nothing of it open."""
+"""fork() while connected: the child sends nothing on inherited connections, and keeps none open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = """
 lock = locks.lock("x", ttl=4.5)
 lease = lock.acquire()
 deadline = time.monotonic() + 10
-while not locks._driver.adapter._ears.hears and time.monotonic() < deadline:
+while not locks._driver.adapter._wakeups.has_notifications and time.monotonic() < deadline:
     time.sleep(0.01)
 def sockets():
     found = set()
@@ -80,7 +80,7 @@ async def main():
     locks = holdfast.aio.connect(sys.argv[1])
     lock = locks.lock("x", ttl=4.5)
     lease = await lock.acquire()
-    while not locks._driver.adapter._ears.hears:
+    while not locks._driver.adapter._wakeups.has_notifications:
         await asyncio.sleep(0.01)
     print("connected", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -135,7 +135,7 @@ def test_a_child_that_lives_on_keeps_no_connection_of_its_parents(url: str, sche
     code = """
 lock = locks.lock("x", ttl=600)
 lease = lock.acquire()
-while not locks._driver.adapter._ears.hears:
+while not locks._driver.adapter._wakeups.has_notifications:
     time.sleep(0.01)
 pid = os.fork()
 if pid == 0:

@@ -16,7 +16,7 @@ from cli.tools import CommandLine
 from faults.children import holding
 from holdfast import Client, EngineUnavailable, InvalidArgument, Unsupported, provision
 from holdfast.cli.exits import Status
-from holdfast.engines.postgres import schema as schemas
+from holdfast.engines.postgres import scripts
 from support import run_python, wait_until
 from support.servers import shared_postgresql
 
@@ -33,7 +33,7 @@ with holdfast.connect(sys.argv[1]) as client:
 def test_first_use_makes_everything(url: str, schema: str) -> None:
     with holdfast.connect(url) as client:
         assert client.inspect("x").kind is None
-    assert shared_postgresql().sql(f"SELECT version FROM {schema}.versions") == str(schemas.VERSION)
+    assert shared_postgresql().sql(f"SELECT version FROM {schema}.versions") == str(scripts.VERSION)
 
 
 def test_twenty_processes_at_once(url: str, schema: str) -> None:
@@ -51,23 +51,23 @@ def test_twenty_processes_at_once(url: str, schema: str) -> None:
     assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.meta") == "1"
 
 
-def test_a_session_that_remembers_that_there_was_nothing(schema: str) -> None:
-    """One that waited for its turn to install, and has used the catalogue before, must not install again."""
-    found = f"SELECT to_regprocedure('{schema}.hello_{schemas.VERSION}()') IS NOT NULL"
+def test_a_session_with_a_stale_catalogue_cache(schema: str) -> None:
+    """A session that waited for another's installation, and has used the catalogue before, sees it."""
+    found = f"SELECT to_regprocedure('{schema}.hello_{scripts.VERSION}()') IS NOT NULL"
     server = shared_postgresql()
     with psycopg.connect(server.url, autocommit=True) as first, psycopg.connect(server.url) as second:
         second.autocommit = True
-        second.execute(schemas.script(f"{schema}_warm").encode())
+        second.execute(scripts.install_script(f"{schema}_warm").encode())
         assert second.execute(found.encode()).fetchone() == (False,)
-        first.execute(schemas.beginning(schema).encode())
-        waiting = threading.Thread(target=second.execute, args=(schemas.beginning(schema).encode(),))
+        first.execute(scripts.begin_script(schema).encode())
+        waiting = threading.Thread(target=second.execute, args=(scripts.begin_script(schema).encode(),))
         waiting.start()
         wait_until(lambda: server.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1")
-        first.execute(schemas.script(schema).encode())
+        first.execute(scripts.install_script(schema).encode())
         first.execute("COMMIT")
         waiting.join(20)
         assert second.execute(found.encode()).fetchone() == (True,)
-        second.execute(schemas.script(schema).encode())
+        second.execute(scripts.install_script(schema).encode())
         second.execute("COMMIT")
 
 
@@ -80,7 +80,7 @@ def test_beforehand_and_again(url: str, schema: str) -> None:
 
 
 def test_the_script_is_all_that_is_needed(url: str, schema: str) -> None:
-    """And may be run again: by an administrator who was asked twice."""
+    """And may be run again by an administrator."""
     server = shared_postgresql()
     server.sql(provision.script(url))
     source = server.sql(f"SELECT source FROM {schema}.meta")
@@ -89,7 +89,7 @@ def test_the_script_is_all_that_is_needed(url: str, schema: str) -> None:
     assert provision.install(url) is False
 
 
-def test_engines_without_tables_say_so() -> None:
+def test_engines_without_tables_refuse_to_prepare() -> None:
     with pytest.raises(Unsupported, match="memory:// needs no preparation"):
         provision.install("memory://")
     with pytest.raises(Unsupported):
@@ -98,7 +98,7 @@ def test_engines_without_tables_say_so() -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "a-b", "a.b", "pg_mine", "x" * 64, "a; DROP TABLE b", 'a"b'])
 def test_a_schema_is_a_plain_name(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="schema is lower-case"):
+    with pytest.raises(InvalidArgument, match="schema must consist"):
         holdfast.connect("postgresql://db/app", schema=name)
 
 
@@ -107,16 +107,14 @@ def test_a_schema_is_a_plain_name(name: str) -> None:
 
 @pytest.fixture
 def role() -> Iterator[str]:
-    """One who may log in and nothing else."""
+    """A role that may log in and nothing else."""
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     server.sql(f"CREATE ROLE {name} LOGIN")
     yield name
     server.sql(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_without_the_right_to_create_it_says_what_an_administrator_can_do(
-    url: str, schema: str, role: str
-) -> None:
+def test_without_the_right_to_create_the_error_names_the_remedy(url: str, schema: str, role: str) -> None:
     theirs = url.replace("postgres@", f"{role}@")
     with holdfast.connect(theirs) as client, pytest.raises(EngineUnavailable) as refused:
         client.lock("x").acquire()
@@ -129,7 +127,7 @@ def test_without_the_right_to_create_it_says_what_an_administrator_can_do(
 
 @pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
 def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, role: str) -> None:
-    """The lines at its end, for the role that locks; also where nobody may call anything unless told."""
+    """The last lines, for the role that locks; also where PUBLIC may call no function by default."""
     script = provision.script(url)
     grants = [line.removeprefix("--   ") for line in script.splitlines() if line.startswith("--   GRANT")]
     assert len(grants) == 2
@@ -155,7 +153,7 @@ def test_what_the_script_grants_is_enough(engine: str, url: str, schema: str, ro
 
 
 def _pass_it_on(client: Client, name: str) -> None:
-    """To one who waits for it: it has to queue, and to be woken."""
+    """To a waiter: it has to queue, and to be woken."""
     lease = client.lock(name).acquire()
     assert lease is not None
     with ThreadPoolExecutor(1) as waiter:
@@ -173,10 +171,10 @@ def _pass_it_on(client: Client, name: str) -> None:
 
 def newer_script(schema: str) -> str:
     """Of a version with a column more in each table, and functions under its own names, like a later one."""
-    text = schemas.script(schema)
+    text = scripts.install_script(schema)
     for end in "( ;)\n'":
         text = text.replace(f"_1{end}", f"_2{end}")
-    tables, mark, rest = text.partition("-- What functions say to each other.")
+    tables, mark, rest = text.partition("-- The types of values that functions pass to each other.")
     assert mark
     columns = "".join(
         f"ALTER TABLE {schema}.{table} ADD COLUMN IF NOT EXISTS motto text;\n"
@@ -195,8 +193,8 @@ def test_an_upgrade_keeps_what_is_held_and_what_older_clients_call(
     server = shared_postgresql()
     with holding(url) as older:
         token = older.expect("held")
-        monkeypatch.setattr("holdfast.engines.postgres.greeting.script", newer_script)
-        monkeypatch.setattr("holdfast.engines.postgres.greeting.VERSION", 2)
+        monkeypatch.setattr("holdfast.engines.postgres.admin.install_script", newer_script)
+        monkeypatch.setattr("holdfast.engines.postgres.admin.VERSION", 2)
         assert provision.install(url) is True, "only an older version is there"
         assert provision.install(url) is False
         assert server.sql(f"SELECT version FROM {schema}.versions ORDER BY 1") == "1\n2"
@@ -229,7 +227,7 @@ def test_an_older_client_goes_on_with_columns_it_does_not_know(engine: str, url:
 
 
 def use_all_of_it(client: Client, name: str) -> None:
-    """Whatever the engine has: granted, changed, waited for, passed on, seen and broken."""
+    """Everything the engine does: granted, changed, waited for, handed over, inspected and broken."""
     with client.lock(name) as lease:
         lease.set_value(b"1")
         lease.extend(60)
@@ -304,8 +302,8 @@ def test_a_table_that_was_emptied_is_said_and_filled(engine: str, url: str, sche
         use_all_of_it(client, "x")
 
 
-def test_who_may_not_change_it_finds_it_there(url: str, schema: str, role: str) -> None:
-    """As one does who prepares the database whenever a program is deployed, in the name of the program."""
+def test_a_role_that_may_not_change_the_schema_finds_it(url: str, schema: str, role: str) -> None:
+    """As a deployment does that prepares the database each time, with the role of the program."""
     provision.install(url)
     shared_postgresql().sql(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
     assert provision.install(url.replace("postgres@", f"{role}@")) is False
@@ -329,7 +327,7 @@ def test_a_schema_that_was_dropped_is_made_again(url: str, schema: str) -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_command_prepares_and_says_what_it_did(command_line: CommandLine, url: str, schema: str) -> None:
+def test_the_command_prepares_and_reports_it(command_line: CommandLine, url: str, schema: str) -> None:
     assert "were made" in command_line.start("init", "--url", url).succeed()
     assert "was there already" in command_line.start("init", "--url", url).succeed()
     assert command_line.start("init", "--sql", "--url", url).succeed() == provision.script(url)

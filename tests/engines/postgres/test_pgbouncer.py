@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from contract.harness import World, held
-from engines.postgres.looking import hears
+from engines.postgres.introspection import receives_notifications
 from holdfast import EngineUnavailable
 from holdfast.lab.servers import PgBouncer, PostgreSQL
 from support import renewal_of, run_python, wait_until
@@ -46,13 +46,13 @@ def url(schema: str) -> str:
 
 @pytest.fixture(scope="module")
 def pooled() -> Iterator[PgBouncer]:
-    """With a server of its own, whose connections can be looked at."""
+    """With a server of its own, whose connections can be inspected."""
     with PostgreSQL() as server, PgBouncer(server, settings=FEW) as pooled:
         yield pooled
 
 
 async def test_waiters_poll(world: World) -> None:
-    """Notifications do not come through: it is found out, and waiters look by themselves, in order."""
+    """Notifications do not arrive: clients detect it, and waiters poll, in order."""
     ann, crowd = world.actor(), [world.actor() for _ in range(3)]
     mine = world.client()
     lock = mine.lock("x")
@@ -62,8 +62,8 @@ async def test_waiters_poll(world: World) -> None:
     for number, actor in enumerate(crowd, start=1):
         waiting.append(actor(theirs.lock("x").acquire))
         await world.until_waiting("x", number)
-    assert not hears(mine)
-    assert not hears(theirs)
+    assert not receives_notifications(mine)
+    assert not receives_notifications(theirs)
     await ann(lock.release)
     tokens = []
     for pending in waiting:
@@ -75,7 +75,7 @@ async def test_waiters_poll(world: World) -> None:
     assert tokens == sorted(tokens)
 
 
-async def test_who_watches_looks_now_and_then(world: World) -> None:
+async def test_watchers_poll(world: World) -> None:
     ann, bob = world.actor(), world.actor()
     watch = world.client().watch("x")
     await bob(getattr(watch, bob.enter_name))
@@ -150,7 +150,7 @@ async def test_values(world: World) -> None:
 
 
 def test_nothing_is_left_in_borrowed_connections(pooled: PgBouncer, schema: str) -> None:
-    """No prepared statement, no setting, no subscription: the next borrower is somebody else."""
+    """No prepared statement, no setting, no LISTEN: the next user of the session is another client."""
     url = f"{pooled.url}?schema={schema}"
     with holdfast.connect(url) as client:
         lock = client.lock("x", ttl=6)
@@ -206,7 +206,7 @@ async def test_a_server_that_is_restarted_behind_the_proxy(
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_another_isolation_level_by_default(pooled: PgBouncer, schema: str, level: str) -> None:
-    """It cannot be set for a borrowed connection; then those who collide are told to try again, and do."""
+    """It cannot be set on a pooled connection; then statements that conflict are retried."""
     server = pooled.server
     server.sql(f"ALTER ROLE postgres SET default_transaction_isolation = '{level}'")
     try:
@@ -238,7 +238,7 @@ def test_a_proxy_can_be_named(schema: str) -> None:
     url = f"{shared_postgresql().url}?schema={schema}&pooler=yes"
     with holdfast.connect(url) as client, client.lock("x"):
         wait_until(lambda: client.inspect("x").holders[0].age > 0.3)
-        assert not hears(client)
+        assert not receives_notifications(client)
 
 
 def test_a_proxy_that_is_denied_is_found_out(pooled: PgBouncer, schema: str) -> None:
@@ -258,9 +258,9 @@ def test_a_proxy_that_is_denied_is_found_out(pooled: PgBouncer, schema: str) -> 
     pooled.restart(kill=True)
 
 
-def test_a_session_pool_that_is_named_so_hears(schema: str) -> None:
+def test_a_session_pool_with_pooler_no_passes_notifications(schema: str) -> None:
     with ExitStack() as stack:
         session = stack.enter_context(PgBouncer(shared_postgresql(), pool_mode="session"))
         client = stack.enter_context(holdfast.connect(f"{session.url}?schema={schema}&pooler=no"))
         stack.enter_context(client.lock("x"))
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))

@@ -44,7 +44,7 @@ with holdfast.connect(url) as client:
 """
 
 STOOD_STILL = 0.5
-"""Seconds: who was kept from running for so long may have missed many turns."""
+"""Seconds: a process that did not run for so long may have missed many turns."""
 
 
 RELEASING = """
@@ -79,7 +79,7 @@ def test_a_holder_that_is_killed_is_followed_after_its_ttl(url: str, locks: Clie
             waiter.expect("released")
 
 
-def test_a_holder_that_was_stopped_is_told_and_fenced(url: str, locks: Client, tmp_path: Path) -> None:
+def test_a_stopped_holder_learns_of_its_loss_and_is_fenced(url: str, locks: Client, tmp_path: Path) -> None:
     """Declared dead, it cannot finish what was given to another."""
     data = tmp_path / "data.db"
     with closing(sqlite3.connect(data)) as db:
@@ -120,12 +120,12 @@ def test_ctrl_c_while_waiting(url: str, locks: Client) -> None:
     ("engine", "statement", "ttl"),
     [
         ("postgresql", b"holdfast_release_1", 600.0),
-        # The connection is as silent for the server: it ends the session after its ttl, and the lock with it.
+        # For the server the connection is idle: it ends the session after its ttl, and the lock with it.
         ("postgresql+advisory", b"holdfast_session_release_1", 2.0),
     ],
 )
 def test_ctrl_c_while_releasing(engine: str, statement: bytes, ttl: float, url: str) -> None:
-    """The server never hears of it. Whatever the program does then, the lock does not stay taken."""
+    """The server never receives it. Whatever the program does then, the lock does not stay taken."""
     server = shared_postgresql()
     ours = url.replace("postgresql:", f"{engine}:")
     with (
@@ -171,13 +171,13 @@ def test_eight_processes_exclude_each_other_and_take_turns(url: str, locks: Clie
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 3)
         over.touch()
-        told = [json.loads(child.expect("spans", timeout=60)) for child in children]
+        results = [json.loads(child.expect("spans", timeout=60)) for child in children]
         for child in children:
             child.succeed()
-    every = sorted(span for _, spans in told for span in spans)
+    every = sorted(span for _, spans in results for span in spans)
     for (_, left, token), (entered, _, following) in itertools.pairwise(every):
         assert left <= entered, "two were inside at once"
         assert token < following
-    counts = sorted(len(spans) for stood_still, spans in told if stood_still < STOOD_STILL)
+    counts = sorted(len(spans) for stood_still, spans in results if stood_still < STOOD_STILL)
     assert not counts or counts[0] * 2 >= counts[-1], f"not fair: {counts}"
     assert len(every) > 50

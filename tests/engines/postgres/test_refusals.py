@@ -1,4 +1,4 @@
-"""A server that refuses: what passes is tried again, what does not is told at once, and nothing is "busy"."""
+"""A server that refuses: transient errors are retried, permanent ones raised, and neither is "busy"."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def asked(schema: str) -> int:
     ("sqlstate", "blocking"),
     [("40001", False), ("40P01", False), ("55P03", True), ("57014", True), ("53200", True)],
 )
-async def test_what_passes_is_asked_again(world: World, schema: str, sqlstate: str, blocking: bool) -> None:
-    """A deadlock, a conflict (even by one who tries once), a lock that was not to be had in time."""
+async def test_transient_refusals_are_retried(
+    world: World, schema: str, sqlstate: str, blocking: bool
+) -> None:
+    """A deadlock, a conflict (even in a single try), a row lock that timed out."""
     provision.install(world.url)
     refuse(schema, sqlstate, times=3)
     ann = world.actor()
@@ -57,7 +59,7 @@ async def test_what_passes_is_asked_again(world: World, schema: str, sqlstate: s
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "told"),
+    ("sqlstate", "message"),
     [
         ("53100", "disk is full"),
         ("25006", "read-only"),
@@ -65,14 +67,14 @@ async def test_what_passes_is_asked_again(world: World, schema: str, sqlstate: s
         ("XX001", "not what"),
     ],
 )
-async def test_what_does_not_pass_is_told_at_once(
-    world: World, schema: str, sqlstate: str, told: str
+async def test_permanent_refusals_are_raised_at_once(
+    world: World, schema: str, sqlstate: str, message: str
 ) -> None:
     provision.install(world.url)
     refuse(schema, sqlstate, times=1)
     ann = world.actor()
     lock = world.client(io_timeout=60).lock("x")
-    with pytest.raises(EngineUnavailable, match=told) as refused:
+    with pytest.raises(EngineUnavailable, match=message) as refused:
         await ann(lock.acquire, False)
     assert sqlstate in str(refused.value)
     assert asked(schema) == 1
@@ -81,8 +83,8 @@ async def test_what_does_not_pass_is_told_at_once(
 
 
 @pytest.mark.parametrize("sqlstate", ["40P01", "55P03", "57P01"])
-async def test_who_tries_once_is_told_the_truth(world: World, schema: str, sqlstate: str) -> None:
-    """Not None, as if somebody had it."""
+async def test_a_single_try_raises_the_refusal(world: World, schema: str, sqlstate: str) -> None:
+    """Not None, as if the lock were taken."""
     provision.install(world.url)
     refuse(schema, sqlstate, times=1_000_000)
     ann = world.actor()
@@ -91,7 +93,7 @@ async def test_who_tries_once_is_told_the_truth(world: World, schema: str, sqlst
     assert not world.look("x").locked
 
 
-async def test_what_never_passes_is_told_in_the_end(world: World, schema: str) -> None:
+async def test_a_transient_refusal_that_stays_is_raised_in_the_end(world: World, schema: str) -> None:
     provision.install(world.url)
     refuse(schema, "40P01", times=1_000_000)
     ann = world.actor()
@@ -122,25 +124,23 @@ async def test_a_standby_is_refused(world: World, schema: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("postgres@", "nobody_at_all@"), "nobody_at_all"),
         (("/postgres?", "/no_such_database?"), "no_such_database"),
     ],
 )
-async def test_a_login_that_is_refused_is_told_at_once(
-    world: World, change: tuple[str, str], told: str
-) -> None:
+async def test_a_refused_login_is_raised_at_once(world: World, change: tuple[str, str], message: str) -> None:
     ann = world.actor()
     stranger = World(world.driver, world.url.replace(*change))
     async with stranger:
-        with pytest.raises(EngineUnavailable, match=told):
+        with pytest.raises(EngineUnavailable, match=message):
             await ann(stranger.client(io_timeout=60).lock("x").acquire)
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"])
-async def test_a_host_whose_name_is_none_cannot_be_reached(world: World, engine: str) -> None:
-    """In an event loop it is Python that looks names up: it says so with an error of its own."""
+async def test_a_host_without_an_address_cannot_be_reached(world: World, engine: str) -> None:
+    """In an event loop Python resolves names, with an error of its own."""
     async with World(world.driver, f"{engine}://postgres@a..b/postgres") as nowhere:
         ann, client = nowhere.actor(), nowhere.client(io_timeout=0.3)
         with pytest.raises(EngineUnavailable, match="cannot be reached"):
@@ -169,7 +169,7 @@ def test_a_password(strict_url: str) -> None:
         assert "ssword" not in repr(client) + client.url
 
 
-def test_a_wrong_password_is_told_at_once_and_not_shown(strict_url: str) -> None:
+def test_a_wrong_password_is_raised_at_once_and_not_shown(strict_url: str) -> None:
     wrong = strict_url.replace("p%C3%A4ssword", "h4ckme")
     with holdfast.connect(wrong, io_timeout=60) as client:
         with pytest.raises(EngineUnavailable, match="authentication failed") as refused:
@@ -185,7 +185,7 @@ def test_tls(strict: PostgreSQL, strict_url: str) -> None:
         assert strict.sql(f"{in_use} WHERE application_name = 'holdfast'") == "t"
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(strict_url: str) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused_at_once(strict_url: str) -> None:
     with PostgreSQL(tls=True) as other:
         url = f"{strict_url}&sslmode=verify-full&sslrootcert={other.certificates.authority}"
         with holdfast.connect(url, io_timeout=60) as client, pytest.raises(EngineUnavailable, match="certif"):

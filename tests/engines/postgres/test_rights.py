@@ -14,7 +14,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import Client, LockLost, provision
-from holdfast.engines.postgres.advisory.calls import Calls
+from holdfast.engines.postgres.advisory.statements import SessionStatements
 from holdfast.engines.postgres.statements import Statements
 from support.servers import shared_postgresql
 from support.waiting import wait_until
@@ -24,7 +24,7 @@ ENGINES = pytest.mark.parametrize("engine", ["postgresql", "postgresql+advisory"
 
 @pytest.fixture
 def role(url: str, schema: str) -> Iterator[str]:
-    """One who was granted what the script of ``holdfast init --sql`` says, and nothing else."""
+    """A role with the grants that the script of ``holdfast init --sql`` names, and nothing else."""
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     script = provision.script(url)
     server.sql(script)
@@ -135,7 +135,7 @@ def test_what_functions_call_is_out_of_reach(theirs: str, schema: str) -> None:
                 connection.execute(f"SELECT {schema}.{call}")
 
 
-def test_one_who_was_granted_no_function_may_call_none(url: str, schema: str, role: str) -> None:
+def test_a_role_without_grants_may_call_no_function(url: str, schema: str, role: str) -> None:
     server, name = shared_postgresql(), f"role_{secrets.token_hex(4)}"
     server.sql(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}")
     try:
@@ -154,7 +154,7 @@ def test_borrowed_rights_come_with_a_pinned_search_path(theirs: str, schema: str
     )
     rows = dict(line.split("|", 1) for line in found.splitlines())
     assert set(rows.values()) == {'{"search_path=pg_catalog, pg_temp"}'}
-    statements = [*vars(Statements(schema, "n")).values(), *vars(Calls(schema, "n")).values()]
+    statements = [*vars(Statements(schema, "n")).values(), *vars(SessionStatements(schema, "n")).values()]
     called = set(re.findall(rf"{schema}\.(\w+)\(", repr(statements)))
     assert len(called) > 20
     by_caller = {"session_end_1", "session_cancel_1", "session_wait_1"}

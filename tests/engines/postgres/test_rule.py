@@ -85,7 +85,7 @@ def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None
     check()
 
 
-def test_a_batch_of_those_who_watch_too_late(rule: Rule) -> None:
+def test_a_batch_of_late_watchers(rule: Rule) -> None:
     twin = Twin(rule)
     for number in range(3):
         twin.step(Watch(f"w{number}", "w"), 0)
@@ -157,7 +157,7 @@ def test_any_text_comes_back_as_it_was(rule: Rule) -> None:
 
 @pytest.mark.parametrize("nonce", ["", "\0", "é", "\ud800", "'; --", "x" * 10_000])
 def test_a_name_of_an_attempt_that_is_not_ours_is_just_not_there(rule: Rule, nonce: str) -> None:
-    """Somebody passed a text to ``adopt`` that we never exported."""
+    """A text was passed to ``adopt`` that was never exported."""
     twin = Twin(rule)
     twin.step(asking("a0"), 0)
     for request in (

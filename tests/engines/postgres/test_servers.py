@@ -1,4 +1,4 @@
-"""A server that stops, is killed, stands still, forgets, or has its clock set."""
+"""A server that stops, is killed, is suspended, loses data, or has its clock set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from contract.harness import World, held
-from engines.postgres.looking import granted
+from engines.postgres.introspection import granted
 from faults.children import holding
 from holdfast import EngineUnavailable, LockLost
 from holdfast.lab.servers import PostgreSQL
@@ -31,7 +31,7 @@ def url(server: PostgreSQL, schema: str) -> str:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 async def test_a_restart_loses_nothing(world: World, server: PostgreSQL, kill: bool) -> None:
-    """The lease is kept if the server is back in time; who waits has its place, or takes it again."""
+    """The lease is kept if the server is back in time; a waiter keeps its place, or queues again."""
     ann, bob = world.actor(), world.actor()
     lock, other = world.client().lock("x", ttl=30), world.client().lock("x", ttl=30)
     lease = held(await ann(lock.acquire))
@@ -68,7 +68,7 @@ async def test_without_its_server_a_lease_is_lost_at_its_deadline(world: World, 
     await ann(lock.release)
 
 
-async def test_a_server_that_stands_still_is_given_up(world: World, server: PostgreSQL) -> None:
+async def test_a_suspended_server_is_given_up(world: World, server: PostgreSQL) -> None:
     """SIGSTOP: its kernel still answers, and nothing else does. Nothing hangs, and nothing stays behind."""
     ann = world.actor()
     client = world.client(io_timeout=0.5)
@@ -91,7 +91,7 @@ async def test_a_server_that_stands_still_is_given_up(world: World, server: Post
     await ann(lock.release)
 
 
-async def test_one_who_waits_outlasts_a_server_that_stands_still(world: World, server: PostgreSQL) -> None:
+async def test_a_waiter_outlasts_a_suspended_server(world: World, server: PostgreSQL) -> None:
     ann, bob = world.actor(), world.actor()
     lock, other = world.client(io_timeout=0.5).lock("x", ttl=60), world.client(io_timeout=0.5).lock("x")
     await granted(ann, lock)
@@ -107,7 +107,7 @@ async def test_one_who_waits_outlasts_a_server_that_stands_still(world: World, s
 
 
 async def test_a_server_that_forgets_everything_is_noticed(world: World, server: PostgreSQL) -> None:
-    """The disk is gone. The holder is told, and the next token is larger all the same."""
+    """The disk is lost. The holder learns of its loss, and the next token is larger all the same."""
     ann = world.actor()
     lock = world.client().lock("x", ttl=1.5)
     lease = held(await ann(lock.acquire))
@@ -130,7 +130,7 @@ async def test_closing_beside_a_dead_server_does_not_hang(world: World, server: 
     assert lease.token
 
 
-def test_a_process_ends_although_the_server_stands_still(url: str, server: PostgreSQL) -> None:
+def test_a_process_exits_although_the_server_is_suspended(url: str, server: PostgreSQL) -> None:
     """Neither exit handlers nor threads of ours keep it."""
     with holding(url, ttl=60) as child:
         child.expect("held")
@@ -146,10 +146,10 @@ def test_a_clock_that_is_set_back_does_not_set_back_tokens(schema: str) -> None:
     """Of the server; a lease lasts longer then, and tokens go on from where they were."""
     with PostgreSQL(faketime=True) as shifted, holdfast.connect(f"{shifted.url}?schema={schema}") as client:
         tokens = []
-        told = "SELECT extract(epoch FROM clock_timestamp())"
+        statement = "SELECT extract(epoch FROM clock_timestamp())"
         for seconds in (0, -3600, 3600):
             shifted.shift_clock(seconds)
-            wait_until(lambda s=seconds: abs(float(shifted.sql(told)) - wall_seconds() - s) < 60)  # type: ignore[misc]  # mypy cannot type a lambda with a default
+            wait_until(lambda s=seconds: abs(float(shifted.sql(statement)) - wall_seconds() - s) < 60)  # type: ignore[misc]  # mypy cannot type a lambda with a default
             lease = client.lock("x").acquire()
             assert lease is not None
             lease.check()

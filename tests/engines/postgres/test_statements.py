@@ -8,8 +8,9 @@ from psycopg.pq.abc import PGresult
 from contract.harness import World, held
 from holdfast.engine_api import Steps
 from holdfast.engines.postgres.asyncio import PostgresAsyncio
-from holdfast.engines.postgres.link import Link, Waits
-from holdfast.engines.postgres.statements import BATCH, Call
+from holdfast.engines.postgres.codec import Call
+from holdfast.engines.postgres.connection import PgConnection, PQGen
+from holdfast.engines.postgres.statements import BATCH
 from holdfast.engines.postgres.threads import PostgresThreads
 from holdfast.rules.requests import Reply
 
@@ -18,16 +19,16 @@ MANY = 3 * BATCH
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The names of the functions that are called; how connections begin, and listen, is left out."""
+    """The names of the functions that are called, without those of handshakes and listening."""
     sent: list[bytes] = []
-    say = Link.call
+    execute = PgConnection.execute
 
-    def noting(self: Link, call: Call) -> Waits[PGresult]:
+    def noting(self: PgConnection, call: Call) -> PQGen[PGresult]:
         if call.statement.name.endswith(b"_1"):
             sent.append(call.statement.name)
-        return say(self, call)
+        return execute(self, call)
 
-    monkeypatch.setattr(Link, "call", noting)
+    monkeypatch.setattr(PgConnection, "execute", noting)
     return sent
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Client
-from holdfast.engines.postgres.schema import VERSION
+from holdfast.engines.postgres.scripts import VERSION
 from support.servers import shared_postgresql
 from support.waiting import wait_until
 
@@ -77,7 +77,7 @@ def test_names_are_listed_by_prefix_and_in_order(locks: Client) -> None:
 
 
 def test_a_long_list_comes_in_pages(locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("statements", "threads"):
+    for module in ("statements", "store"):
         monkeypatch.setattr(f"holdfast.engines.postgres.{module}.PAGE", 3)
     with ExitStack() as stack:
         for number in range(9):
@@ -179,10 +179,10 @@ def test_tokens_do_not_go_back_with_a_record_that_was_forgotten(
         assert third.token == before + 1
 
 
-def test_who_adds_names_clears_old_ones_away(
+def test_clients_that_add_names_delete_old_ones(
     locks: Client, connection: psycopg.Connection, schema: str
 ) -> None:
-    """No job is needed: a few pages are swept now and then by those who make the table grow."""
+    """No job is needed: clients that make the table grow sweep a few pages now and then."""
 
     def names_until_it_is_swept() -> int:
         # Which pages are swept is left to chance. In a table that has grown, some may be left for long.
@@ -248,7 +248,7 @@ def test_forgetting_beside_first_use(
     assert tokens == sorted(set(tokens))
 
 
-def test_a_token_below_those_that_were_forgotten_is_not_stored(
+def test_a_token_below_those_that_were_deleted_is_not_stored(
     locks: Client, schema: str, connection: psycopg.Connection
 ) -> None:
     """Minted before they were forgotten: it is to be minted anew."""
@@ -267,9 +267,9 @@ def test_a_token_below_those_that_were_forgotten_is_not_stored(
 def test_what_was_decided_on_a_record_that_was_forgotten_is_not_stored_over_the_next(
     locks: Client, connection: psycopg.Connection, schema: str
 ) -> None:
-    """Somebody has read the record; it is forgotten, and made anew by the next one, who holds it."""
+    """A client has read the record; it is deleted, and made anew by the next client, which holds it."""
     with locks.lock("x"):
-        # Nobody but one who has just made a record finds it unchanged.
+        # Only a client that has just made a record finds it unchanged.
         connection.execute(f"CREATE TEMP TABLE seen AS SELECT l AS record FROM {schema}.locks l".encode())
     age(connection, schema, 2)
     assert sweep(connection, schema) == 1
@@ -319,7 +319,7 @@ def test_an_open_transaction_does_not_make_a_lock_slower_with_every_grant(
 # --- many at once -------------------------------------------------------------------------------
 
 
-def test_two_who_use_a_name_for_the_first_time(url: str) -> None:
+def test_two_clients_use_a_name_for_the_first_time(url: str) -> None:
     """Neither the row nor the grant is there twice."""
     with holdfast.connect(url) as one, holdfast.connect(url) as two:
         for number in range(50):

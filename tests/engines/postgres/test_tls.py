@@ -1,4 +1,4 @@
-"""TLS to a real server: the certificate and the name are verified, and what is wrong with them is told."""
+"""TLS to a real server: the certificate and the name are verified, and errors name the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import EngineUnavailable, InvalidArgument
-from holdfast.engines.postgres.target import target_of_client
+from holdfast.engines.postgres.live_client import config_from_client
 from holdfast.lab.servers import PostgreSQL
 from holdfast.lab.servers.certificates import make_certificates
 
@@ -23,7 +23,7 @@ DRIVER = pytest.mark.parametrize("driver", ["threads", "asyncio"])
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
-    """Nobody comes in without TLS."""
+    """Without TLS every login is refused."""
     with PostgreSQL(tls=True) as server:
         rules = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n"
         (server.data / "pg_hba.conf").write_text(rules)
@@ -117,7 +117,7 @@ def test_what_protects_a_live_connection_is_carried_over(server: PostgreSQL) -> 
         f" sslrootcert={authority} ssl_min_protocol_version=TLSv1.3 sslsni=0"
     )
     with psycopg.connect(conninfo) as connection:
-        libpq = target_of_client(connection, {}).libpq
+        libpq = config_from_client(connection, {}).libpq
         assert libpq["sslmode"] == "verify-full"
         assert libpq["sslrootcert"] == authority
         assert libpq["ssl_min_protocol_version"] == "TLSv1.3"
@@ -125,7 +125,7 @@ def test_what_protects_a_live_connection_is_carried_over(server: PostgreSQL) -> 
         with holdfast.connect(connection) as locks, locks.lock("x", timeout=20):
             pass
     with psycopg_pool.ConnectionPool(conninfo, open=False) as pool:
-        kept = target_of_client(pool, {}).libpq
+        kept = config_from_client(pool, {}).libpq
         names = ("sslmode", "sslrootcert", "ssl_min_protocol_version", "sslsni")
         assert [kept[name] for name in names] == [libpq[name] for name in names]
 
@@ -144,5 +144,5 @@ def test_what_cannot_be_carried_over_is_refused(setting: dict[str, str]) -> None
         info = Info()
 
     with pytest.raises(InvalidArgument, match="cannot carry over") as raised:
-        target_of_client(Connection(), {})
+        config_from_client(Connection(), {})
     assert next(iter(setting)) in str(raised.value)

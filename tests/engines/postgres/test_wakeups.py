@@ -1,4 +1,4 @@
-"""Wake-ups are notifications: sent only where somebody waits, heard by one connection of each client."""
+"""Wake-ups are notifications: sent only to waiters, received by one connection of each client."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 
 import holdfast
 from contract.harness import World, held
-from engines.postgres.looking import hears
+from engines.postgres.introspection import receives_notifications
 from holdfast import provision
-from holdfast.engines.postgres.link import Link
-from holdfast.engines.postgres.schema import VERSION
+from holdfast.engines.postgres.connection import PgConnection
+from holdfast.engines.postgres.notifications import ListenerThread
+from holdfast.engines.postgres.scripts import VERSION
 from support import renewal_of, wait_until
 from support.servers import shared_postgresql
 
 
 @pytest.fixture
-def ear(url: str, schema: str) -> Iterator[psycopg.Connection]:
-    """Hears what is sent to the clients ``a`` and ``b``, who are none of Holdfast's own making."""
+def listener(url: str, schema: str) -> Iterator[psycopg.Connection]:
+    """Receives the notifications for the clients ``a`` and ``b``, which the test made up."""
     provision.install(url)
     with psycopg.connect(shared_postgresql().url, autocommit=True) as connection:
         connection.execute("LISTEN holdfast_a")
@@ -43,35 +44,35 @@ def release(connection: psycopg.Connection, schema: str, nonce: str) -> None:
     connection.execute(f"SELECT {schema}.release_{VERSION}('s', 'x', %s, 0)".encode(), (nonce,))
 
 
-def heard(connection: psycopg.Connection) -> list[tuple[str, str]]:
+def received(connection: psycopg.Connection) -> list[tuple[str, str]]:
     connection.execute("SELECT")
     return [(note.channel, note.payload) for note in connection.notifies(timeout=0.2)]
 
 
-def test_nothing_is_sent_where_nobody_waits(ear: psycopg.Connection, schema: str) -> None:
-    """Commits that notify stand in line behind one lock of the whole server."""
+def test_nothing_is_sent_without_a_waiter(listener: psycopg.Connection, schema: str) -> None:
+    """Commits that notify queue for one lock of the whole server."""
     for number in range(10):
-        ask(ear, schema, f"a{number}", wait=False)
-        assert ask(ear, schema, "b0", wait=False).startswith("B")
-        release(ear, schema, f"a{number}")
-    assert heard(ear) == []
+        ask(listener, schema, f"a{number}", wait=False)
+        assert ask(listener, schema, "b0", wait=False).startswith("B")
+        release(listener, schema, f"a{number}")
+    assert received(listener) == []
 
 
-def test_the_next_in_line_is_told_and_nobody_else(ear: psycopg.Connection, schema: str) -> None:
-    ask(ear, schema, "a0", wait=False)
-    assert ask(ear, schema, "b1", wait=True).startswith("Q[0")
-    assert ask(ear, schema, "a2", wait=True).startswith("Q[1")
-    assert heard(ear) == []
-    release(ear, schema, "a0")
-    assert heard(ear) == [("holdfast_b", "b1")]
-    assert ask(ear, schema, "b1", wait=True).startswith("g")
-    assert heard(ear) == []
-    release(ear, schema, "b1")
-    assert heard(ear) == [("holdfast_a", "a2")]
+def test_only_the_next_waiter_is_notified(listener: psycopg.Connection, schema: str) -> None:
+    ask(listener, schema, "a0", wait=False)
+    assert ask(listener, schema, "b1", wait=True).startswith("Q[0")
+    assert ask(listener, schema, "a2", wait=True).startswith("Q[1")
+    assert received(listener) == []
+    release(listener, schema, "a0")
+    assert received(listener) == [("holdfast_b", "b1")]
+    assert ask(listener, schema, "b1", wait=True).startswith("g")
+    assert received(listener) == []
+    release(listener, schema, "b1")
+    assert received(listener) == [("holdfast_a", "a2")]
 
 
 async def test_a_wake_up_comes_at_once(world: World) -> None:
-    """Not by looking: the next look would be seconds away."""
+    """Not by polling: the next poll would be seconds away."""
     ann, bob = world.actor(), world.actor()
     mine, theirs = world.client(), world.client()
     lock, other = mine.lock("x"), theirs.lock("x")
@@ -79,7 +80,7 @@ async def test_a_wake_up_comes_at_once(world: World) -> None:
         await ann(lock.acquire)
         waiting = bob(other.acquire)
         await world.until_waiting("x", 1)
-        await world.until(lambda: hears(theirs))
+        await world.until(lambda: receives_notifications(theirs))
         began = time.monotonic()
         await ann(lock.release)
         held(await waiting)
@@ -90,8 +91,8 @@ async def test_a_wake_up_comes_at_once(world: World) -> None:
     raise AssertionError(f"it took {took} s")
 
 
-async def test_a_broken_holder_is_told_even_if_it_listens_only_later(world: World) -> None:
-    """The notification may come before anybody hears: then the keeper looks when hearing begins."""
+async def test_a_broken_holder_learns_it_even_if_it_listens_later(world: World) -> None:
+    """The notification may come before the client listens: then the keeper looks when listening begins."""
     ann, eve = world.actor(), world.actor()
     mine, theirs = world.client(), world.client()
     await eve(theirs.inspect, "x")
@@ -100,7 +101,7 @@ async def test_a_broken_holder_is_told_even_if_it_listens_only_later(world: Worl
     await world.until(lambda: lease.lost)
 
 
-def test_one_connection_hears_for_all_threads(url: str, schema: str) -> None:
+def test_one_connection_listens_for_all_threads(url: str, schema: str) -> None:
     """Two hundred wait: a handful of connections, and the holder still renews and releases."""
     named = f"{url}&application_name={schema}"
     count = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'"
@@ -128,20 +129,20 @@ def test_one_connection_hears_for_all_threads(url: str, schema: str) -> None:
         assert done == sorted(done)
 
 
-def test_a_client_that_is_closed_hears_no_more(url: str, schema: str) -> None:
+def test_a_closed_client_does_not_listen(url: str, schema: str) -> None:
     named = f"{url}&application_name={schema}"
     count = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'"
     with holdfast.connect(named) as client, client.lock("x"):
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))
         assert int(shared_postgresql().sql(count)) >= 2
     wait_until(lambda: shared_postgresql().sql(count) == "0")
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-postgres"]
 
 
-def test_who_watches_hears_of_changes(url: str) -> None:
+def test_watchers_are_notified_of_changes(url: str) -> None:
     with holdfast.connect(url) as client, holdfast.connect(url) as other, client.watch("x") as watch:
         assert watch.next() is not None
-        wait_until(lambda: hears(client))
+        wait_until(lambda: receives_notifications(client))
         with other.lock("x") as lease:
             began = time.monotonic()
             seen = watch.next(timeout=20)
@@ -153,18 +154,18 @@ def test_who_watches_hears_of_changes(url: str) -> None:
 @pytest.fixture
 def swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a proxy that answers as the server would and keeps notifications to itself."""
-    hear = Link.hear
+    hear = PgConnection.receive_notifications
 
-    def hear_nothing(link: Link) -> list[str]:
+    def hear_nothing(link: PgConnection) -> list[str]:
         hear(link)
         return []
 
-    monkeypatch.setattr(Link, "hear", hear_nothing)
+    monkeypatch.setattr(PgConnection, "receive_notifications", hear_nothing)
 
 
 @pytest.mark.usefixtures("swallowed")
 async def test_where_notifications_do_not_come_it_is_found_out(world: World) -> None:
-    """By trying, where nothing else tells: those who wait, watch and hold look by themselves."""
+    """By a test message: otherwise waiters, watchers and holders poll."""
     ann, bob, eve = world.actor(), world.actor(), world.actor()
     mine, theirs = world.client(), world.client()
     watch = theirs.watch("x")
@@ -186,6 +187,35 @@ async def test_where_notifications_do_not_come_it_is_found_out(world: World) -> 
     await sees_it_held()
     await eve(mine.break_lock, "x", reason="test")
     assert await bob(newer.wait_lost, timeout=20), "nobody looked after what is held"
-    assert not hears(mine)
-    assert not hears(theirs)
+    assert not receives_notifications(mine)
+    assert not receives_notifications(theirs)
     await eve(getattr(watch, eve.exit_name), None, None, None)
+
+
+class BusyListener(ListenerThread):
+    """A listener that does not look at its self-pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def _work(self) -> None:
+        self.go_on.wait(30)
+
+
+def test_waking_a_busy_listener_never_blocks() -> None:
+    """A pipe holds some 65,000 bytes; one more wake-up would wait for the listener to read them."""
+    listener = BusyListener()
+    listener.start()
+
+    def wake_often() -> None:
+        for _ in range(70_000):
+            listener.wake()
+
+    waking = threading.Thread(target=wake_often, daemon=True)
+    waking.start()
+    waking.join(20)
+    assert not waking.is_alive()
+    listener.go_on.set()
+    listener.close()
+    listener.wake()

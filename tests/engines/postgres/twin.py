@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 import psycopg
 from psycopg import pq
 
-from holdfast.engines.postgres.schema import script
-from holdfast.engines.postgres.statements import Call, Statements, replies_of, reply_of, snapshot_of
+from holdfast.engines.postgres.codec import Call, decode_replies, decode_reply, decode_snapshot
+from holdfast.engines.postgres.scripts import install_script
+from holdfast.engines.postgres.statements import Statements
 from holdfast.rules.record import EMPTY, Record, StoredValue
 from holdfast.rules.requests import Break, Refresh, Renew, Reply, Request, Wake, Watch, Withdraw
 from holdfast.rules.transitions import Step, apply, apply_in_order
@@ -59,8 +60,8 @@ SELECT json_build_array(
 def install_rule(
     connection: psycopg.Connection, schema: str, replacing: tuple[str, str] | None = None
 ) -> None:
-    """The shipped script as far as it is about leases, with the stand-ins; a mutant has more replaced."""
-    text = script(schema).partition("-- Session locks:")[0]
+    """The part of the shipped script about leases, with the stand-ins; a mutant replaces one more part."""
+    text = install_script(schema).partition("-- Session locks:")[0]
     if replacing is not None:
         old, new = (part.replace("@schema@", schema) for part in replacing)
         assert text.count(old) == 1, f"{text.count(old)} places in the script say {old!r}"
@@ -103,7 +104,7 @@ class Rule:
         """What is stored, as it is stored, and whom the last call woke."""
         result = self._execute(self._stored, [b"space", name.encode()], [1, 1])
         woken, told, value = json.loads(_only(result, 0))
-        record = EMPTY if told is None else snapshot_of(told.encode()).record
+        record = EMPTY if told is None else decode_snapshot(told.encode()).record
         if value is not None:
             record = record._replace(value=StoredValue(base64.b64decode(value[0]), *value[1:]))
         return record, {Wake(*each.removeprefix("holdfast_").split(" ")) for each in woken.split(";") if each}
@@ -118,7 +119,7 @@ def _only(result: pq.abc.PGresult, column: int) -> bytes:
 
 
 def quiet_moves(kind: str, seed: int, length: int = 20) -> list[Move]:
-    """Hardly anybody waits or watches: what most locks see, and what has short ways of its own."""
+    """Few waiters or watchers: the load of most locks, which has fast paths of its own."""
     chance = random.Random(seed)
     return [
         move
@@ -147,7 +148,7 @@ class Twin:
         told = f"{request} at {self.now} on {self.record}"
         expected = apply(self.record, request, self.now, wall_us)
         answer = self.rule.call(self.rule.statements.apply(self.name, request), self.now, wall_us)
-        assert reply_of(answer, request) == expected.reply, told
+        assert decode_reply(answer, request) == expected.reply, told
         self._compare(expected.record, set(expected.wake), told)
         return expected
 
@@ -175,7 +176,7 @@ class Twin:
         call = self.rule.statements.renew_batch([(self.name, request) for request in requests])
         answer = self.rule.call(call, self.now, wall_us)
         told = f"{requests} at {self.now} on {self.record}"
-        assert replies_of(answer, requests) == replies, told
+        assert decode_replies(answer, requests) == replies, told
         self._compare(record, wakes, told)
 
 
@@ -186,7 +187,7 @@ def play_in_order(
     records = {name: rule.stored(name)[0] for name in names}
     expected = apply_in_order(records, steps, now, 0, stop)
     answer = rule.call(rule.statements.apply_in_order(tuple(steps), stop), now, 0)
-    assert replies_of(answer, [request for _, request in steps]) == [step.reply for step in expected]
+    assert decode_replies(answer, [request for _, request in steps]) == [step.reply for step in expected]
     for (name, _), step in zip(steps, expected, strict=False):
         records[name] = step.record
     assert {name: rule.stored(name)[0] for name in names} == records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.redis.asking import Driver
+from engines.redis.adapters import Driver
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant("the short grant ignores max_hold", "#ARGV[5] == 2", "true"),
     Mutant(
         "the turn is not dealt when it is given back",
-        "  deal_turns(record, now)\n  remember(",
-        "  remember(",
+        "  deal_turns(record, now)\n  add_tombstone(",
+        "  add_tombstone(",
     ),
     Mutant(
         "turns are not dealt when a place is taken",
@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         "in a crowd nobody is woken",
-        "    wake(KEYS[1], client, nonce)\n",
+        "    notify(KEYS[1], client, nonce)\n",
         "",
     ),
     Mutant(
@@ -173,13 +173,13 @@ MUTANTS = (
     ),
     Mutant(
         "in a crowd the heir is not told what it has",
-        "wake(KEYS[1], client, nonce, token, now - since)",
-        "(wake(KEYS[1], client, nonce) or true)",
+        "notify(KEYS[1], client, nonce, token, now - since)",
+        "(notify(KEYS[1], client, nonce) or true)",
     ),
     Mutant(
         "in a crowd the heir is not told for how long it waited",
-        "wake(KEYS[1], client, nonce, token, now - since)",
-        "wake(KEYS[1], client, nonce, token, 0)",
+        "notify(KEYS[1], client, nonce, token, now - since)",
+        "notify(KEYS[1], client, nonce, token, 0)",
     ),
     Mutant(
         "it is handed to whoever is first",
@@ -193,13 +193,13 @@ MUTANTS = (
     ),
     Mutant(
         "the heir is not told what it has",
-        "if token and wake(key, client, nonce, token, now - since) then",
-        "if token and (wake(key, client, nonce) or true) then",
+        "if token and notify(key, client, nonce, token, now - since) then",
+        "if token and (notify(key, client, nonce) or true) then",
     ),
     Mutant(
         "the heir is not told for how long it waited",
-        "if token and wake(key, client, nonce, token, now - since) then",
-        "if token and wake(key, client, nonce, token, 0) then",
+        "if token and notify(key, client, nonce, token, now - since) then",
+        "if token and notify(key, client, nonce, token, 0) then",
     ),
     Mutant(
         "what is handed over is not dated",
@@ -233,8 +233,8 @@ MUTANTS = (
     ),
     Mutant(
         "in a crowd those who gave up keep their places",
-        "is_crowd = is_crowd and deadlines[place] > now",
-        "is_crowd = is_crowd",
+        "is_contended = is_contended and deadlines[place] > now",
+        "is_contended = is_contended",
     ),
     Mutant(
         "in a crowd watchers are not told",

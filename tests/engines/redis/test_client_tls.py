@@ -9,12 +9,12 @@ import pytest
 import redis
 
 import holdfast
-from holdfast.engines.redis.clients import settings_from_client
+from holdfast.engines.redis.live_client import config_from_client
 
 
 def test_what_can_be_carried_over_is() -> None:
     client = redis.Redis(ssl=True, ssl_check_hostname=True, ssl_min_version=ssl.TLSVersion.TLSv1_3)
-    tls = settings_from_client(client, {}).tls
+    tls = config_from_client(client, {}).tls
     assert tls is not None
     assert tls.verify_mode == ssl.CERT_REQUIRED
     assert tls.check_hostname

@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, TransientError
-from holdfast.engines.redis.translation import key_of, slot_of
+from holdfast.engines.redis.keys import key_of, slot_of
 from holdfast.lab.servers import RedisCluster
 from holdfast.lab.servers.redis_cluster import ClusterNode
 from holdfast.protocols import records
@@ -157,7 +157,7 @@ def test_one_connection_listens_at_each_master_however_many_wait(driver: Driver)
 
 
 def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.hearing.IDLE_CHANNELS", 2)
+    monkeypatch.setattr("holdfast.engines.redis.pubsub.IDLE_CHANNELS_MAX", 2)
     cluster = shared_redis_cluster()
 
     def channels() -> int:
@@ -207,7 +207,7 @@ def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: Redis
         moving.end_move(slot, target)
         assert asker.acquire("{t}fresh", "n1").token == fresh.token
         assert isinstance(asker.release("{t}old", "n-{t}old"), Done)
-        assert asker.adapter._router.masters[slot].port == target.port
+        assert asker.adapter._topology.masters[slot].port == target.port
 
 
 def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
@@ -292,7 +292,7 @@ def partial() -> Iterator[RedisCluster]:
 
 
 def owner_of_source(asker: Asker, cluster: RedisCluster) -> ClusterNode:
-    return cluster.owner(cluster.slot_of(asker.adapter._router._source_key))
+    return cluster.owner(cluster.slot_of(asker.adapter._topology._source_key))
 
 
 @pytest.mark.parametrize(("harm", "which"), [("killed", "another"), ("stopped", "with the id")])

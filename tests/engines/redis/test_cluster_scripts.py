@@ -9,8 +9,8 @@ import hiredis
 import pytest
 
 from engines.redis.wire import Wire
-from holdfast.engines.redis.keys import Space, channel_of, key_of, slot_of, value_key_of
-from holdfast.engines.redis.translation import command_in_order, commands_for_tend, replies
+from holdfast.engines.redis.codec import decode_all, encode_in_order, encode_renew_batch
+from holdfast.engines.redis.keys import Keyspace, channel_of, key_of, slot_of, value_key_of
 from holdfast.rules.requests import (
     Acquire,
     Busy,
@@ -27,7 +27,7 @@ from holdfast.rules.requests import (
 )
 from support.servers import shared_redis_cluster
 
-SPACE = Space("cluster scripts", sharded=True)
+SPACE = Keyspace("cluster scripts", sharded=True)
 NAMES = ("invoices", "orders/{42}", "{42}", "}a", "%a", "a}b", "a{}b{c}", "{{a}}", "é", "}{")
 
 
@@ -80,14 +80,14 @@ def test_several_names_of_one_tag_in_order(wires: dict[int, Wire]) -> None:
     steps = [(f"part {number} of {{basket}}", ask_for(f"n{number}")) for number in range(3)]
     steps.append((steps[0][0], ask_for("n9")))
     wire = wire_of(wires, steps[0][0])
-    told = replies(steps, wire.call(command_in_order(SPACE, steps, stop_when_refused=True)))
+    told = decode_all(steps, wire.call(encode_in_order(SPACE, steps, stop_when_refused=True)))
     assert [type(one) for one in told] == [Granted, Granted, Granted, Busy]
 
 
 def test_names_of_several_slots_are_refused_in_order(wires: dict[int, Wire]) -> None:
     steps = [("a", ask_for("n1")), ("b", ask_for("n2"))]
     with pytest.raises(hiredis.ReplyError, match="CROSSSLOT"):
-        wire_of(wires, "a").call(command_in_order(SPACE, steps, stop_when_refused=True))
+        wire_of(wires, "a").call(encode_in_order(SPACE, steps, stop_when_refused=True))
 
 
 def test_a_batch_for_each_slot(wires: dict[int, Wire]) -> None:
@@ -97,9 +97,9 @@ def test_a_batch_for_each_slot(wires: dict[int, Wire]) -> None:
         assert isinstance(wire_of(wires, name).apply(SPACE, name, ask_for(f"n{number}")), Granted)
         steps.append((name, Renew(f"n{number}", 60.0)))
     told: dict[int, object] = {}
-    for batch in commands_for_tend(SPACE, steps):
+    for batch in encode_renew_batch(SPACE, steps):
         mine = [steps[place] for place in batch.places]
-        answers = replies(mine, wire_of(wires, mine[0][0]).call(batch.command))
+        answers = decode_all(mine, wire_of(wires, mine[0][0]).call(batch.command))
         told.update(zip(batch.places, answers, strict=True))
     assert told == dict.fromkeys(range(60), Done())
 

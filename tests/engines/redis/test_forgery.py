@@ -18,11 +18,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.tokens import MAX_AHEAD_US
-from holdfast.engines.redis import hearing
-from holdfast.engines.redis.keys import Space, channel_of, slot_of
-from holdfast.engines.redis.wakeups import WakeUps
+from holdfast.engines.redis import pubsub
+from holdfast.engines.redis.keys import Keyspace, channel_of, slot_of
+from holdfast.engines.redis.notifications import NotificationParser
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.resp import ask
 from holdfast.rules.requests import Granted, Handoff, Queued
@@ -41,7 +41,7 @@ class Deployment:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.namespace = f"test-{secrets.token_hex(6)}"
-        self.space = Space(self.namespace, sharded=shape == "cluster")
+        self.space = Keyspace(self.namespace, sharded=shape == "cluster")
         if shape == "single":
             self.url = shared_redis().url
         elif shape == "sentinel":
@@ -165,8 +165,8 @@ def test_nobody_is_handed_a_lock_by_one_who_may_only_publish(driver: Driver, dep
         assert held is not None
         waiting = Waiting(driver, deployment)
         wait_until(lambda: holder.inspect(NAME).waiters)
-        client = waiting.adapter._ears._hooks.client
-        listening = sorted(map(id, waiting.adapter._ears._ears.values()))
+        client = waiting.adapter._pubsub._context.client
+        listening = sorted(map(id, waiting.adapter._pubsub._connections.values()))
         with deployment.stranger() as publish:
             for channel in deployment.channels(client):
                 for message in forgeries(client):
@@ -178,7 +178,7 @@ def test_nobody_is_handed_a_lock_by_one_who_may_only_publish(driver: Driver, dep
         stands = holder.inspect(NAME)
         assert [each.token for each in stands.holders] == [held.token]
         assert len(stands.waiters) == 1
-        assert sorted(map(id, waiting.adapter._ears._ears.values())) == listening
+        assert sorted(map(id, waiting.adapter._pubsub._connections.values())) == listening
         held.check()
         held.release()
         assert held.token < waiting.token.result(30) < wall_us() + 1_000_000
@@ -191,13 +191,13 @@ def test_the_channels_tell_the_client_and_no_nonce(driver: Driver, deployment: D
         assert held is not None
         waiting = Waiting(driver, deployment)
         wait_until(lambda: holder.inspect(NAME).waiters)
-        nonces = list(waiting.adapter._ears._hooks.post.__self__.client_state.waiting)
+        nonces = list(waiting.adapter._pubsub._context.post.__self__.client_state.waiting)
         assert nonces
         for which in ("CHANNELS", "SHARDCHANNELS"):
             told = b" ".join(deployment.server.command("PUBSUB", which, "*"))
             for nonce in nonces:
                 assert nonce.rpartition("-")[2].encode() not in told
-        assert waiting.adapter._ears._hooks.client in deployment.clients_that_listen()
+        assert waiting.adapter._pubsub._context.client in deployment.clients_that_listen()
         held.release()
         waiting.token.result(30)
         waiting.close()
@@ -210,10 +210,10 @@ def test_a_nonce_that_was_overheard_hands_nobody_the_lock(driver: Driver, deploy
         assert held is not None
         waiting = Waiting(driver, deployment)
         wait_until(lambda: holder.inspect(NAME).waiters)
-        client = waiting.adapter._ears._hooks.client
+        client = waiting.adapter._pubsub._context.client
         (nonce,) = [
             each
-            for each, waits in waiting.adapter._ears._hooks.post.__self__.client_state.waiting.items()
+            for each, waits in waiting.adapter._pubsub._context.post.__self__.client_state.waiting.items()
             if waits.name == NAME
         ]
         with deployment.stranger() as publish:
@@ -251,35 +251,38 @@ def said(text: str | bytes, kind: bytes = b"message") -> list[bytes]:
 
 
 def test_a_grant_has_the_shape_that_the_script_gives_it() -> None:
-    reads, now = WakeUps(CLIENT, sharded=False, takes=True), wall_us()
-    assert reads.read(said(f"{NONCE}\n{now}\n0.000123")) == (NONCE, Handoff(now, 0.000123))
-    assert reads.read(said(NONCE)) == (NONCE, None)
+    reads, now = NotificationParser(CLIENT, sharded=False, accepts_grants=True), wall_us()
+    assert reads.parse(said(f"{NONCE}\n{now}\n0.000123")) == (NONCE, Handoff(now, 0.000123))
+    assert reads.parse(said(NONCE)) == (NONCE, None)
     for ending in ("0", "-5", f"{now}.0", "٣", str(FAR), "9" * 3000, f" {now}", f"+{now}", "nan", ""):
-        assert reads.read(said(f"{NONCE}\n{ending}\n0.000123")) == (NONCE, None), "it only wakes"
+        assert reads.parse(said(f"{NONCE}\n{ending}\n0.000123")) == (NONCE, None), "it only wakes"
     for age in ("nan", "inf", "-1.000000", "1", "", "0.1", "0.000001\n", "0.000001\n1"):
-        assert reads.read(said(f"{NONCE}\n{now}\n{age}")) == (NONCE, None), "it only wakes"
+        assert reads.parse(said(f"{NONCE}\n{now}\n{age}")) == (NONCE, None), "it only wakes"
     for nonce in (f"{CLIENT}-1", "closing", NONCE.upper(), NONCE[:-1], NONCE + "0", "f" * 16 + NONCE[16:]):
-        assert reads.read(said(f"{nonce}\n{now}\n0.000123")) == (nonce, None), "it is no attempt of ours"
+        assert reads.parse(said(f"{nonce}\n{now}\n0.000123")) == (nonce, None), "it is no attempt of ours"
 
 
 def test_a_token_that_no_clock_has_reached_is_asked_for() -> None:
-    reads = WakeUps(CLIENT, sharded=False, takes=True)
+    reads = NotificationParser(CLIENT, sharded=False, accepts_grants=True)
     near, far = wall_us() + MAX_AHEAD_US // 2, wall_us() + MAX_AHEAD_US * 2
-    assert reads.read(said(f"{NONCE}\n{near}\n0.000123")) == (NONCE, Handoff(near, 0.000123))
-    assert reads.read(said(f"{NONCE}\n{far}\n0.000123")) == (NONCE, None)
+    assert reads.parse(said(f"{NONCE}\n{near}\n0.000123")) == (NONCE, Handoff(near, 0.000123))
+    assert reads.parse(said(f"{NONCE}\n{far}\n0.000123")) == (NONCE, None)
 
 
 def test_a_cluster_grants_where_the_lock_is() -> None:
-    reads, grant = WakeUps(CLIENT, sharded=True, takes=True), f"{NONCE}\n{wall_us()}\n0.000123"
-    assert reads.read(said(grant, b"message")) == (NONCE, None)
-    told = reads.read(said(grant, b"smessage"))
+    reads, grant = (
+        NotificationParser(CLIENT, sharded=True, accepts_grants=True),
+        f"{NONCE}\n{wall_us()}\n0.000123",
+    )
+    assert reads.parse(said(grant, b"message")) == (NONCE, None)
+    told = reads.parse(said(grant, b"smessage"))
     assert told is not None
     assert told[1] is not None
 
 
 def test_where_replicas_are_waited_for_no_grant_is_believed() -> None:
-    reads = WakeUps(CLIENT, sharded=False, takes=False)
-    assert reads.read(said(f"{NONCE}\n{wall_us()}\n0.000123")) == (NONCE, None)
+    reads = NotificationParser(CLIENT, sharded=False, accepts_grants=False)
+    assert reads.parse(said(f"{NONCE}\n{wall_us()}\n0.000123")) == (NONCE, None)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_where_replicas_are_waited_for_no_grant_is_believed() -> None:
                 [b"message", b"c", b"\xff"], [b"message", b"c", b"x" * 5000], []],
 )  # fmt: skip
 def test_what_cannot_be_read_is_no_message(message: list[Any]) -> None:
-    assert WakeUps(CLIENT, sharded=False, takes=True).read(message) is None
+    assert NotificationParser(CLIENT, sharded=False, accepts_grants=True).parse(message) is None
 
 
 # --- a listener does not end ----------------------------------------------------------------------
@@ -298,12 +301,12 @@ def test_what_cannot_be_read_is_counted_and_told_once_for_each_connection(
 ) -> None:
     with Redis() as server, Asker(driver, server.url) as asker, caplog.at_level(logging.WARNING, "holdfast"):
         asker.listen("x")
-        channel = channel_of(Space(asker.namespace), asker.id, "x")
+        channel = channel_of(Keyspace(asker.namespace), asker.id, "x")
         for times in (1, 2):
             for _ in range(3):
                 server.command("PUBLISH", channel, UNREADABLE)
             wait_until(lambda times=times: asker.adapter.dropped_messages == 3 * times)  # type: ignore[misc]  # its default
-            assert len([each for each in caplog.records if "cannot be read" in each.message]) == times
+            assert len([each for each in caplog.records if "cannot be parsed" in each.message]) == times
             looked = asker.told_to_look
             server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
             asker.until_told_to_look(looked)
@@ -317,7 +320,10 @@ class Strange(Exception):
     """Something that nobody expects."""
 
 
-@pytest.mark.parametrize("step", ["_begin", "_listen", "hear", "_confirmed", "_next_pause", "lost"])
+@pytest.mark.parametrize(
+    "step",
+    ["_subscribe_all", "_read_messages", "handle_message", "_confirm", "_next_pause", "connection_lost"],
+)
 @pytest.mark.parametrize(
     "error", [Strange("odd"), ValueError("odd"), RecursionError(), MemoryError()], ids=repr
 )
@@ -329,7 +335,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each step fails twice; then somebody is woken."""
-    owner: Any = hearing.Ears if step == "lost" else hearing._Ear
+    owner: Any = pubsub.PubSub if step == "connection_lost" else pubsub.PubSubConnection
     real, left = getattr(owner, step), [2]
 
     def fails(self: Any, *args: Any) -> Any:
@@ -339,7 +345,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
         return real(self, *args)
 
     with Redis() as server, Asker(driver, server.url) as asker:
-        if step in ("lost", "_next_pause", "hear"):
+        if step in ("connection_lost", "_next_pause", "handle_message"):
             asker.listen("x")
         monkeypatch.setattr(owner, step, fails)
         _until_it_failed(server, asker, left)
@@ -348,7 +354,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
         asker.acquire("x", "n2", wait=True)
         asker.release("x", "n1")
         asker.until_posted("n2")
-    assert re.search("begun again|begins again", caplog.text)
+    assert re.search("is replaced|is restarted", caplog.text)
 
 
 def _until_it_failed(server: Redis, asker: Asker, left: list[int]) -> None:
@@ -357,7 +363,7 @@ def _until_it_failed(server: Redis, asker: Asker, left: list[int]) -> None:
     ends_at = time.monotonic() + 30
     while left[0] and time.monotonic() < ends_at:
         with contextlib.suppress(Exception):
-            server.command("PUBLISH", channel_of(Space(asker.namespace), asker.id, "x"), "n9")
+            server.command("PUBLISH", channel_of(Keyspace(asker.namespace), asker.id, "x"), "n9")
             server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
         wait_until(lambda: not left[0] or len(server.command("CLIENT", "LIST", "TYPE", "PUBSUB")) > 0)
     assert not left[0]
@@ -368,13 +374,13 @@ def _listens(asker: Asker) -> bool:
         asker.ask(asker.adapter.listen, "x")
     except Exception:
         return False
-    return asker.adapter._ears.line_in_place() is not None
+    return asker.adapter._pubsub.subscribed_connection() is not None
 
 
 def test_a_thread_that_is_made_to_end_listens_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, left = hearing._Ear._listen_once, [1]
+    real, left = pubsub.PubSubConnection._run_connection, [1]
 
     async def exits(self: Any) -> None:
         if left[0]:
@@ -382,11 +388,11 @@ def test_a_thread_that_is_made_to_end_listens_again(
             raise SystemExit
         await real(self)
 
-    monkeypatch.setattr(hearing._Ear, "_listen_once", exits)
+    monkeypatch.setattr(pubsub.PubSubConnection, "_run_connection", exits)
     with Asker("threads", shared_redis().url) as asker:
         wait_until(lambda: _listens(asker))
     assert not left[0]
-    assert "begins again" in caplog.text
+    assert "is restarted" in caplog.text
 
 
 def test_a_task_that_somebody_cancelled_listens_again_when_it_is_needed() -> None:
@@ -398,7 +404,7 @@ def test_a_task_that_somebody_cancelled_listens_again_when_it_is_needed() -> Non
     with Redis() as server, Asker("asyncio", server.url) as asker:
         asker.listen("x")
         asker.ask(cancel)
-        wait_until(lambda: asker.adapter._ears.line_in_place() is None)
+        wait_until(lambda: asker.adapter._pubsub.subscribed_connection() is None)
         wait_until(lambda: _listens(asker))
         asker.acquire("x", "n1")
         asker.acquire("x", "n2", wait=True)
@@ -421,7 +427,7 @@ def test_one_who_hears_for_others_is_not_harmed_by_what_comes_to_them(
             assert held is not None
             waiting = pool.submit(waiter.lock(NAME).acquire, timeout=60)
             wait_until(lambda: holder.inspect(NAME).waiters)
-            real, left = hearing._Ear.hear, [1]
+            real, left = pubsub.PubSubConnection.handle_message, [1]
 
             def fails(self: Any, message: Any, real: Any = real, left: Any = left) -> Any:
                 if left[0] and re.search(rb"9{9}", message[-1] if isinstance(message[-1], bytes) else b""):
@@ -430,10 +436,10 @@ def test_one_who_hears_for_others_is_not_harmed_by_what_comes_to_them(
                 return real(self, message)
 
             with monkeypatch.context() as patch:
-                patch.setattr(hearing._Ear, "hear", fails)
+                patch.setattr(pubsub.PubSubConnection, "handle_message", fails)
                 adapter: Any = waiter._driver.adapter
-                client = adapter._ears._hooks.client
-                shared_redis().command("PUBLISH", channel_of(Space(namespace), client, NAME), "9" * 10)
+                client = adapter._pubsub._context.client
+                shared_redis().command("PUBLISH", channel_of(Keyspace(namespace), client, NAME), "9" * 10)
                 wait_until(lambda left=left: not left[0])  # type: ignore[misc]  # its default
             held.release()
             taken = waiting.result(30)

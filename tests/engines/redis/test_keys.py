@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.redis import keys, translation
-from holdfast.engines.redis.keys import Space, channel_of, key_of, name_of, slot_of, value_key_of
-from holdfast.engines.redis.loading import NAMES, assembled, load
-from holdfast.engines.redis.translation import command, commands_for_tend, pack, packed
+from holdfast.engines.redis import codec, keys
+from holdfast.engines.redis.codec import encode, encode_packed, encode_renew_batch, pack
+from holdfast.engines.redis.keys import Keyspace, channel_of, key_of, name_of, slot_of, value_key_of
+from holdfast.engines.redis.scripts import NAMES, assemble, load
 from holdfast.rules.requests import Acquire, Refresh, Release, Renew
 
 pytestmark = pytest.mark.timeless
 
-SPACE = Space("shop")
-CLUSTER = Space("shop", sharded=True)
+SPACE = Keyspace("shop")
+CLUSTER = Keyspace("shop", sharded=True)
 
 odd_names = st.text("{}%:*?[\\aé", min_size=1, max_size=8)
 names = odd_names | st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -80,8 +80,8 @@ def test_what_decides_the_slot(name: str, tag: bytes) -> None:
 
 def test_namespaces_do_not_mix() -> None:
     for one, other in (("a", "a:lock"), ("a:b", "a"), ("a", "a%3A"), ("{a}", "a"), ("x", "xy")):
-        assert name_of(Space(one), key_of(Space(other), "n")) is None
-        assert b"{" not in Space(one).prefix
+        assert name_of(Keyspace(one), key_of(Keyspace(other), "n")) is None
+        assert b"{" not in Keyspace(one).prefix
 
 
 def test_one_channel_for_each_client_where_there_is_no_cluster() -> None:
@@ -90,14 +90,14 @@ def test_one_channel_for_each_client_where_there_is_no_cluster() -> None:
 
 def test_a_batch_is_no_larger_than_it_may_be() -> None:
     steps = [(f"n{number}", Renew(f"a{number}", 30.0)) for number in range(1201)]
-    batches = commands_for_tend(SPACE, steps)
+    batches = encode_renew_batch(SPACE, steps)
     assert [len(batch.places) for batch in batches] == [500, 500, 201]
     assert [place for batch in batches for place in batch.places] == list(range(1201))
 
 
 def test_a_batch_of_a_cluster_is_of_one_slot() -> None:
     steps = [(f"{{{number % 7}}}/{number}", Refresh(f"a{number}")) for number in range(100)]
-    batches = commands_for_tend(CLUSTER, steps)
+    batches = encode_renew_batch(CLUSTER, steps)
     assert len(batches) == 7
     for batch in batches:
         assert len({slot_of(CLUSTER, steps[place][0]) for place in batch.places}) == 1
@@ -107,28 +107,28 @@ def test_a_batch_of_a_cluster_is_of_one_slot() -> None:
 
 def test_only_renewals_and_refreshes_are_tended() -> None:
     with pytest.raises(TypeError, match="Release"):
-        commands_for_tend(SPACE, [("a", Release("n"))])
+        encode_renew_batch(SPACE, [("a", Release("n"))])
 
 
 @given(names, st.text(st.characters(exclude_categories=["Cs"]), max_size=120))
 def test_a_packed_command_is_the_command_packed(name: str, nonce: str) -> None:
     ask = Acquire(nonce, "c", "host/1/t", "lock", "exclusive", 30.0, False)
     for request in (ask, ask._replace(metadata={"a": "b"}), ask._replace(wait=True), Release(nonce, 1.5)):
-        assert packed(SPACE, name, request) == pack(command(SPACE, name, request))
+        assert encode_packed(SPACE, name, request) == pack(encode(SPACE, name, request))
 
 
 def test_kept_beginnings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "PACKED_AT_MOST", 10)
-    space = Space("bounded")
+    monkeypatch.setattr(codec, "PREFIXES_MAX", 10)
+    space = Keyspace("bounded")
     for number in range(35):
-        packed(space, f"n{number}", Release("a"))
-    assert 0 < len(space.packed) <= 10
+        encode_packed(space, f"n{number}", Release("a"))
+    assert 0 < len(space.command_prefixes) <= 10
 
 
 def test_scripts_for_a_cluster_publish_in_the_slot() -> None:
     for name in NAMES:
-        assert ("SPUBLISH" in assembled(name, sharded=True)) == ("PUBLISH" in assembled(name))
-        assert ("'PUBLISH'" in assembled(name, sharded=True)) is False
+        assert ("SPUBLISH" in assemble(name, sharded=True)) == ("PUBLISH" in assemble(name))
+        assert ("'PUBLISH'" in assemble(name, sharded=True)) is False
     assert not {script.sha1 for script in load(True).values()} & {
         script.sha1 for script in load(False).values()
     }

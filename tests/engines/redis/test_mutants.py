@@ -16,7 +16,7 @@ from engines.redis.twins import (
     random_deeds,
     scripts_with,
 )
-from holdfast.engines.redis.loading import NAMES, assembled
+from holdfast.engines.redis.scripts import NAMES, assemble
 from rules.moves import KINDS
 from support.servers import shared_redis
 
@@ -39,7 +39,7 @@ def sequences() -> Iterator[list[Deed]]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
 def test_noticed(mutant: Mutant) -> None:
-    assert any(mutant.text in assembled(name) for name in NAMES), "no script has that line any more"
+    assert any(mutant.text in assemble(name) for name in NAMES), "no script has that line any more"
     translation = Translation(shared_redis(), scripts_with(mutant.change()))
     try:
         assert is_noticed(translation), f"nothing noticed that {mutant.what}"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from engines.redis.asking import Asker, Driver
-from engines.redis.test_many import calls
+from engines.redis.adapters import Asker, Driver
+from engines.redis.test_batches import calls
 from holdfast import EngineUnavailable
 from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.lab.proxy import Proxy

@@ -15,11 +15,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Driver
+from engines.redis.adapters import Driver
 from holdfast import EngineUnavailable
-from holdfast.engines.redis.faults import RIGHTS, RIGHTS_IN_CLUSTER, failure_of, permission_needed
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redlock import rights as redlock_rights
+from holdfast.engines.redis.errors import ACL_RULES, ACL_RULES_CLUSTER, PERMISSION_HINT, error_for
+from holdfast.engines.redlock import errors as redlock_rights
+from holdfast.engines.resp.config import Address
 from holdfast.lab.servers import Redis, RedisCluster
 from holdfast.lab.servers.group import Group
 from holdfast.lab.servers.resp import ReplyError, ask
@@ -59,14 +59,14 @@ FORBIDDEN = (
 @contextmanager
 def single() -> Iterator[tuple[str, list[Redis]]]:
     with Redis() as server:
-        let_in([server], RIGHTS)
+        let_in([server], ACL_RULES)
         yield f"redis://app:{PASSWORD}@{server.address}", [server]
 
 
 @contextmanager
 def another_database() -> Iterator[tuple[str, list[Redis]]]:
     with Redis() as server:
-        let_in([server], f"{RIGHTS} +select")
+        let_in([server], f"{ACL_RULES} +select")
         yield f"redis://app:{PASSWORD}@{server.address}/3", [server]
 
 
@@ -74,21 +74,21 @@ def another_database() -> Iterator[tuple[str, list[Redis]]]:
 def replicated() -> Iterator[tuple[str, list[Redis]]]:
     with Redis() as server, Redis(replica_of=server) as replica:
         wait_until(lambda: replica.info("replication")["master_link_status"] == "up")
-        let_in([server], f"{RIGHTS} +wait")
+        let_in([server], f"{ACL_RULES} +wait")
         yield f"redis://app:{PASSWORD}@{server.address}?wait_replicas=1", [server]
 
 
 @contextmanager
 def cluster() -> Iterator[tuple[str, list[Redis]]]:
     with RedisCluster() as members:
-        let_in(members.masters, f"{RIGHTS} {RIGHTS_IN_CLUSTER}")
+        let_in(members.masters, f"{ACL_RULES} {ACL_RULES_CLUSTER}")
         yield f"redis+cluster://app:{PASSWORD}@{members.addresses}", list(members.masters)
 
 
 @contextmanager
 def nodes() -> Iterator[tuple[str, list[Redis]]]:
     with Group([Redis() for _ in range(3)]) as group:
-        let_in(group.members, redlock_rights.RIGHTS)
+        let_in(group.members, redlock_rights.ACL_RULES)
         url = f"redlock://app:{PASSWORD}@{group.addresses}?node_timeout=2s"
         yield url, list(group.members)
 
@@ -238,8 +238,8 @@ def test_a_script_of_that_user_can_do_no_more_either() -> None:
         "run this command or subcommand",
         "access at least one of the keys mentioned in the command",
     ):
-        told = str(failure_of(f"ERR The user executing the script can't {what}", Address("host", 1)))
-        assert RIGHTS in told
+        told = str(error_for(f"ERR The user executing the script can't {what}", Address("host", 1)))
+        assert ACL_RULES in told
 
 
 # --- one set, in errors and in documents -----------------------------------------------------------
@@ -247,23 +247,23 @@ def test_a_script_of_that_user_can_do_no_more_either() -> None:
 
 def test_the_hints_and_the_documents_name_the_same_rights() -> None:
     page = (DOCS / "redis.md").read_text()
-    assert f"ACL SETUSER app on >password {RIGHTS}\n" in page
-    assert f"In a Cluster add `{RIGHTS_IN_CLUSTER}`" in page
-    for each in (RIGHTS, RIGHTS_IN_CLUSTER, "+select", "+wait"):
-        assert each in permission_needed()
+    assert f"ACL SETUSER app on >password {ACL_RULES}\n" in page
+    assert f"In a Cluster add `{ACL_RULES_CLUSTER}`" in page
+    for each in (ACL_RULES, ACL_RULES_CLUSTER, "+select", "+wait"):
+        assert each in PERMISSION_HINT
     assert re.findall(r"`\+(?:select|wait)`", page.replace("\n", " ")) == ["`+select`", "`+wait`"]
     page = (DOCS / "redlock.md").read_text()
-    assert f"ACL SETUSER app on >password {redlock_rights.RIGHTS}\n" in page
-    assert redlock_rights.RIGHTS in redlock_rights.permission_needed()
+    assert f"ACL SETUSER app on >password {redlock_rights.ACL_RULES}\n" in page
+    assert redlock_rights.ACL_RULES in redlock_rights.PERMISSION_HINT
     assert "`+select`" in page
-    assert "+select" in redlock_rights.permission_needed()
+    assert "+select" in redlock_rights.PERMISSION_HINT
 
 
 def test_who_lacks_a_right_is_told_the_set_of_this_engine(driver: Driver) -> None:
     for shape, lacks, told in (
-        ("single", "-evalsha", RIGHTS),
-        ("redlock", "-evalsha", redlock_rights.RIGHTS),
-        ("redlock", "-script|load", redlock_rights.RIGHTS),
+        ("single", "-evalsha", ACL_RULES),
+        ("redlock", "-evalsha", redlock_rights.ACL_RULES),
+        ("redlock", "-script|load", redlock_rights.ACL_RULES),
     ):
         with SHAPES[shape]() as (url, servers):
             for server in servers:
@@ -297,7 +297,7 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\r\n\x00\u202e"
 )
 def test_what_a_server_says_cannot_steer_a_terminal(start: str) -> None:
     for address in (Address("host", 1), Address(f"host{STEERING}", 1)):
-        told = str(failure_of(f"{start} {STEERING}", address))
+        told = str(error_for(f"{start} {STEERING}", address))
         assert told.isprintable()
 
 

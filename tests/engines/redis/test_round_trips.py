@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.redis.asking import Driver
+from engines.redis.adapters import Driver
 from engines.redis.wire import Wire
-from holdfast.engines.redis.loading import load
+from holdfast.engines.redis.scripts import load
 from holdfast.lab.servers import Redis
 from support import wait_until
 

@@ -13,17 +13,20 @@ import pytest
 
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.keys import Space, channel_of, key_of, name_of, scan_pattern, value_key_of
-from holdfast.engines.redis.translation import (
-    command,
-    command_in_order,
-    commands_for_tend,
+from holdfast.core.effects import NotApplied
+from holdfast.engines.redis.codec import (
+    decode,
+    decode_all,
+    encode,
+    encode_in_order,
+    encode_packed,
+    encode_renew_batch,
     pack,
-    packed,
-    replies,
-    reply,
-    trouble,
 )
+from holdfast.engines.redis.errors import error_for
+from holdfast.engines.redis.keys import Keyspace, channel_of, key_of, name_of, scan_pattern, value_key_of
+from holdfast.engines.resp.config import Address
+from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import (
     Absent,
@@ -62,12 +65,12 @@ def ask_for(nonce: str, client: str = "c1", **more: Any) -> Acquire:
 
 
 @pytest.fixture
-def space() -> Space:
-    return Space(f"scripts {next(_spaces)}")
+def space() -> Keyspace:
+    return Keyspace(f"scripts {next(_spaces)}")
 
 
 @pytest.fixture
-def wire(space: Space) -> Iterator[Wire]:
+def wire(space: Keyspace) -> Iterator[Wire]:
     wire = Wire(shared_redis(), space.scripts)
     yield wire
     wire.close()
@@ -78,19 +81,19 @@ def server_us(wire: Wire) -> int:
     return int(seconds) * 1_000_000 + int(microseconds)
 
 
-def renew_batch(wire: Wire, space: Space, steps: list[tuple[str, Request]]) -> list[Reply]:
-    (batch,) = commands_for_tend(space, steps)
-    return replies(steps, wire.call(batch.command))
+def renew_batch(wire: Wire, space: Keyspace, steps: list[tuple[str, Request]]) -> list[Reply]:
+    (batch,) = encode_renew_batch(space, steps)
+    return decode_all(steps, wire.call(batch.command))
 
 
-def in_order(wire: Wire, space: Space, steps: list[tuple[str, Request]]) -> list[Reply]:
-    return replies(steps, wire.call(command_in_order(space, steps, stop_when_refused=True)))
+def in_order(wire: Wire, space: Keyspace, steps: list[tuple[str, Request]]) -> list[Reply]:
+    return decode_all(steps, wire.call(encode_in_order(space, steps, stop_when_refused=True)))
 
 
 # --- by the server's clock ----------------------------------------------------------------------
 
 
-def test_a_token_is_the_servers_time_in_microseconds(wire: Wire, space: Space) -> None:
+def test_a_token_is_the_servers_time_in_microseconds(wire: Wire, space: Keyspace) -> None:
     before = server_us(wire)
     granted = wire.apply(space, "a", ask_for("n1"))
     after = server_us(wire)
@@ -102,7 +105,7 @@ def test_a_token_is_the_servers_time_in_microseconds(wire: Wire, space: Space) -
     assert holder.expires_at == holder.since + 30.0
 
 
-def test_tokens_grow_even_if_the_record_is_lost(wire: Wire, space: Space) -> None:
+def test_tokens_grow_even_if_the_record_is_lost(wire: Wire, space: Keyspace) -> None:
     tokens = []
     for number in range(20):
         granted = wire.apply(space, "a", ask_for(f"n{number}"))
@@ -115,7 +118,7 @@ def test_tokens_grow_even_if_the_record_is_lost(wire: Wire, space: Space) -> Non
     assert tokens == sorted(set(tokens))
 
 
-def test_a_counter_that_runs_ahead_of_the_clock_goes_on(wire: Wire, space: Space) -> None:
+def test_a_counter_that_runs_ahead_of_the_clock_goes_on(wire: Wire, space: Keyspace) -> None:
     wire.apply(space, "a", ask_for("n1"))
     wire.apply(space, "a", Release("n1"))
     idle = wire.ask(b"GET", key_of(space, "a"))
@@ -128,7 +131,7 @@ def test_a_counter_that_runs_ahead_of_the_clock_goes_on(wire: Wire, space: Space
     assert type(wire.apply(space, "a", ask_for("n3"))).__name__ == "Exhausted"
 
 
-def test_a_lease_ends_by_itself(wire: Wire, space: Space) -> None:
+def test_a_lease_ends_by_itself(wire: Wire, space: Keyspace) -> None:
     first = wire.apply(space, "a", ask_for("n1", ttl=0.05))
     assert isinstance(first, Granted)
     wait_until(lambda: isinstance(wire.apply(space, "a", ask_for("n2", "c2")), Granted))
@@ -140,7 +143,7 @@ def test_a_lease_ends_by_itself(wire: Wire, space: Space) -> None:
     assert wire.apply(space, "a", Release("n2")) == Done()
 
 
-def test_a_waiter_that_does_not_come_is_passed(wire: Wire, space: Space) -> None:
+def test_a_waiter_that_does_not_come_is_passed(wire: Wire, space: Keyspace) -> None:
     """The turns are those of the rule; here only that they are told in the server's time."""
     wire.apply(space, "a", ask_for("n1"))
     waiting = ask_for("n2", "c2", wait=True, fair=False)
@@ -180,7 +183,7 @@ def lives_ms(wire: Wire, key: bytes) -> int:
     ids=str,
 )
 def test_a_record_is_kept_for_a_day_after_the_last_thing_in_it(
-    requests: list[Request], beyond_ms: int, wire: Wire, space: Space
+    requests: list[Request], beyond_ms: int, wire: Wire, space: Keyspace
 ) -> None:
     """Given back by the only one who had it, it is kept for as long as it would have been without."""
     for request in requests:
@@ -189,13 +192,13 @@ def test_a_record_is_kept_for_a_day_after_the_last_thing_in_it(
     assert DAY_MS + beyond_ms - SLACK_MS < kept <= DAY_MS + beyond_ms + 2
 
 
-def test_a_batch_keeps_records_as_long_as_what_it_renewed(wire: Wire, space: Space) -> None:
+def test_a_batch_keeps_records_as_long_as_what_it_renewed(wire: Wire, space: Keyspace) -> None:
     wire.apply(space, "a", ask_for("n1"))
     assert renew_batch(wire, space, [("a", Renew("n1", 500.0))]) == [Done()]
     assert DAY_MS + 480_000 < lives_ms(wire, key_of(space, "a")) <= DAY_MS + 500_002
 
 
-def test_a_value_is_kept_as_long_as_it_was_given_for(wire: Wire, space: Space) -> None:
+def test_a_value_is_kept_as_long_as_it_was_given_for(wire: Wire, space: Keyspace) -> None:
     wire.apply(space, "a", ask_for("n1"))
     assert wire.apply(space, "a", SetValue("n1", b"\x00\xffdata", 100.0)) == Done()
     assert 80_000 < lives_ms(wire, value_key_of(space, "a")) <= 100_001
@@ -207,7 +210,7 @@ def test_a_value_is_kept_as_long_as_it_was_given_for(wire: Wire, space: Space) -
     assert wire.apply(space, "a", SetValue("n1", b"late", 100.0)) == Gone("expired")
 
 
-def test_a_value_outlives_its_record_and_ends_by_itself(wire: Wire, space: Space) -> None:
+def test_a_value_outlives_its_record_and_ends_by_itself(wire: Wire, space: Keyspace) -> None:
     wire.apply(space, "a", ask_for("n1"))
     wire.apply(space, "a", SetValue("n1", b"x" * 65_536, 0.2))
     wire.ask(b"DEL", key_of(space, "a"))
@@ -222,7 +225,7 @@ def test_a_value_outlives_its_record_and_ends_by_itself(wire: Wire, space: Space
 # --- the wire -----------------------------------------------------------------------------------
 
 
-def test_both_protocols_say_the_same(wire: Wire, space: Space) -> None:
+def test_both_protocols_say_the_same(wire: Wire, space: Keyspace) -> None:
     with closing(Wire(shared_redis(), resp=3)) as newer:
         steps: list[Request] = [
             ask_for("n1", metadata={"ключ": "значение"}, max_hold=60.0),
@@ -243,7 +246,7 @@ def test_both_protocols_say_the_same(wire: Wire, space: Space) -> None:
         assert kinds[0] == [Granted, Busy, Queued, Mismatch, Broken, Gone, Snapshot, Absent, Withdrawn]
 
 
-def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Space) -> None:
+def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Keyspace) -> None:
     with closing(Wire(shared_redis())) as ear:
         ear.ask(b"SUBSCRIBE", channel_of(space, "c2", "a"))
         wire.apply(space, "a", ask_for("n1"))
@@ -252,7 +255,7 @@ def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Space) ->
         assert ear.read() == [b"message", channel_of(space, "c2", "a"), b"n2"]
 
 
-def test_names_are_found_by_scanning(wire: Wire, space: Space) -> None:
+def test_names_are_found_by_scanning(wire: Wire, space: Keyspace) -> None:
     names = ["a", "a*b", "a[b]", "a\\b", "ab{c}", "}a", "%a", "é", "b", "A?"]
     for name in names:
         wire.apply(space, name, ask_for("n1"))
@@ -271,7 +274,7 @@ def test_names_are_found_by_scanning(wire: Wire, space: Space) -> None:
         assert told == {name for name in [*names, "value"] if name.startswith(prefix)}, prefix
 
 
-def test_what_a_user_of_the_server_needs(space: Space) -> None:
+def test_what_a_user_of_the_server_needs(space: Keyspace) -> None:
     """These rights and no others; without the right to publish, only the wake-ups are missing."""
     rights = "~holdfast:* +evalsha +script|load +get +set +time +auth"
     users = {"app": f"on >secret {rights} &holdfast:* +publish", "mute": f"on >secret {rights} resetchannels"}
@@ -311,26 +314,26 @@ REQUESTS: list[Request] = [ask_for("n1"), Release("n1"), Renew("n1", 1.0), Inspe
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_a_record_that_cannot_be_read_is_left_alone(what: str, wire: Wire, space: Space) -> None:
+def test_a_record_that_cannot_be_read_is_left_alone(what: str, wire: Wire, space: Keyspace) -> None:
     raw, complaint = UNREADABLE[what]
     wire.ask(b"SET", key_of(space, "a"), raw)
     for request in REQUESTS:
         with pytest.raises(hiredis.ReplyError) as refused:
             wire.apply(space, "a", request)
-        error = trouble(str(refused.value))
-        assert error is not None
+        error = error_for(str(refused.value), Address("host", 1))
+        assert isinstance(error, EngineUnavailable)
         assert str(error).startswith(f"Redis {complaint}")
         assert "user_script" not in str(error)
     assert wire.ask(b"GET", key_of(space, "a")) == raw
 
 
 def test_errors_of_the_server_are_not_taken_for_ours() -> None:
-    assert trouble("OOM command not allowed") is None
-    assert trouble("NOSCRIPT No matching script. Please use EVAL.") is None
+    for message in ("OOM command not allowed", "NOSCRIPT No matching script. Please use EVAL."):
+        assert isinstance(error_for(message, Address("host", 1)), NotApplied)
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_a_batch_renews_the_others(what: str, wire: Wire, space: Space) -> None:
+def test_a_batch_renews_the_others(what: str, wire: Wire, space: Keyspace) -> None:
     for name in ("a", "b"):
         wire.apply(space, name, ask_for("n1"))
     wire.ask(b"SET", key_of(space, "bad"), UNREADABLE[what][0])
@@ -354,14 +357,14 @@ def test_a_batch_renews_the_others(what: str, wire: Wire, space: Space) -> None:
     assert lives_ms(wire, key_of(space, "b")) > DAY_MS + 400_000
 
 
-def test_several_in_order_change_nothing_if_one_cannot_be_read(wire: Wire, space: Space) -> None:
+def test_several_in_order_change_nothing_if_one_cannot_be_read(wire: Wire, space: Keyspace) -> None:
     wire.ask(b"SET", key_of(space, "b"), UNREADABLE["newer"][0])
     with pytest.raises(hiredis.ReplyError, match="HOLDFAST holds a record of schema 2"):
         in_order(wire, space, [("a", ask_for("n1")), ("b", ask_for("n2"))])
     assert wire.ask(b"EXISTS", key_of(space, "a")) == 0
 
 
-def test_a_full_server_grants_nothing_and_takes_back_everything(space: Space) -> None:
+def test_a_full_server_grants_nothing_and_takes_back_everything(space: Keyspace) -> None:
     settings = {"maxmemory-policy": "noeviction"}
     with Redis(maxmemory="8mb", settings=settings) as server, closing(Wire(server, space.scripts)) as wire:
         for name in ("a", "b", "c"):
@@ -378,7 +381,7 @@ def test_a_full_server_grants_nothing_and_takes_back_everything(space: Space) ->
         assert isinstance(wire.apply(space, "c", Inspect()), Snapshot)
 
 
-def test_a_replica_refuses_before_anything_happens(space: Space) -> None:
+def test_a_replica_refuses_before_anything_happens(space: Keyspace) -> None:
     with (
         Redis() as master,
         Redis(replica_of=master) as replica,
@@ -399,25 +402,29 @@ def calls(wire: Wire) -> dict[str, int]:
     return {name: int(count) for name, count in found if name not in ("info", "config", "evalsha")}
 
 
-def test_five_hundred_renewals_are_one_call(wire: Wire, space: Space) -> None:
+def test_five_hundred_renewals_are_one_call(wire: Wire, space: Keyspace) -> None:
     steps: list[tuple[str, Request]] = [(f"n{number}", Renew(f"a{number}", 30.0)) for number in range(500)]
     wire.ask_all(
-        [packed(space, name, ask_for(request.nonce)) for name, request in steps if isinstance(request, Renew)]
+        [
+            encode_packed(space, name, ask_for(request.nonce))
+            for name, request in steps
+            if isinstance(request, Renew)
+        ]
     )
     wire.ask(b"CONFIG", b"RESETSTAT")
     assert renew_batch(wire, space, steps) == [Done()] * 500
     assert calls(wire) == {"time": 1, "get": 500, "set": 500}
 
 
-def test_the_common_case_is_short(wire: Wire, space: Space) -> None:
+def test_the_common_case_is_short(wire: Wire, space: Keyspace) -> None:
     """Acquire and release of a free lock: the record is read and written once each."""
     for request in (ask_for("a1"), Release("a1")):
         wire.ask(b"CONFIG", b"RESETSTAT")
-        wire.ask_all([packed(space, "n", request)])
+        wire.ask_all([encode_packed(space, "n", request)])
         assert calls(wire) == {"time": 1, "get": 1, "set": 1}
 
 
-def test_twenty_thousand_wait(wire: Wire, space: Space) -> None:
+def test_twenty_thousand_wait(wire: Wire, space: Keyspace) -> None:
     """More than Lua can have on its stack at once."""
     waiting = 20_000
     wire.apply(space, "a", ask_for("holder"))
@@ -451,12 +458,12 @@ redis.call('SET', KEYS[1], crowded)
 """
 
 
-def test_a_large_semaphore(wire: Wire, space: Space) -> None:
+def test_a_large_semaphore(wire: Wire, space: Keyspace) -> None:
     limit = 500
     asks = [ask_for(f"n{number}", kind="semaphore", mode="permit", limit=limit) for number in range(limit)]
-    last = reply(asks[-1], wire.ask_all([packed(space, "a", ask) for ask in asks])[-1])
+    last = decode(asks[-1], wire.ask_all([encode_packed(space, "a", ask) for ask in asks])[-1])
     assert isinstance(last, Granted)
     assert len(last.peers) == limit - 1
     assert isinstance(wire.apply(space, "a", asks[0]._replace(nonce="more")), Busy)
     assert wire.apply(space, "a", Release("n0")) == Done()
-    assert wire.ask_all([pack(command(space, "a", Inspect())), plain(b"PING")])[1] == b"PONG"
+    assert wire.ask_all([pack(encode(space, "a", Inspect())), plain(b"PING")])[1] == b"PONG"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.redis.asking import Asker, Driver
-from engines.redis.test_many import ours
+from engines.redis.adapters import Asker, Driver
+from engines.redis.test_batches import ours
 from holdfast.core.effects import NotApplied, TransientError
 from holdfast.engines.redis import topology
-from holdfast.engines.redis.settings import Address
+from holdfast.engines.resp.config import Address
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis, RedisSentinel
 from holdfast.lab.servers.redis_sentinel import SentinelProcess
@@ -35,14 +35,14 @@ def url_of(system: RedisSentinel, first: str = "") -> str:
 def test_the_master_is_found(driver: Driver) -> None:
     with Asker(driver, url_of(shared_sentinel())) as asker:
         assert isinstance(asker.acquire(), Granted)
-        assert asker.adapter._router.home.port == shared_sentinel().master().port
+        assert asker.adapter._topology.home.port == shared_sentinel().master().port
 
 
 def test_a_sentinel_that_is_gone_is_passed_over_and_asked_last(driver: Driver) -> None:
     with Asker(driver, url_of(shared_sentinel(), "127.0.0.1:1,")) as asker:
         assert isinstance(asker.acquire(), Granted)
-        assert asker.adapter._router._first_asked[-1].port != shared_sentinel().sentinels[0].port
-        assert asker.adapter._router._first_asked[0].port == shared_sentinel().sentinels[0].port
+        assert asker.adapter._topology._sentinels[-1].port != shared_sentinel().sentinels[0].port
+        assert asker.adapter._topology._sentinels[0].port == shared_sentinel().sentinels[0].port
 
 
 def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> None:
@@ -57,8 +57,8 @@ def test_a_sentinel_that_is_cut_off_is_not_believed_for_ever(driver: Driver) -> 
         dead.kill()
         with Asker(driver, url_of(system, f"{lost.address},")) as asker:
             assert isinstance(asker.acquire(), Granted)
-            assert asker.adapter._router.home.port == system.master().port
-            assert asker.adapter._router._first_asked[0].port == system.sentinels[0].port
+            assert asker.adapter._topology.home.port == system.master().port
+            assert asker.adapter._topology._sentinels[0].port == system.sentinels[0].port
         with (
             Asker(driver, f"redis+sentinel://{lost.address}?service={system.service}") as asker,
             pytest.raises(NotApplied, match=f"{dead.port}"),
@@ -93,7 +93,7 @@ def test_requests_and_wake_ups_follow_the_master(driver: Driver, failing: RedisS
         second = wait_until(again, timeout=30)
         assert isinstance(second, Granted)
         assert second.token >= first.token
-        assert asker.adapter._router.home.port == new.port
+        assert asker.adapter._topology.home.port == new.port
         asker.until_told_to_look(looked)
         asker.acquire("x", "n2", wait=True)
         asker.release("x", "n1")
@@ -108,7 +108,7 @@ def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: py
         async def named_by(*_: object) -> Address:
             return named[0]
 
-        monkeypatch.setattr(topology, "_named_by", named_by)
+        monkeypatch.setattr(topology, "_master_named_by", named_by)
         with Asker("threads", "redis+sentinel://127.0.0.1:1?service=main") as asker:
             asker.acquire("warm")
             old.command("REPLICAOF", new.host, new.port)
@@ -118,7 +118,7 @@ def test_a_late_word_of_the_old_master_costs_the_new_one_nothing(monkeypatch: py
             thread.start()
             wait_until(lambda: "errorstat_READONLY" in old.info("errorstats"))
             named[0] = Address(new.host, new.port)
-            asker.adapter._router.suspect(None)
+            asker.adapter._topology.invalidate(None)
             asker.ask(asker.adapter.list_names, "")
             assert isinstance(asker.acquire("x", "n2"), Granted)
             connected = {row.split()[0] for row in ours(new)}

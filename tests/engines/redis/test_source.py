@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import TransientError
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Gone, Granted, Renew

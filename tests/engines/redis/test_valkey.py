@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import holdfast
 import holdfast.aio
 from contract.engines import fresh_namespace
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from engines.redis.twins import (
     Translation,
     compare,

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import holdfast.aio
-from engines.redis.asking import Asker, Driver
+from engines.redis.adapters import Asker, Driver
 from holdfast.core.effects import NotApplied, OutcomeUnknown
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redis.sockets import SocketLine
-from holdfast.engines.redis.streams import SENT_AT_ONCE
+from holdfast.engines.resp.config import Address
+from holdfast.engines.resp.connection import RespSocket
+from holdfast.engines.resp.connection_asyncio import FLUSH_REQUESTS
 from holdfast.lab.proxy import Proxy
 from holdfast.rules.requests import Busy, Done, Granted, Inspect, SetValue, Snapshot
 from support import async_wait_until, wait_until
@@ -133,9 +133,9 @@ def test_connections_that_the_server_closed_meanwhile_are_not_used(driver: Drive
 
 def _sees_it_closed(asker: Asker) -> bool:
     """Threads look at a connection that was idle for a second; asyncio is told by the loop."""
-    if hasattr(asker.adapter, "_streams"):
-        return not asker.adapter._home.is_open
-    line = asker.adapter._home._idle[0]
+    if hasattr(asker.adapter, "_stream"):
+        return not asker.adapter._stream.is_open
+    line = asker.adapter._pool._idle[0]
     line.used_at = float("-inf")
     return bool(line.is_stale())
 
@@ -187,8 +187,8 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_few_writes(proxy: Pro
             async with locks.lock("warm"):
                 pass
             adapter: Any = locks._driver.adapter
-            await async_wait_until(lambda: adapter._ears._ears[None]._in_place)
-            line = adapter._home
+            await async_wait_until(lambda: adapter._pubsub._connections[None]._is_subscribed)
+            line = adapter._stream
             writes: list[bytes] = []
             write = line._transport.write
 
@@ -199,7 +199,7 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_few_writes(proxy: Pro
             line._transport = _Recorder(line._transport, record)
             leases = await asyncio.gather(*[locks.lock(f"x{number}").acquire() for number in range(100)])
             assert len({lease.token for lease in leases if lease is not None}) == 100
-            few = 1 + ceil(99 / SENT_AT_ONCE)
+            few = 1 + ceil(99 / FLUSH_REQUESTS)
             assert len(writes) <= few
             await asyncio.gather(*[lease.release() for lease in leases if lease is not None])
             assert len(writes) <= 2 * few
@@ -288,7 +288,7 @@ def test_replies_before_the_one_that_is_wanted_are_passed_over(
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.send(b"!")  # something is always there, as far as the kernel knows
-            line, pieces = SocketLine(ours, Address("here", 1), 5.0), iter([stream[:cut], stream[cut:]])
+            line, pieces = RespSocket(ours, Address("here", 1), 5.0), iter([stream[:cut], stream[cut:]])
             monkeypatch.setattr(line, "_recv", lambda size, pieces=pieces: next(pieces))
             assert line.call(b"", monotonic(), False, 1) == 7
             assert not list(pieces)

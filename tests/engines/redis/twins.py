@@ -16,17 +16,18 @@ from hiredis import ReplyError
 
 from engines.redis.stored import record_of
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.keys import Space, key_of, value_key_of
-from holdfast.engines.redis.loading import NAMES, Script, assembled, script, with_constants
-from holdfast.engines.redis.translation import (
-    command,
-    command_in_order,
-    commands_for_tend,
+from holdfast.engines.redis.codec import (
+    decode,
+    decode_all,
+    encode,
+    encode_in_order,
+    encode_packed,
+    encode_renew_batch,
     pack,
-    packed,
-    replies,
-    reply,
 )
+from holdfast.engines.redis.keys import Keyspace, key_of, value_key_of
+from holdfast.engines.redis.scripts import NAMES, assemble
+from holdfast.engines.resp.scripts import Script, inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules import handoff
 from holdfast.rules.queueing import blockers, poll_after
@@ -89,9 +90,9 @@ def scripts_with(change: Change = lambda text: text) -> dict[str, Script]:
     """The shipped scripts with a clock that the test sets, and changed further."""
     scripts = {}
     for name in NAMES:
-        text = assembled(name)
-        assert text.count(assembled("clock")) == 1, "every script reads the clock once"
-        scripts[name] = script(name, with_constants(change(text.replace(assembled("clock"), CLOCK))))
+        text = assemble(name)
+        assert text.count(assemble("clock")) == 1, "every script reads the clock once"
+        scripts[name] = make_script(name, inline_constants(change(text.replace(assemble("clock"), CLOCK))))
     return scripts
 
 
@@ -109,7 +110,7 @@ class Rules:
         for (name, _), step in zip(deed.steps, steps, strict=False):
             self.records[name] = step.record
         told = [_without_wants(step.reply) for step in steps]
-        if deed.what == "tend":
+        if deed.what == "renew_batch":
             told = [self._told_at_last(deed, place, one) for place, one in enumerate(told)]
         records = {name: self.records.get(name, EMPTY) for name in names_of(deed)}
         changed = {name: r for name, r in records.items() if r is not before.get(name, EMPTY)}
@@ -186,7 +187,7 @@ class Translation:
 
     def do_all(self, deeds: Sequence[Deed]) -> list[Told]:
         """In names that nobody used before."""
-        space = Space(f"twins {next(self._spaces)}")
+        space = Keyspace(f"twins {next(self._spaces)}")
         space.scripts = self._scripts
         sent: list[bytes] = []
         for deed in deeds:
@@ -195,7 +196,7 @@ class Translation:
         told = [self._read(deed, raw) for deed in deeds]
         return [one._replace(wakes=heard) for one, heard in zip(told, self._heard(space, deeds), strict=True)]
 
-    def _sent(self, space: Space, deed: Deed) -> list[bytes]:
+    def _sent(self, space: Keyspace, deed: Deed) -> list[bytes]:
         clock = plain(b"MSET", b"clock:now", repr(deed.now).encode(), b"clock:wall_us", b"%d" % deed.wall_us)
         looks = []
         for name in names_of(deed):
@@ -206,16 +207,16 @@ class Translation:
             ]
         return [clock, self._call(space, deed), *looks, plain(b"PUBLISH", space.channel + END, b"")]
 
-    def _call(self, space: Space, deed: Deed) -> bytes:
-        if deed.what == "in_order":
-            return pack(command_in_order(space, deed.steps, deed.stop))
-        if deed.what == "tend":
-            (batch,) = commands_for_tend(space, deed.steps)
+    def _call(self, space: Keyspace, deed: Deed) -> bytes:
+        if deed.what == "apply_in_order":
+            return pack(encode_in_order(space, deed.steps, deed.stop))
+        if deed.what == "renew_batch":
+            (batch,) = encode_renew_batch(space, deed.steps)
             assert batch.places == tuple(range(len(deed.steps)))
             return pack(batch.command)
         ((name, request),) = deed.steps
-        quick = packed(space, name, request)
-        assert quick == pack(command(space, name, request))
+        quick = encode_packed(space, name, request)
+        assert quick == pack(encode(space, name, request))
         return quick
 
     def _read(self, deed: Deed, raw: Iterable[Any]) -> Told:
@@ -223,7 +224,7 @@ class Translation:
         next(parts)
         answer = next(parts)
         one = deed.what == "apply"
-        told = [reply(deed.steps[0][1], answer)] if one else replies(deed.steps, answer)
+        told = [decode(deed.steps[0][1], answer)] if one else decode_all(deed.steps, answer)
         records, lives = {}, {}
         for name in names_of(deed):
             records[name] = record_of(next(parts), next(parts))
@@ -231,7 +232,7 @@ class Translation:
         next(parts)
         return Told(told, records, [], lives)
 
-    def _heard(self, space: Space, deeds: Sequence[Deed]) -> list[list[Wake]]:
+    def _heard(self, space: Keyspace, deeds: Sequence[Deed]) -> list[list[Wake]]:
         heard: list[list[Wake]] = []
         for _ in deeds:
             wakes: list[Wake] = []
@@ -240,7 +241,7 @@ class Translation:
             heard.append(wakes)
         return heard
 
-    def _message(self, space: Space) -> tuple[str, str]:
+    def _message(self, space: Keyspace) -> tuple[str, str]:
         while True:
             _, _, channel, nonce = self._ear.read()
             if channel.startswith(space.channel):
@@ -278,13 +279,13 @@ def deeds_of(moves: Sequence[Move], seed: int = 0, alone: bool = True) -> list[D
         step = name, asked(move, rules.records.get(name, EMPTY))
         deed = Deed(now, wall_us, "apply", (step,))
         if not alone and chance.random() < 0.2:
-            deed = deed._replace(what="tend", steps=batch(rules, chance))
+            deed = deed._replace(what="renew_batch", steps=batch(rules, chance))
         elif not alone and chance.random() < 0.2:
             more = [
                 (other, asked(another, rules.records.get(other, EMPTY)))
                 for other, another in zip(chance.choices(NAMES_USED, k=3), waiting_moves, strict=False)
             ]
-            deed = deed._replace(what="in_order", steps=(step, *more), stop=chance.random() < 0.7)
+            deed = deed._replace(what="apply_in_order", steps=(step, *more), stop=chance.random() < 0.7)
         rules.do(deed)
         deeds.append(deed)
     return deeds
@@ -330,8 +331,8 @@ def crowded_deeds(kind: str) -> list[Deed]:
     refreshes = tuple([("x", Refresh(one.nonce)) for one in waiting])
     return [
         *deeds,
-        Deed(BEGINNING + 1, wall_us, "tend", refreshes),
-        Deed(BEGINNING + 4, 0, "tend", refreshes),
+        Deed(BEGINNING + 1, wall_us, "renew_batch", refreshes),
+        Deed(BEGINNING + 4, 0, "renew_batch", refreshes),
     ]
 
 
@@ -379,7 +380,7 @@ def compare(translation: Translation, deeds: Sequence[Deed]) -> None:
     for deed, should, told in zip(deeds, expected, translation.do_all(deeds), strict=True):
         assert told.replies == should.replies, deed
         assert told.records == should.records, deed
-        if deed.what == "tend":
+        if deed.what == "renew_batch":
             assert Counter(told.wakes) == Counter(should.wakes), deed
         else:
             assert told.wakes == should.wakes, deed

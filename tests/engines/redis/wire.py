@@ -8,8 +8,9 @@ from typing import Any
 
 import hiredis
 
-from holdfast.engines.redis.loading import Script
-from holdfast.engines.redis.translation import Command, Space, command, pack, reply
+from holdfast.engines.redis.codec import Command, decode, encode, pack
+from holdfast.engines.redis.keys import Keyspace
+from holdfast.engines.resp.scripts import Script
 from holdfast.lab.servers import Redis
 from holdfast.rules.requests import Reply, Request
 
@@ -46,9 +47,9 @@ class Wire:
                 raise one
         return told
 
-    def apply(self, space: Space, name: str, request: Request) -> Reply:
+    def apply(self, space: Keyspace, name: str, request: Request) -> Reply:
         """One request by its script."""
-        return reply(request, self.call(command(space, name, request)))
+        return decode(request, self.call(encode(space, name, request)))
 
     def call(self, command: Command) -> Any:
         (told,) = self.ask_all([pack(command)])

@@ -19,8 +19,8 @@ class Mutant(NamedTuple):
 
 
 IDLE = """if raw and #raw <= IDLE_BYTES then
-  local is_read, schema, fence, over, owner = pcall(cmsgpack.unpack, raw)
-  is_idle, last = is_read and schema == SCHEMA and over == false and owner == false, fence
+  local is_read, schema, fence, tombstones, owner = pcall(cmsgpack.unpack, raw)
+  is_idle, last = is_read and schema == SCHEMA and tombstones == false and owner == false, fence
 """
 
 MUTANTS = (
@@ -45,16 +45,18 @@ MUTANTS = (
     Mutant("nobody is broken", "is_meant = is_meant or ARGV[place] == claim[OWNER]", "is_meant = false"),
     Mutant(
         "the broken are forgotten",
-        "over[#over + 1] = { ARGV[place], 'broken'",
+        "tombstones[#tombstones + 1] = { ARGV[place], 'broken'",
         "local _ = { ARGV[place], 'broken'",
     ),
     Mutant(
         "only those who have it are broken",
-        "if not ended_of(over, ARGV[place], now) then",
+        "if not tombstone_of(tombstones, ARGV[place], now) then",
         "if claim and claim[OWNER] == ARGV[place] then",
     ),
     Mutant(
-        "a token that is known is not kept", "label, metadata, token }, over)", "label, metadata, 0 }, over)"
+        "a token that is known is not kept",
+        "label, metadata, token }, tombstones)",
+        "label, metadata, 0 }, tombstones)",
     ),
     Mutant("all broken are kept for the breaker's ttl", "and claim[TTL] or ttl", "and ttl or ttl"),
     Mutant("a claim outlives max_hold", "capped(now + ttl, until_)", "now + ttl"),
@@ -66,14 +68,15 @@ MUTANTS = (
     ),
     Mutant(
         "a stamp needs no claim",
-        "if not claim or claim[OWNER] ~= owner then\n  return lost(over, claim, owner, now)\nend\nif number",
+        "if not claim or claim[OWNER] ~= owner then\n"
+        "  return lost(tombstones, claim, owner, now)\nend\nif number",
         "claim = claim or { owner, 0, now, now, 0, 0, '', '', '', 0 }\nif number",
     ),
     Mutant("a smaller number is stamped", "if number <= fence or", "if"),
     Mutant(
         "a stamp leaves the fence",
-        "store(KEYS[1], now, number, claim, over)",
-        "store(KEYS[1], now, fence, claim, over)",
+        "store(KEYS[1], now, number, claim, tombstones)",
+        "store(KEYS[1], now, fence, claim, tombstones)",
     ),
     Mutant("a stamp leaves the claim", "claim[NUMBER] = number\n", ""),
     Mutant(
@@ -83,8 +86,8 @@ MUTANTS = (
     ),
     Mutant(
         "a release forgets the fence",
-        "store(KEYS[1], now, fence, false, over)",
-        "store(KEYS[1], now, 0, false, over)",
+        "store(KEYS[1], now, fence, false, tombstones)",
+        "store(KEYS[1], now, 0, false, tombstones)",
     ),
     Mutant("a release of nothing is not remembered", "if linger > 0 then", "if false then"),
     Mutant("it is remembered for less", "ended[FORGET_AT] < now + linger", "ended[FORGET_AT] == 0"),
@@ -95,8 +98,9 @@ MUTANTS = (
     ),
     Mutant(
         "a renewal does not look whose it is",
-        "if not claim or claim[OWNER] ~= owner then\n  return lost(over, claim, owner, now)\nend\nclaim[TTL]",
-        "if not claim then\n  return lost(over, claim, owner, now)\nend\nclaim[TTL]",
+        "if not claim or claim[OWNER] ~= owner then\n"
+        "  return lost(tombstones, claim, owner, now)\nend\nclaim[TTL]",
+        "if not claim then\n  return lost(tombstones, claim, owner, now)\nend\nclaim[TTL]",
     ),
     Mutant(
         "a renewal shortens",
@@ -146,7 +150,7 @@ MUTANTS = (
     Mutant(
         "the short grant forgets what is over",
         IDLE,
-        IDLE.replace(" and #raw <= IDLE_BYTES", "").replace(" and over == false", ""),
+        IDLE.replace(" and #raw <= IDLE_BYTES", "").replace(" and tombstones == false", ""),
     ),
     Mutant("the short grant forgets the fence", "is_idle, last = is_read", "is_idle = is_read"),
     Mutant("the short grant never runs out", "number, now, now + ARGV[4])", "number, now, MAX_TOKEN)"),
@@ -177,7 +181,7 @@ MUTANTS = (
     Mutant("the note is one of those who lose it", "'broken', ARGV[8]", "'broken', ARGV[9]"),
     Mutant("a claim is read from too far behind", "{ unpack(values, 5) }", "{ unpack(values, 6) }"),
     Mutant("a claim is read from too far ahead", "{ unpack(values, 5) }", "{ unpack(values, 4) }"),
-    Mutant("what is over is not stored", "#over > 0 and over", "false"),
+    Mutant("what is over is not stored", "#tombstones > 0 and tombstones", "false"),
     Mutant("a claim is not stored", "unpack(claim or { false })", "false"),
     Mutant(
         "the short release does not look whose it is",
@@ -193,7 +197,9 @@ MUTANTS = (
         "the short release takes the number for the time", "owner, _, _, expires_at =", "owner, expires_at ="
     ),
     Mutant(
-        "the short release forgets what is over", "over == false and owner == ARGV[1]", "owner == ARGV[1]"
+        "the short release forgets what is over",
+        "tombstones == false and owner == ARGV[1]",
+        "owner == ARGV[1]",
     ),
     Mutant(
         "the short release forgets the fence",

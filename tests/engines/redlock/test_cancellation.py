@@ -36,7 +36,7 @@ class Cancellers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._at: dict[asyncio.Task[None], tuple[int, int]] = {}
         self._met: dict[asyncio.Task[None], int] = {}
-        shipped = RedlockAsyncio._fan
+        shipped = RedlockAsyncio._broadcast
 
         async def fan(adapter: RedlockAsyncio, op: Broadcast) -> Answers:
             self._strikes()  # it comes while nodes are waited for, if they are
@@ -45,7 +45,7 @@ class Cancellers:
                 await asyncio.sleep(0)  # the nodes have answered
             return answers
 
-        monkeypatch.setattr(RedlockAsyncio, "_fan", fan)
+        monkeypatch.setattr(RedlockAsyncio, "_broadcast", fan)
 
     def _strikes(self) -> bool:
         task = asyncio.current_task()

@@ -19,13 +19,12 @@ from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
 from holdfast.engine_api import AdapterContext
 from holdfast.engines.redlock import asyncio as asyncio_adapter
-from holdfast.engines.redlock import bundle as bundle_module
-from holdfast.engines.redlock import running
-from holdfast.engines.redlock import threads as threads_adapter
+from holdfast.engines.redlock import errors, hinted_handoff
+from holdfast.engines.redlock import node_connections as bundle_module
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
-from holdfast.engines.redlock.bundle import Bundle
-from holdfast.engines.redlock.keys import Space
-from holdfast.engines.redlock.settings import settings_from_url
+from holdfast.engines.redlock.config import config_from_url
+from holdfast.engines.redlock.keys import Keyspace
+from holdfast.engines.redlock.node_connections import NodeConnections
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.rules import node
 from holdfast.rules.requests import Inspect, Reply
@@ -76,27 +75,27 @@ def test_what_could_not_be_sent_is_sent_on_a_new_connection(trio: Nodes) -> None
     with holdfast.connect(trio.url()) as client:
         with client.lock("x"):
             pass
-        (bundle,) = adapter_of(client)._bundles._taken
+        (bundle,) = adapter_of(client)._pool._taken
 
         def break_down(payload: bytes) -> int:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        bundle._lines[0]._send_some = break_down
+        bundle._connections[0]._send_some = break_down
         trio.servers[1].kill()
         held(client.lock("x").acquire(timeout=0)).release()
 
 
 def acquires(adapter: RedlockAsyncio, number: int) -> bool:
     waiting = list(adapter._nodes[number]._next)
-    return any(isinstance(each.question.batch[0][1], node.Acquire) for each in waiting)
+    return any(isinstance(each.request.batch[0][1], node.Acquire) for each in waiting)
 
 
 async def test_nodes_are_told_what_they_missed_before_the_client_is_gone(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that tells them would not come to it for a minute."""
-    for module in (threads_adapter, asyncio_adapter):
-        monkeypatch.setattr(module, "TELL_AGAIN_SECONDS", 60.0)
+    for module in (hinted_handoff, asyncio_adapter):
+        monkeypatch.setattr(module, "RETRY_SECONDS", 60.0)
     ann, client = world.actor(), world.client()
     lease = await hold_everywhere(world, trio, ann, client, ttl=600)
     begin_to_connect(trio, 0)
@@ -138,21 +137,21 @@ def test_no_thread_is_to_be_had_to_tell_nodes_what_they_missed(
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", start)
             bundle.close()
-        assert len(adapter_of(client)._bundles._teller._debts._owed) == 3
+        assert len(adapter_of(client)._pool._handoff._hints._hints) == 3
         trio.proxies[0].pass_on()
     assert trio.claims() == NOBODY
 
 
-def bundle_at_rest(client: Client) -> Bundle:
+def bundle_at_rest(client: Client) -> NodeConnections:
     """Connected to all nodes, each of which has answered all that it was asked."""
     _again(client)
-    bundle: Bundle = adapter_of(client)._bundles._idle.get_nowait()
-    adapter_of(client)._bundles._idle.put(bundle)
-    wait_until(lambda: all(line.run for line in bundle._lines) or _again(client))
+    bundle: NodeConnections = adapter_of(client)._pool._idle.get_nowait()
+    adapter_of(client)._pool._idle.put(bundle)
+    wait_until(lambda: all(line.run_id for line in bundle._connections) or _again(client))
 
     def is_at_rest() -> bool:
-        bundle._look_up(0.0)
-        return not any(line._owed for line in bundle._lines)
+        bundle._process_events(0.0)
+        return not any(line._pending for line in bundle._connections)
 
     wait_until(is_at_rest)
     return bundle
@@ -172,16 +171,16 @@ def test_answers_that_came_while_the_thread_did_not_run_are_read(
         note_all(trio)
         away = [0.0]
         monkeypatch.setattr(bundle_module, "monotonic", lambda: time.monotonic() + away[0])
-        shipped = Bundle._news
+        shipped = NodeConnections._poll_events
 
-        def news(self: Bundle, seconds: float, look_until: float) -> list[tuple[int, int]]:
+        def news(self: NodeConnections, seconds: float, look_until: float) -> list[tuple[int, int]]:
             if seconds and not away[0]:
                 wait_until(lambda: len(self._poll.poll(0)) == 3)
                 away[0] = 3600.0
                 return []
             return shipped(self, seconds, look_until)
 
-        monkeypatch.setattr(Bundle, "_news", news)
+        monkeypatch.setattr(NodeConnections, "_poll_events", news)
         lease = held(client.lock("x").acquire(timeout=5))
         assert away[0]
         assert [ran(server) for server in trio.servers] == [["acquire"]] * 3
@@ -190,15 +189,15 @@ def test_answers_that_came_while_the_thread_did_not_run_are_read(
 
 def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -> None:
     """Whatever it does first."""
-    settings = settings_from_url(parse_url(trio.url(connections=1)), {})
+    settings = config_from_url(parse_url(trio.url(connections=1)), {})
 
     def is_keeper() -> bool:
         return threading.current_thread().name == "keeper"
 
     hooks = AdapterContext("me", lambda nonce, handed=None: None, lambda: None, 0.5, is_keeper)
-    adapter = RedlockThreads(settings, Space("holdfast"), hooks)
+    adapter = RedlockThreads(settings, Keyspace("holdfast"), hooks)
     adapter.apply("x", Inspect())
-    busy = adapter._bundles._idle.get_nowait()
+    busy = adapter._pool._idle.get_nowait()
     with pytest.raises(Exception, match="connections to the nodes are busy"):
         adapter.apply("x", Inspect())
     told: list[Reply] = []
@@ -214,13 +213,13 @@ def test_the_driver_tells_who_the_keeper_is(trio: Nodes) -> None:
     with holdfast.connect(trio.url()) as client:
         asked: list[str] = []
         adapter = adapter_of(client)
-        shipped = adapter._bundles.fan_apart
+        shipped = adapter._pool.broadcast_for_keeper
 
-        def fan_apart(op: Any) -> Any:
+        def broadcast_for_keeper(op: Any) -> Any:
             asked.append(threading.current_thread().name)
             return shipped(op)
 
-        adapter._bundles.fan_apart = fan_apart
+        adapter._pool.broadcast_for_keeper = broadcast_for_keeper
         with client.lock("x", ttl=1.0):
             wait_until(lambda: asked)
         assert set(asked) == {"holdfast-keeper"}
@@ -240,7 +239,7 @@ async def test_two_addresses_of_one_server_are_looked_at_again(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody puts it right; who was refused need not start anew."""
-    monkeypatch.setattr(running, "REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(errors, "RECHECK_SECONDS", 0.2)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     await ann(held(await ann(client.lock("x").acquire)).release)
     point(trio, 2, 0)

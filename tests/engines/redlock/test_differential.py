@@ -24,9 +24,9 @@ from engines.redlock.twins import (
     differs,
     scripts_with,
 )
-from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import NAMES, assembled, load
-from holdfast.engines.redlock.translation import _end_of_claim, pack
+from holdfast.engines.redlock.codec import _end_of_claim, encode
+from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.redlock.scripts import NAMES, assemble, load
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, moves, random_moves
 from support.servers import shared_redis
@@ -77,16 +77,16 @@ def wire() -> Iterator[Wire]:
 
 
 def test_changes_of_the_mark(wire: Wire) -> None:
-    space = Space("marks")
+    space = Keyspace("marks")
 
     @settings(max_examples=200 * TIMES)
     @given(st.lists(changes, max_size=12), st.sampled_from(RUNS))
     def check(requests: list[node.MembershipRequest], run: str) -> None:
         mark = node.FRESH
         sent = [plain(b"DEL", MARK_KEY)]
-        sent += [pack(space, (("", each),))[0].bytes_for(bulk(f"5e7/3/{run}")) for each in requests]
+        sent += [encode(space, (("", each),))[0].with_mark(bulk(f"5e7/3/{run}")) for each in requests]
         for request, raw in zip(requests, wire.ask_all(sent)[1:], strict=True):
-            mark = node.change(mark, request, run)
+            mark = node.change_mark(mark, request, run)
             assert answered(space, (("", request),), [raw]) == (node.Marked(mark),)
 
     check()
@@ -99,22 +99,24 @@ def test_pages_of_names_and_of_fences(wire: Wire) -> None:
     wire.ask(b"FLUSHDB")
     expected = node.mark_text("5e7", 3, "run1")
     wire.ask(b"HSET", MARK_KEY, b"ready", expected.encode())
-    shop, other = Space("shop*"), Space("shop")
+    shop, other = Keyspace("shop*"), Keyspace("shop")
     fences = {f"{i}": 10 + i for i in range(1200)} | {"é[x]": 7}
-    raised = node.Raise(tuple((f"shop%2A:{name}", fence) for name, fence in fences.items()))
-    for page in (raised, node.Raise((("shop:0", 5),)), node.Raise((("shop:0", 4),))):
-        assert wire.ask_all([pack(shop, (("", page),))[0].before]) == [1]
+    raised = node.RaiseFences(tuple((f"shop%2A:{name}", fence) for name, fence in fences.items()))
+    for page in (raised, node.RaiseFences((("shop:0", 5),)), node.RaiseFences((("shop:0", 4),))):
+        assert wire.ask_all([encode(shop, (("", page),))[0].before_mark]) == [1]
 
-    def pages(space: Space, first: node.List | node.Fences) -> Iterator[node.NamePage | node.FencePage]:
+    def pages(
+        space: Keyspace, first: node.List | node.ListFences
+    ) -> Iterator[node.NamePage | node.FencePage]:
         request, cursor = first, None
         while cursor != "":
-            (packed,) = pack(space, (("", request),))
-            (page,) = answered(space, (("", request),), wire.ask_all([packed.bytes_for(bulk(expected))]))
+            (packed,) = encode(space, (("", request),))
+            (page,) = answered(space, (("", request),), wire.ask_all([packed.with_mark(bulk(expected))]))
             yield page
             cursor = page.cursor
             request = request._replace(cursor=cursor)
 
-    def names(space: Space, prefix: str) -> dict[str, int]:
+    def names(space: Keyspace, prefix: str) -> dict[str, int]:
         told = pages(space, node.List(prefix))
         return {name: r.fence for page in told if isinstance(page, node.NamePage) for name, r in page.found}
 
@@ -123,7 +125,7 @@ def test_pages_of_names_and_of_fences(wire: Wire) -> None:
     assert names(other, "") == {"0": 5}
     told = {
         name: fence
-        for page in pages(shop, node.Fences())
+        for page in pages(shop, node.ListFences())
         if isinstance(page, node.FencePage)
         for name, fence in page.fences
     }
@@ -135,7 +137,7 @@ def test_pages_of_names_and_of_fences(wire: Wire) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
 def test_each_broken_script_is_noticed(mutant: Mutant) -> None:
-    assert any(mutant.text in assembled(name) for name in NAMES), "no script has that line any more"
+    assert any(mutant.text in assemble(name) for name in NAMES), "no script has that line any more"
     broken = Translation(shared_redis(), scripts_with(mutant.change()))
     try:
         assert any(differs(broken, deeds_of(random_moves(seed))) for seed in SEEDS), mutant.what
@@ -153,7 +155,7 @@ def test_a_wrong_end_of_a_claim_is_noticed(field: str, translation: Translation)
     def wrong(ask: node.Acquire) -> bytes:
         return _end_of_claim(ask._replace(**{field: WRONG_ENDS[field]}))
 
-    with mock.patch("holdfast.engines.redlock.translation._end_of_claim", wrong):
+    with mock.patch("holdfast.engines.redlock.codec._end_of_claim", wrong):
         assert any(differs(translation, deeds_of(random_moves(seed))) for seed in SEEDS)
 
 

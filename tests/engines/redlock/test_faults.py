@@ -14,12 +14,12 @@ from faults.redlock_nodes import HARM, Nodes
 from holdfast import Client, EngineUnavailable, Lease, LockLost
 from holdfast.aio import AsyncClient
 from holdfast.core.arguments import Spec
-from holdfast.engines.redlock.administration import rejoin
+from holdfast.engines.redlock.admin import rejoin
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
-from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import load
+from holdfast.engines.redlock.codec import _end_of_claim
+from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.redlock.scripts import load
 from holdfast.engines.redlock.threads import RedlockThreads
-from holdfast.engines.redlock.translation import _end_of_claim
 from holdfast.lab.servers import Redis
 from holdfast.protocols import records
 from holdfast.rules.node import Acquire
@@ -136,7 +136,7 @@ async def test_keys_that_are_deleted_on_a_majority_are_a_loss(world: World, trio
     """On one of three nobody notices, and it is given the claim again."""
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x", ttl=3.0).acquire))
-    key = Space(world.namespace).key_of("x")
+    key = Keyspace(world.namespace).key_of("x")
     for server in trio.servers:
         await world.until(lambda: "" not in trio.claims("x", world.namespace))
         lease.check()
@@ -182,9 +182,9 @@ def two_connections(client: Client) -> None:
     adapter: object = client._driver.adapter
     assert isinstance(adapter, RedlockThreads)
     held(client.lock("x").acquire()).release()
-    first = adapter._bundles._idle.get_nowait()
+    first = adapter._pool._idle.get_nowait()
     held(client.lock("x").acquire()).release()
-    adapter._bundles._idle.put(first)
+    adapter._pool._idle.put(first)
 
     def are_made() -> bool:
         """A connection gets on only while somebody asks."""
@@ -311,7 +311,7 @@ async def test_numbers_that_differ_are_stamped_in_a_second_round(world: World, t
     ann, client = world.actor(), world.client()
     await ann((await hold_everywhere(world, trio, ann, client, ttl=600, name="warm")).release)
     await world.until(lambda: trio.claims("warm", world.namespace) == NOBODY)  # nothing is under way
-    key = Space(world.namespace).key_of("x")
+    key = Keyspace(world.namespace).key_of("x")
     ahead = [issue(trio, node, key, seconds * 1_000_000) for node, seconds in ((0, 20), (1, 10))]
     note_all(trio)
     trio.servers[2].pause()
@@ -355,9 +355,9 @@ def adapter_runs(client: Client) -> list[str]:
     """By node: the life of the server to which the client is connected; empty: it is not."""
     adapter: object = client._driver.adapter
     if isinstance(adapter, RedlockAsyncio):
-        return [node.run for node in adapter._nodes]
+        return [node.run_id for node in adapter._nodes]
     assert isinstance(adapter, RedlockThreads)
-    return [line.run for bundle in list(adapter._bundles._taken) for line in bundle._lines]
+    return [line.run_id for bundle in list(adapter._pool._taken) for line in bundle._connections]
 
 
 # --- cancelled ------------------------------------------------------------------------------------

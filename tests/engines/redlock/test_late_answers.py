@@ -9,7 +9,7 @@ import pytest
 from contract.harness import World, held
 from engines.redlock.test_faults import NOBODY, hold_everywhere
 from faults.redlock_nodes import Nodes
-from holdfast.engines.redlock import threads as redlock_threads
+from holdfast.engines.redlock import hinted_handoff
 from support import wait_until
 
 LATE_SECONDS = 0.3
@@ -44,24 +44,24 @@ async def test_a_release_that_was_swallowed_is_told_again(world: World, trio: No
     await world.until(lambda: trio.claims("x", world.namespace) == NOBODY, "a claim stayed behind")
 
 
-def tellers() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "holdfast-teller"]
+def handoff_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "holdfast-handoff"]
 
 
 async def test_one_thread_reads_for_all_and_ends(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redlock_threads, "STAY_SECONDS", 0.1)
+    monkeypatch.setattr(hinted_handoff, "IDLE_THREAD_SECONDS", 0.1)
     ann, client = world.actor(), world.client()
     leases = [await hold_everywhere(world, trio, ann, client, 600, name) for name in ("a", "b", "c")]
     trio.servers[2].command("SCRIPT", "FLUSH")
     trio.proxies[2].delay(to_client=LATE_SECONDS)
     for lease in leases:
         await ann(lease.release)
-    assert len(tellers()) <= 1
+    assert len(handoff_threads()) <= 1
     for name in ("a", "b", "c"):
         await world.until(
             lambda name=name: trio.claims(name, world.namespace) == NOBODY,  # type: ignore[misc]  # its default
             "a claim stayed behind",
         )
-    wait_until(lambda: not tellers())
+    wait_until(lambda: not handoff_threads())

@@ -17,15 +17,15 @@ import holdfast.aio
 from holdfast import Client, EngineUnavailable, Lease
 from holdfast.core.arguments import Spec
 from holdfast.engine_api import Steps
-from holdfast.engines.redlock.bundle import Bundle
+from holdfast.engines.redlock.node_connections import NodeConnections
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group
 from holdfast.protocols import records
 from holdfast.protocols.quorum import Answers, Broadcast
-from holdfast.protocols.quorum.lease_operations import TEND_AT_ONCE
-from holdfast.protocols.quorum.repair import HEAR_SECONDS
+from holdfast.protocols.quorum.lease_operations import RENEWALS_MAX
+from holdfast.protocols.quorum.repair import WAIT_SECONDS
 from holdfast.rules import node
 from holdfast.rules.requests import Reply
 from support import renewal_of, run_python, wait_until
@@ -104,7 +104,7 @@ def test_a_node_that_evicts_is_no_node(three: Sequence[Redis]) -> None:
         server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with (
         holdfast.connect(url_of(three), io_timeout=HURRY) as client,
-        pytest.raises(EngineUnavailable, match="throws keys away when its memory is full"),
+        pytest.raises(EngineUnavailable, match="evicts keys when its memory is full"),
     ):
         client.lock("x").acquire(timeout=0)
 
@@ -197,13 +197,13 @@ def test_what_is_free_is_taken_in_one_round_however_many(
 ) -> None:
     """Several names, all or none."""
     rounds: list[list[str]] = []
-    ask = Bundle.fan
+    ask = NodeConnections.broadcast
 
-    def asking(self: Bundle, op: Broadcast) -> Answers:
+    def asking(self: NodeConnections, op: Broadcast) -> Answers:
         rounds.append([type(request).__name__ for _, request in op.asks[0][1]])
         return ask(self, op)
 
-    monkeypatch.setattr(Bundle, "fan", asking)
+    monkeypatch.setattr(NodeConnections, "broadcast", asking)
     with holdfast.connect(url_of(three)) as client:
         client_state = client._driver.client_state
         specs = tuple([_spec(client, name) for name in ("a", "b", "c")])
@@ -258,20 +258,20 @@ def test_many_are_renewed_in_a_few_rounds(three: Sequence[Redis], monkeypatch: p
     """Each time all of them, two hundred in a round, over one connection to each node."""
     tended: list[int] = []
     rounds: list[int] = []
-    tend, ask = RedlockThreads.renew_batch, Bundle.fan
+    tend, ask = RedlockThreads.renew_batch, NodeConnections.broadcast
 
     def tending(self: RedlockThreads, steps: Steps) -> list[Reply]:
         tended.append(len(steps))
         return tend(self, steps)
 
-    def asking(self: Bundle, op: Broadcast) -> Answers:
+    def asking(self: NodeConnections, op: Broadcast) -> Answers:
         # Not what is asked once more: on a busy machine no majority may have answered in the first moment.
-        if op.seconds <= HEAR_SECONDS and isinstance(op.asks[0][1][0][1], node.Renew):
+        if op.seconds <= WAIT_SECONDS and isinstance(op.asks[0][1][0][1], node.Renew):
             rounds.append(len(op.asks[0][1]))
         return ask(self, op)
 
-    monkeypatch.setattr(RedlockThreads, "tend", tending)
-    monkeypatch.setattr(Bundle, "fan", asking)
+    monkeypatch.setattr(RedlockThreads, "renew_batch", tending)
+    monkeypatch.setattr(NodeConnections, "broadcast", asking)
     with holdfast.connect(url_of(three)) as client:
         leases: list[Lease] = []
         for number in range(450):
@@ -284,7 +284,7 @@ def test_many_are_renewed_in_a_few_rounds(three: Sequence[Redis], monkeypatch: p
         for lease in leases:
             lease.check()
     assert sum(rounds) == sum(tended)
-    assert len(rounds) == sum(-(-count // TEND_AT_ONCE) for count in tended)
+    assert len(rounds) == sum(-(-count // RENEWALS_MAX) for count in tended)
     assert len(tended) <= 20, "they are renewed together, however far apart they were taken"
 
 

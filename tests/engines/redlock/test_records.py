@@ -12,10 +12,10 @@ import pytest
 
 from engines.redis.wire import Wire
 from engines.redlock.twins import BEGINNING, DATABASE, bulk, scripts_with
-from holdfast.engines.redis.loading import Script
-from holdfast.engines.redlock import translation
-from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.translation import pack
+from holdfast.engines.redlock import codec
+from holdfast.engines.redlock.codec import encode
+from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.resp.scripts import Script
 from holdfast.rules import node
 from rules.node_moves import EXPECTED
 from support.servers import shared_redis
@@ -23,7 +23,7 @@ from support.servers import shared_redis
 ASK = node.Acquire("me.1", BEGINNING, 30_000_000, 0, "me", "host/1/main", "")
 RELEASE = node.Release("me.1", 60_000_000)
 IDLE_BYTES = 12
-KEY = Space("records").key_of("x")
+KEY = Keyspace("records").key_of("x")
 
 
 class Asker:
@@ -32,7 +32,7 @@ class Asker:
     def __init__(self, wire: Wire, scripts: Mapping[str, Script]) -> None:
         self.wire = wire
         self._scripts = scripts
-        self._space = Space("records")
+        self._space = Keyspace("records")
 
     def fresh(self, longest: int) -> None:
         """Nobody used the name, and this is the longest ttl that anybody asked for."""
@@ -41,9 +41,9 @@ class Asker:
         self.wire.ask(b"HSET", MARK_KEY, b"ready", EXPECTED.encode(), b"longest", b"%d" % longest)
 
     def ask(self, request: Any) -> Any:
-        with mock.patch.object(translation, "load", return_value=self._scripts):
-            (packed,) = pack(self._space, (("x", request),))
-        (told,) = self.wire.ask_all([packed.bytes_for(bulk(EXPECTED))])
+        with mock.patch.object(codec, "load", return_value=self._scripts):
+            (packed,) = encode(self._space, (("x", request),))
+        (told,) = self.wire.ask_all([packed.with_mark(bulk(EXPECTED))])
         return told
 
     def stored(self) -> tuple[bytes, int]:
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_left_alone(what: str, asker: Asker) -> None:
     raw, complaint = UNREADABLE[what]
     asker.fresh(longest=ASK.ttl)
     asker.wire.ask(b"SET", KEY, raw)
-    for request in (ASK, RELEASE, node.Renew("me.1", 1), node.Look()):
+    for request in (ASK, RELEASE, node.Renew("me.1", 1), node.Inspect()):
         with pytest.raises(hiredis.ReplyError, match=f"^HOLDFAST {complaint}"):
             asker.ask(request)
     assert asker.wire.ask(b"GET", KEY) == raw

@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.core.effects import NotApplied, OutcomeUnknown
 from holdfast.core.urls import parse_url
-from holdfast.engines.redlock.asking import Question
-from holdfast.engines.redlock.keys import Space
-from holdfast.engines.redlock.lines import NodeLine
-from holdfast.engines.redlock.settings import settings_from_url
-from holdfast.engines.redlock.translation import loading_commands
+from holdfast.engines.redlock.codec import loading_commands
+from holdfast.engines.redlock.config import config_from_url
+from holdfast.engines.redlock.connection import NodeConnection
+from holdfast.engines.redlock.keys import Keyspace
+from holdfast.engines.redlock.requests import NodeRequest
 from holdfast.protocols.quorum import Broadcast
 from holdfast.rules import node
 
@@ -37,15 +37,15 @@ SKEWED = b"*2\r\n$6\r\nskewed\r\n:1\r\n"
 class Wire:
     """A line, and the other end of its connection."""
 
-    def __init__(self, line: NodeLine, theirs: socket.socket) -> None:
+    def __init__(self, line: NodeConnection, theirs: socket.socket) -> None:
         self.line = line
         self.theirs = theirs
 
-    def ask(self, *asks: Any) -> Question:
+    def ask(self, *asks: Any) -> NodeRequest:
         batch = tuple(("x", ask) for ask in asks)
         op = Broadcast(((NODE, batch),), lambda answers: False, 1.0, "set/3")
-        question = Question(Space("holdfast"), op, batch, {}, 0.0)
-        self.line.ask(question, 0.0)
+        question = NodeRequest(Keyspace("holdfast"), op, batch, {}, 0.0)
+        self.line.send_request(question, 0.0)
         return question
 
     def hear(self, *reads: bytes) -> None:
@@ -53,24 +53,26 @@ class Wire:
         for data in reads:
             if data:
                 self.theirs.sendall(data)
-                self.line.ready()
+                self.line.handle_event()
 
 
 @contextmanager
 def wired() -> Iterator[Wire]:
     """As it is after the greeting."""
-    settings = settings_from_url(parse_url("redlock://a,b,c"), {})
+    settings = config_from_url(parse_url("redlock://a,b,c"), {})
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = NodeLine(NODE, settings.nodes[NODE], "me", 60.0, select.poll(), lambda question, node: None)
-        line._begin(ours, select.POLLIN)
+        line = NodeConnection(
+            NODE, settings.nodes[NODE], "me", 60.0, select.poll(), lambda question, node: None
+        )
+        line._use_socket(ours, select.POLLIN)
         reader = hiredis.Reader()
         line._feed, line._gets = reader.feed, reader.gets
-        line.run = "run"
+        line.run_id = "run"
         first = Wire(line, theirs).ask(RENEW)
         Wire(line, theirs).hear(DONE)
-        assert first.answers == {NODE: (node.Kept(),)}
-        assert line._is_between
+        assert first.answers == {NODE: (node.Applied(),)}
+        assert line._is_reader_empty
         yield Wire(line, theirs)
         line.close()
 
@@ -81,7 +83,7 @@ def wire() -> Iterator[Wire]:
         yield wire
 
 
-def told(questions: Sequence[Question]) -> list[Any]:
+def told(questions: Sequence[NodeRequest]) -> list[Any]:
     return [question.answers.get(NODE) for question in questions]
 
 
@@ -89,7 +91,7 @@ def issued(number: int) -> tuple[Any, ...]:
     return (node.Issued(number),)
 
 
-KEPT = (node.Kept(),)
+KEPT = (node.Applied(),)
 
 
 def test_the_usual_replies_are_told_by_their_bytes(wire: Wire) -> None:
@@ -102,14 +104,14 @@ def test_the_usual_replies_are_told_by_their_bytes(wire: Wire) -> None:
     again = wire.ask(ACQUIRE), wire.ask(RELEASE)
     wire.hear(ISSUED + DONE)
     assert told([taken, given, *again]) == [issued(HINT), KEPT] * 2
-    assert told([taken])[0] is taken.usually
+    assert told([taken])[0] is taken.usual_answer
 
 
 def test_the_end_of_a_reply_is_not_the_whole_reply_that_it_looks_like(wire: Wire) -> None:
     """What came of it before is in the reader."""
     first, second = wire.ask(ACQUIRE), wire.ask(RELEASE)
     wire.hear(SKEWED.removesuffix(DONE), DONE)
-    assert told([first, second]) == [(node.Skewed(1),), None]
+    assert told([first, second]) == [(node.ClockSkewed(1),), None]
     wire.hear(DONE)
     assert told([second]) == [KEPT]
 
@@ -117,7 +119,7 @@ def test_the_end_of_a_reply_is_not_the_whole_reply_that_it_looks_like(wire: Wire
 def test_nor_is_it_where_that_would_be_the_usual_reply(wire: Wire) -> None:
     question = wire.ask(RELEASE)
     wire.hear(b"*2\r\n$6\r\nskewed\r\n", DONE)
-    assert told([question]) == [(node.Skewed(1),)]
+    assert told([question]) == [(node.ClockSkewed(1),)]
     again = wire.ask(RELEASE)
     wire.hear(DONE)
     assert told([again]) == [KEPT]
@@ -134,9 +136,9 @@ def test_a_late_reply_belongs_to_the_question_that_was_asked_first(wire: Wire) -
 
 def test_another_number_of_another_node_is_not_told_for_the_usual_one(wire: Wire) -> None:
     question = wire.ask(ACQUIRE)
-    question.numbered(0, HINT + 5)
+    question.answer_number(0, HINT + 5)
     wire.hear(ISSUED)
-    question.numbered(1, HINT + 5)
+    question.answer_number(1, HINT + 5)
     assert question.answers == {0: issued(HINT + 5), 1: issued(HINT + 5), NODE: issued(HINT)}
 
 
@@ -156,13 +158,13 @@ def test_a_server_that_forgot_the_scripts_is_told_them_and_asked_again(wire: Wir
     assert told([first, second]) == [issued(HINT), KEPT]
     third = wire.ask(ACQUIRE)
     wire.hear(ISSUED)
-    assert told([third])[0] is third.usually
+    assert told([third])[0] is third.usual_answer
 
 
 def test_a_connection_that_ends_answers_nothing(wire: Wire) -> None:
     question = wire.ask(RELEASE)
     wire.theirs.close()
-    wire.line.ready()
+    wire.line.handle_event()
     assert isinstance(question.answers[NODE], OutcomeUnknown)
 
 
@@ -181,12 +183,12 @@ def test_replies_mean_the_same_wherever_they_are_cut() -> None:
             assert told(questions) == expected, cuts
             last = wire.ask(RELEASE)
             wire.hear(DONE)
-            assert told([last])[0] is last.usually
+            assert told([last])[0] is last.usual_answer
     assert expected == [
         issued(HINT),
         KEPT,
-        (node.Kept(), node.Lost("expired")),
-        (node.Skewed(1),),
+        (node.Applied(), node.Lost("expired")),
+        (node.ClockSkewed(1),),
         KEPT,
         (node.Lost("expired"),),
     ]

@@ -14,7 +14,7 @@ from contract.engines import DRIVERS
 from contract.harness import World, held
 from holdfast import EngineUnavailable, InvalidArgument, redlock
 from holdfast.core.urls import parse_url
-from holdfast.engines.redlock.settings import settings_from_url
+from holdfast.engines.redlock.config import config_from_url
 from holdfast.lab.servers import Redis
 from holdfast.lab.servers.group import Group
 from support import wait_until
@@ -174,9 +174,9 @@ def test_a_forked_child_says_nothing_on_connections_of_its_parent(secure: Group[
 
 
 def test_tls_is_asked_for_and_its_options_are_checked_before_anything_is_sent() -> None:
-    plain = settings_from_url(parse_url("redlock://a,b,c"), {})
+    plain = config_from_url(parse_url("redlock://a,b,c"), {})
     assert all(each.tls is None for each in plain.nodes)
-    chosen = settings_from_url(parse_url("redlock://a,b,c?ssl=true"), {})
+    chosen = config_from_url(parse_url("redlock://a,b,c?ssl=true"), {})
     assert all(each.tls is not None and each.tls.check_hostname for each in chosen.nodes)
     for url, told in (
         ("redlock://a,b,c?ssl_ca_certs=x", "needs TLS: write redlock://…?ssl=true"),
@@ -185,4 +185,4 @@ def test_tls_is_asked_for_and_its_options_are_checked_before_anything_is_sent() 
         ("redlock://a,b,c?ssl=true&ssl_cert_reqs=optional", "'required' or 'none'"),
     ):
         with pytest.raises(InvalidArgument, match=told.replace("?", r"\?")):
-            settings_from_url(parse_url(url), {})
+            config_from_url(parse_url(url), {})

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from engines.redis.wire import Wire, plain
-from holdfast.engines.redis.loading import Script, script, with_constants
-from holdfast.engines.redis.settings import Address
-from holdfast.engines.redlock import translation
-from holdfast.engines.redlock.keys import MARK_KEY, Space
-from holdfast.engines.redlock.loading import NAMES, assembled
-from holdfast.engines.redlock.translation import answers, pack
+from holdfast.engines.redlock import codec
+from holdfast.engines.redlock.codec import decode, encode
+from holdfast.engines.redlock.keys import MARK_KEY, Keyspace
+from holdfast.engines.redlock.scripts import NAMES, assemble
+from holdfast.engines.resp.config import Address
+from holdfast.engines.resp.scripts import Script, inline_constants, make_script
 from holdfast.lab.servers import Redis
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, made
@@ -59,9 +59,9 @@ def scripts_with(change: Change = lambda text: text) -> dict[str, Script]:
     """The shipped scripts with a clock that the test sets, and changed further."""
     scripts = {}
     for name in NAMES:
-        text = assembled(name)
-        assert text.count(assembled("clock")) == (name != "change"), "a script reads the clock once"
-        scripts[name] = script(name, with_constants(change(text.replace(assembled("clock"), CLOCK))))
+        text = assemble(name)
+        assert text.count(assemble("clock")) == (name != "change_mark"), "a script reads the clock once"
+        scripts[name] = make_script(name, inline_constants(change(text.replace(assemble("clock"), CLOCK))))
     return scripts
 
 
@@ -82,12 +82,12 @@ def told_by_rule(deeds: Sequence[Deed]) -> Iterator[Told]:
     for now, request, expected in deeds:
         before = record
         mark, record, reply = node.apply(mark, record, request, expected, now)
-        stands = node.apply(mark, record, node.Look(), mark.ready, now).reply
+        stands = node.apply(mark, record, node.Inspect(), mark.ready, now).reply
         yield Told(reply, stands, mark, None if record is before else lives_ms(record, now))
 
 
 def lives_ms(record: node.NodeRecord, now: int) -> int:
-    ends = [now, *(ended.forget_at for ended in record.over)]
+    ends = [now, *(ended.forget_at for ended in record.tombstones)]
     if record.claim is not None:
         ends.append(record.claim.expires_at)
     return ceil((max(ends) - now) / 1000) + node.RETENTION_US // 1000
@@ -108,9 +108,9 @@ class Translation:
 
     def told(self, deeds: Sequence[Deed]) -> Iterator[Told]:
         """Of a name that nobody used before."""
-        space = Space(f"twins {next(self._spaces)}")
+        space = Keyspace(f"twins {next(self._spaces)}")
         name = "näme"
-        with mock.patch.object(translation, "load", return_value=self._scripts):
+        with mock.patch.object(codec, "load", return_value=self._scripts):
             sent = [self._mark(READY)]
             for deed in deeds:
                 sent += self._sent(space, name, deed)
@@ -118,30 +118,30 @@ class Translation:
         next(raw)
         for deed in deeds:
             next(raw)
-            reply, stands = ((name, deed.request),), ((name, node.Look()),)
+            reply, stands = ((name, deed.request),), ((name, node.Inspect()),)
             (first,) = answered(space, reply, [next(raw)])
             (look,) = answered(space, stands, [next(raw)])
-            mark = translation._mark(*next(raw))
+            mark = codec._mark(*next(raw))
             yield Told(first, look, mark, next(raw))
 
     def _mark(self, mark: node.Mark) -> bytes:
         words = (b"ready", mark.ready.encode(), b"primed", mark.primed.encode(), b"longest", b"0")
         return plain(b"HSET", MARK_KEY, *words)
 
-    def _sent(self, space: Space, name: str, deed: Deed) -> list[bytes]:
-        (asked,) = pack(space, ((name, deed.request),))
-        (look,) = pack(space, ((name, node.Look()),))
+    def _sent(self, space: Keyspace, name: str, deed: Deed) -> list[bytes]:
+        (asked,) = encode(space, ((name, deed.request),))
+        (look,) = encode(space, ((name, node.Inspect()),))
         return [
             plain(b"SET", b"clock:node", b"%d" % deed.now),
-            asked.bytes_for(bulk(deed.expected)),
-            look.bytes_for(bulk(READY.ready)),
+            asked.with_mark(bulk(deed.expected)),
+            look.with_mark(bulk(READY.ready)),
             plain(b"HMGET", MARK_KEY, b"ready", b"primed", b"rejoins", b"longest"),
             plain(b"PTTL", space.key_of(name)),
         ]
 
 
-def answered(space: Space, batch: Any, raw: list[Any]) -> tuple[Any, ...]:
-    told = answers(space, batch, raw, ADDRESS)
+def answered(space: Keyspace, batch: Any, raw: list[Any]) -> tuple[Any, ...]:
+    told = decode(space, batch, raw, ADDRESS)
     assert isinstance(told, tuple)
     return told
 
@@ -150,9 +150,9 @@ def bulk(text: str) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text.encode())
 
 
-def differs(translation: Translation, deeds: Sequence[Deed]) -> str:
+def differs(codec: Translation, deeds: Sequence[Deed]) -> str:
     """Where the two part; empty: they do not."""
-    for deed, rule, told in zip(deeds, told_by_rule(deeds), translation.told(deeds), strict=True):
+    for deed, rule, told in zip(deeds, told_by_rule(deeds), codec.told(deeds), strict=True):
         if rule[:3] != told[:3]:
             return f"{deed}\nrule:   {rule}\nscript: {told}"
         if rule.lives_ms is not None and not 0 <= rule.lives_ms - (told.lives_ms or 0) < SLACK_MS:

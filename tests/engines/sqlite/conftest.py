@@ -32,22 +32,22 @@ def client(path: Path) -> Iterator[Callable[[], One]]:
 class Nowhere(dict[str, object]):
     """Knows of no client, whoever registers."""
 
-    def __setitem__(self, client: str, membership: object) -> None:
+    def __setitem__(self, client: str, registration: object) -> None:
         pass
 
 
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clients of this test see one another as those of other processes do: by their rows and files."""
-    for module in ("membership", "store"):
-        monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.HERE", Nowhere())
+    for module in ("registration", "store"):
+        monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.LOCAL_CLIENTS", Nowhere())
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clients of this test tell the time by it, so that none passes but what the test says."""
     clock = Clock()
-    for module in ("janitor", "membership", "presence", "store"):
+    for module in ("janitor", "registration", "renewal", "session", "store", "updates"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.boottime", clock)
     return clock
 

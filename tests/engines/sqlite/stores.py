@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engine_api import AdapterContext
-from holdfast.engines.local import Busy
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.local import StoreBusyError
+from holdfast.engines.sqlite.database_file import DatabaseFile
 from holdfast.engines.sqlite.store import SqliteStore
 from holdfast.rules.record import Record
 from holdfast.rules.requests import Acquire, Granted, Handoff, Inspect, Release, Reply, Request, Snapshot
@@ -70,8 +70,8 @@ class One:
         """What the last wake-up of a nonce brought along."""
         self.heard_by: dict[str, str] = {}
         """By which thread."""
-        hooks = AdapterContext(self.id, self._post, lambda: None, 5.0)
-        self.store = SqliteStore(Place(str(path), False), namespace, hooks)
+        context = AdapterContext(self.id, self._post, lambda: None, 5.0)
+        self.store = SqliteStore(DatabaseFile(str(path), False), namespace, context)
         self._count = itertools.count(1)
 
     def _post(self, nonce: str, handed: Handoff | None = None) -> None:
@@ -90,14 +90,14 @@ class One:
         while True:
             try:
                 return self.store.apply(name, request)
-            except Busy:
+            except StoreBusyError:
                 continue
 
     def renew_batch(self, *steps: tuple[str, Request]) -> list[Reply]:
         while True:
             try:
                 return self.store.renew_batch(steps)
-            except Busy:
+            except StoreBusyError:
                 continue
 
     def attempt(self, ttl: float = 30.0, wait: bool = False, **more: Any) -> Acquire:

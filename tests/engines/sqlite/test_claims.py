@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.sqlite.stores import One, query
-from holdfast.engines.sqlite.census import View
-from holdfast.engines.sqlite.claims import Standing, expired, without
-from holdfast.rules.record import EMPTY, Record, cover
+from holdfast.engines.sqlite.claims import QueueView, expiry_guards, without_client
+from holdfast.engines.sqlite.clients import RecordView
+from holdfast.engines.sqlite.lease_times import apply_renewals
+from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Queued, Refresh, Release, Request, Watch
 from holdfast.rules.transitions import apply
 
@@ -52,18 +53,18 @@ def test_where_everyone_stands_is_what_the_rule_tells_each(
 ) -> None:
     record, now = given_record
     # As it is where this is used: those who ask have just renewed.
-    record = cover(record, dict.fromkeys(CLIENTS, now))
-    standing = Standing(View(record, dead, {}), now)
+    record = apply_renewals(record, dict.fromkeys(CLIENTS, now))
+    standing = QueueView(RecordView(record, dead, {}), now)
     for client in CLIENTS:
         for number in (1, 2, 3):
             nonce = f"{client}-{number}"
-            assert standing.of(nonce) == apply(record, Refresh(nonce), now, 1, dead).reply
+            assert standing.reply_to(nonce) == apply(record, Refresh(nonce), now, 1, dead).reply
 
 
 @given(records(), st.sampled_from(CLIENTS))
 def test_a_record_without_a_client_has_nothing_of_it(given_record: tuple[Record, float], client: str) -> None:
     record, now = given_record
-    after, wakes = without(record, client, now)
+    after, wakes = without_client(record, client, now)
     left = {holder.client for holder in after.holders} | {waiter.client for waiter in after.queue}
     left |= {watcher.client for watcher in after.watchers}
     assert client not in left
@@ -78,10 +79,10 @@ def test_only_leases_that_renewals_could_have_extended_are_guarded() -> None:
     for number, renews in ((1, True), (2, False)):
         ask = Acquire(f"a-{number}", "a", "a", "rwlock", "read", 1.0, False, renews=renews)
         record = apply(record, ask, 100.0, number).record
-    assert expired(View(record, frozenset(), {"a": 7.0}), 100.5) == []
-    assert expired(View(record, frozenset(), {"a": 7.0}), 101.0) == [("a", 7.0)]
-    assert expired(View(record, frozenset({"a"}), {"a": 7.0}), 101.0) == []
-    assert expired(View(record, frozenset(), {}), 101.0) == []
+    assert expiry_guards(RecordView(record, frozenset(), {"a": 7.0}), 100.5) == []
+    assert expiry_guards(RecordView(record, frozenset(), {"a": 7.0}), 101.0) == [("a", 7.0)]
+    assert expiry_guards(RecordView(record, frozenset({"a"}), {"a": 7.0}), 101.0) == []
+    assert expiry_guards(RecordView(record, frozenset(), {}), 101.0) == []
 
 
 @pytest.mark.usefixtures("strangers")

@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import cast
 
-from holdfast.engines.sqlite import database
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.sqlite import schema
+from holdfast.engines.sqlite.database_file import DatabaseFile
 from support import run_python
 
 FIRST_USE = """
@@ -45,7 +45,7 @@ class Meddled:
         if self._asked:
             self._asked = False
             with contextlib.suppress(sqlite3.OperationalError):  # waits for the first to have looked
-                database._create_tables(self._other)
+                schema.create_tables(self._other)
         self._asked = "application_id" in statement
         return self._connection.execute(statement)
 
@@ -61,8 +61,8 @@ class Meddled:
 def test_tables_that_appear_while_we_look_are_not_taken_for_another_programs(tmp_path: Path) -> None:
     meddled = Meddled(tmp_path / "locks.db")
     try:
-        database._check_owner(
-            Place(str(tmp_path / "locks.db"), makes_folder=False), cast(sqlite3.Connection, meddled)
+        schema.check_owner(
+            DatabaseFile(str(tmp_path / "locks.db"), creates_folder=False), cast(sqlite3.Connection, meddled)
         )
     finally:
         meddled.close()

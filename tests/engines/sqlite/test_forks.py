@@ -11,8 +11,8 @@ from typing import cast
 
 import holdfast
 from engines.sqlite.stores import HOLDER, One, query
-from holdfast.engines.sqlite import database
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.sqlite import connection
+from holdfast.engines.sqlite.database_file import DatabaseFile
 from support import run_python, stays_true
 
 FORKER = """
@@ -199,9 +199,9 @@ class SlowToClose:
 def test_a_fork_waits_for_a_connection_that_is_being_closed(path: Path) -> None:
     """SQLite writes back its log then; a child with half of that in its memory would do harm."""
     slow = SlowToClose()
-    tidied = database.Database(Place(str(path), False))
+    tidied = connection.DatabaseConnection(DatabaseFile(str(path), False))
     tidied.connection = cast(sqlite3.Connection, slow)
-    database._open.add(tidied)
+    connection._open.add(tidied)
 
     def close() -> None:
         with tidied.mutex:
@@ -210,11 +210,11 @@ def test_a_fork_waits_for_a_connection_that_is_being_closed(path: Path) -> None:
     closer = threading.Thread(target=close)
     closer.start()
     assert slow.closing.wait(10)
-    forking = threading.Thread(target=database._before_fork)
+    forking = threading.Thread(target=connection._before_fork)
     forking.start()
     stays_true(forking.is_alive, 0.2)
     slow.go_on.set()
     forking.join(10)
     closer.join(10)
-    database._in_parent()
-    assert not database._open
+    connection._in_parent()
+    assert not connection._open

@@ -12,8 +12,8 @@ import pytest
 
 from engines.sqlite.stores import HOLDER, One, query, record_of, side_files, update
 from holdfast.engines.sqlite import janitor
-from holdfast.engines.sqlite.janitor import tidy
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.sqlite.database_file import DatabaseFile
+from holdfast.engines.sqlite.janitor import clean_up
 from holdfast.rules.requests import Busy, SetValue
 from holdfast.runtime.clock import wall_us
 from support import run_python, wait_until
@@ -23,7 +23,7 @@ DAY_US = 86_400_000_000
 
 def sweep(path: Path) -> None:
     update(path, "UPDATE meta SET value = 0 WHERE key = 'swept_at'")
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
 
 
 def names(path: Path) -> list[str]:
@@ -61,7 +61,7 @@ def test_tokens_go_on_where_forgotten_records_ended(
     last = used(one, "x")
     grow_old(path)
     sweep(path)
-    monkeypatch.setattr("holdfast.engines.sqlite.store.wall_us", lambda: 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.updates.wall_us", lambda: 1_000_000)
     assert used(one, "x") == last + 1
     assert used(one, "another") == last + 1
 
@@ -86,7 +86,7 @@ def test_a_record_that_is_forgotten_while_it_is_wanted(
 
     update(path, "DELETE FROM locks WHERE name = ?", b"x")
     monkeypatch.setattr(table, "load", forgotten_after_the_look)
-    monkeypatch.setattr("holdfast.engines.sqlite.store.wall_us", lambda: 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.updates.wall_us", lambda: 1_000_000)
     _, granted = other.hold("x")
     assert loads == [-1, -1]
     assert granted.token == last + 6
@@ -140,7 +140,7 @@ def test_only_one_sweeps_in_ten_minutes(path: Path, client: Callable[[], One]) -
     one = client()
     used(one, "x")
     grow_old(path)
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
     assert names(path) == ["x"]
 
 
@@ -151,7 +151,7 @@ def test_a_wall_clock_that_was_set_back_does_not_put_sweeping_off_for_ever(
     used(one, "x")
     grow_old(path)
     update(path, "UPDATE meta SET value = ? WHERE key = 'swept_at'", wall_us() + DAY_US)
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
     assert names(path) == []
 
 
@@ -173,7 +173,7 @@ def test_tidying_waits_for_who_is_writing(path: Path) -> None:
     writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")
     threading.Timer(0.2, writer.execute, ("COMMIT",)).start()
-    tidy(Place(str(path), makes_folder=False))
+    clean_up(DatabaseFile(str(path), creates_folder=False))
     writer.close()
     assert names(path) == []
 
@@ -243,7 +243,7 @@ def test_copying_the_log_back_keeps_nobody_from_reading_or_writing(
     one = client()
     for number in range(50):
         used(one, f"name-{number}")
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
     with path.open("rb") as file:
         assert b"name-49" in file.read()
     assert isinstance(one.hold("x"), tuple)
@@ -258,7 +258,7 @@ def test_a_long_log_is_begun_anew_and_written_over(
     for number in range(50):
         used(one, f"name-{number}")
     size = (path.parent / "locks.db-wal").stat().st_size
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
     for number in range(20):
         used(one, f"name-{number}")
     assert (path.parent / "locks.db-wal").stat().st_size == size
@@ -272,7 +272,7 @@ def test_a_huge_log_is_cut_off(
     one = client()
     for number in range(50):
         used(one, f"name-{number}")
-    tidy(Place(str(path), False))
+    clean_up(DatabaseFile(str(path), False))
     assert (path.parent / "locks.db-wal").stat().st_size == 0
 
 
@@ -280,5 +280,5 @@ def test_tidying_what_cannot_be_tidied_is_put_off(path: Path, client: Callable[[
     one = client()
     one.hold("x")
     path.unlink()
-    one.store._presence.janitor.start()
-    wait_until(lambda: str(path) not in janitor._at_work)
+    one.store._session.janitor.start()
+    wait_until(lambda: str(path) not in janitor._running)

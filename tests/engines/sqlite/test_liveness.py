@@ -16,7 +16,7 @@ import holdfast
 from engines.sqlite.stores import HOLDER, PATIENT, Clock, One, query, record_of, side_files, update
 from holdfast.engines.sqlite import liveness
 from holdfast.engines.sqlite.liveness import Identity, Status, identify, probe
-from holdfast.engines.sqlite.place import Side
+from holdfast.engines.sqlite.side_directory import SideDirectory
 from holdfast.rules.requests import Busy, Done, Gone, Granted, Queued, Renew
 from support import Process, run_python, wait_until
 from support.renewing import HAIR
@@ -142,11 +142,11 @@ def test_a_killed_waiter_gives_its_place_to_the_next(url: str, holder: Process) 
 
 
 @pytest.fixture
-def side(path: Path, client: Callable[[], One]) -> Iterator[Side]:
+def side(path: Path, client: Callable[[], One]) -> Iterator[SideDirectory]:
     """The side folder of a database with one client, as ``probe`` wants it."""
     one = client()
     one.hold("x")
-    side = Side(f"{path}.clients", os.open(f"{path}.clients", os.O_RDONLY))
+    side = SideDirectory(f"{path}.clients", os.open(f"{path}.clients", os.O_RDONLY))
     yield side
     side.close()
 
@@ -156,28 +156,28 @@ def client_in(path: Path) -> str:
 
 
 def test_the_liveness_file_of_another_user_says_nothing(
-    side: Side, path: Path, monkeypatch: pytest.MonkeyPatch
+    side: SideDirectory, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert probe(side, client_in(path), None, identify()) is Status.UNKNOWN
 
 
-def test_locked_is_alive(side: Side, path: Path) -> None:
+def test_locked_is_alive(side: SideDirectory, path: Path) -> None:
     assert probe(side, client_in(path), identify(), identify()) is Status.ALIVE
     assert probe(side, client_in(path), None, identify()) is Status.ALIVE
 
 
-def test_free_is_dead(side: Side, path: Path) -> None:
+def test_free_is_dead(side: SideDirectory, path: Path) -> None:
     (path.parent / "locks.db.clients" / "0123.alive").touch()
     assert probe(side, "0123", None, identify()) is Status.DEAD
 
 
-def test_missing_is_unknown(side: Side) -> None:
+def test_missing_is_unknown(side: SideDirectory) -> None:
     assert probe(side, "0123", None, identify()) is Status.UNKNOWN
     assert probe(side, "0123", identify(), identify()) is Status.UNKNOWN
 
 
-def test_locked_by_a_child_of_a_process_that_is_gone_is_dead(side: Side, path: Path) -> None:
+def test_locked_by_a_child_of_a_process_that_is_gone_is_dead(side: SideDirectory, path: Path) -> None:
     us = identify()
     with run_python("pass") as child:
         child.wait()
@@ -185,14 +185,14 @@ def test_locked_by_a_child_of_a_process_that_is_gone_is_dead(side: Side, path: P
     assert probe(side, client_in(path), gone, us) is Status.DEAD
 
 
-def test_a_process_number_in_use_again_is_not_its_former_owner(side: Side, path: Path) -> None:
+def test_a_process_number_in_use_again_is_not_its_former_owner(side: SideDirectory, path: Path) -> None:
     us = identify()
     assert probe(side, client_in(path), us._replace(started=us.started - 1), us) is Status.DEAD
 
 
 @pytest.mark.parametrize("change", [{"pid_namespace": 1}, {"pid_namespace": 0}, {"boot": "another"}])
 def test_process_numbers_of_elsewhere_say_nothing(
-    side: Side, path: Path, change: dict[str, int | str]
+    side: SideDirectory, path: Path, change: dict[str, int | str]
 ) -> None:
     us = identify()
     elsewhere = Identity(**{**us._replace(pid=2**22 + 1, started=1)._asdict(), **change})

@@ -16,8 +16,8 @@ import holdfast
 from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.effects import NotApplied
 from holdfast.engines import local
-from holdfast.engines.sqlite import database, janitor
-from holdfast.engines.sqlite.place import NewDatabase, Place
+from holdfast.engines.sqlite import connection, janitor, schema
+from holdfast.engines.sqlite.database_file import DatabaseFile, NewDatabase
 from support import run_python
 
 COMES_AND_GOES = """
@@ -56,11 +56,11 @@ def test_processes_that_come_and_go_at_once_get_no_error(url: str) -> None:
 
 
 def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
-    side = Place(str(path), makes_folder=False).prepare(database.new_database)
+    side = DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database)
     try:
         header = path.read_bytes()[:20]
         assert header[18:] == b"\2\2", "it is in WAL mode, which nobody has to switch"
-        assert query(path, "PRAGMA user_version") == [(database.SCHEMA,)]
+        assert query(path, "PRAGMA user_version") == [(schema.SCHEMA,)]
         assert {name for (name,) in query(path, "SELECT name FROM sqlite_master")} >= {"locks", "clients"}
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
         assert path.stat().st_mode & 0o777 == 0o600
@@ -71,7 +71,7 @@ def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
 
 def test_the_first_write_to_a_new_database_does_not_begin_its_log(url: str, path: Path) -> None:
     """SQLite syncs a log when it begins it, and keeps everyone from writing until the disk has it."""
-    Place(str(path), makes_folder=False).prepare(database.new_database).close()
+    DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database).close()
     began = begin_of_log(path)
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert begin_of_log(path) == began
@@ -79,7 +79,7 @@ def test_the_first_write_to_a_new_database_does_not_begin_its_log(url: str, path
 
 def test_without_its_first_log_a_new_database_is_as_good(url: str, path: Path) -> None:
     """After a power cut, perhaps, that came between the two."""
-    Place(str(path), makes_folder=False).prepare(database.new_database).close()
+    DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database).close()
     log_of(path).unlink()
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
@@ -88,7 +88,7 @@ def test_without_its_first_log_a_new_database_is_as_good(url: str, path: Path) -
 def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
     sources = set()
     for _ in range(2):
-        side = Place(str(path), makes_folder=False).prepare(database.new_database)
+        side = DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database)
         side.close()
         sources |= set(query(path, "SELECT value FROM meta WHERE key = 'source'"))
         path.unlink()
@@ -101,19 +101,19 @@ def test_who_comes_while_another_writes_opens_the_database_once(
     """Each opening and closing holds locks of SQLite's for a moment, which others who come find."""
     first = client()
     first.hold("x")
-    opened: list[Place] = []
-    connect = database.connect
+    opened: list[DatabaseFile] = []
+    connect = connection.connect
 
-    def count(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    def count(place: DatabaseFile) -> tuple[sqlite3.Connection, tuple[int, int]]:
         opened.append(place)
         return connect(place)
 
-    monkeypatch.setattr(database, "connect", count)
+    monkeypatch.setattr(connection, "connect", count)
     comer = client()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         for _ in range(3):
-            with pytest.raises(local.Busy):
+            with pytest.raises(local.StoreBusyError):
                 comer.store.apply("y", comer.attempt())
         writer.execute("ROLLBACK")
     comer.hold("y")
@@ -126,7 +126,7 @@ def test_where_no_database_can_be_made_in_memory_it_is_made_in_its_place(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SQLite without ``serialize``."""
-    monkeypatch.setattr(database, "new_database", lambda: NewDatabase(b"", b""))
+    monkeypatch.setattr(connection, "new_database", lambda: NewDatabase(b"", b""))
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert query(path, "PRAGMA journal_mode") == [("wal",)]
 
@@ -144,15 +144,15 @@ def test_closing_the_last_connection_copies_nothing_while_others_are_locked_out(
 
 
 def test_a_connection_is_closed_even_if_the_database_is_gone(path: Path) -> None:
-    one = database.Database(Place(str(path), makes_folder=False))
+    one = connection.DatabaseConnection(DatabaseFile(str(path), creates_folder=False))
     with one.mutex:
         one.create().close()
-        connection = one.connection
-        assert connection is not None
+        opened = one.connection
+        assert opened is not None
         path.unlink()
         one.close()
     with pytest.raises(sqlite3.ProgrammingError):
-        connection.execute("SELECT 1")
+        opened.execute("SELECT 1")
 
 
 def test_nor_does_closing_for_a_fork(url: str, path: Path) -> None:
@@ -167,7 +167,7 @@ def test_nor_does_closing_for_a_fork(url: str, path: Path) -> None:
 def test_the_last_to_leave_cuts_off_a_log_that_grew_long(
     url: str, path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(janitor, "LEFT_LOG_BYTES", 1)
+    monkeypatch.setattr(janitor, "LOG_BYTES_KEPT", 1)
     other = client()
     other.hold("y")
     with holdfast.connect(url) as locks, locks.lock("x"):
@@ -185,7 +185,7 @@ def test_the_last_to_leave_cuts_off_a_log_that_grew_long(
 def test_a_log_is_not_cut_off_under_one_who_reads(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(janitor, "LEFT_LOG_BYTES", 1)
+    monkeypatch.setattr(janitor, "LOG_BYTES_KEPT", 1)
     with holdfast.connect(url) as locks, locks.lock("x"):
         pass
     with holdfast.connect(url) as locks, locks.lock("x"):
@@ -213,7 +213,7 @@ def test_what_a_dead_process_was_making_a_database_of_is_removed(
     long_ago = time.time() - 2 * janitor.SWEEP_US / 1_000_000
     os.utime(old, (long_ago, long_ago))
     update(path, "UPDATE meta SET value = 0 WHERE key = 'swept_at'")
-    janitor.tidy(Place(str(path), makes_folder=False))
+    janitor.clean_up(DatabaseFile(str(path), creates_folder=False))
     assert not old.exists()
     assert young.exists()
 
@@ -224,8 +224,8 @@ def test_a_machine_that_stands_still_does_not_make_a_busy_database_an_unavailabl
     """Half a second can pass before a process gets to its second try."""
     readings = iter(range(1, 10_000))
     monkeypatch.setattr(local, "boottime", lambda: float(next(readings)))
-    pauses = local._Pauses(local.BUSY_SECONDS)
-    for _ in range(local.BUSY_TRIES - 1):
+    pauses = local._Backoff(local.BUSY_SECONDS)
+    for _ in range(local.BUSY_ATTEMPTS_MIN - 1):
         pauses.next()
     with pytest.raises(NotApplied):
         pauses.next()

@@ -13,8 +13,8 @@ import pytest
 
 from engines.sqlite.stores import One
 from holdfast.core.tokens import MAX_AHEAD_US
-from holdfast.engines.sqlite.listening import Listener
-from holdfast.engines.sqlite.wakeups import Inbox
+from holdfast.engines.sqlite.notifications import NotificationListener
+from holdfast.engines.sqlite.sockets import WakeupSocket
 from holdfast.runtime.clock import wall_us
 from support import wait_until
 
@@ -37,13 +37,13 @@ def stranger(path: Path, one: One) -> Iterator[Callable[[str | bytes], None]]:
         os.close(folder)
 
 
-def listening(client: Callable[[], One]) -> tuple[One, Listener, Inbox]:
+def listening(client: Callable[[], One]) -> tuple[One, NotificationListener, WakeupSocket]:
     one = client()
     one.hold("x")
     one.store.listen_in_thread()
-    membership = one.store._presence.membership
-    assert membership is not None
-    return one, membership.listener, membership.inbox
+    registration = one.store._session.registration
+    assert registration is not None
+    return one, registration.listener, registration.wakeup_socket
 
 
 @pytest.mark.parametrize(
@@ -62,36 +62,36 @@ def listening(client: Callable[[], One]) -> tuple[One, Listener, Inbox]:
 def test_a_grant_that_cannot_be_genuine_only_wakes(
     path: Path, client: Callable[[], One], forged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, _, inbox = listening(client)
+    one, _, wakeup_socket = listening(client)
     with stranger(path, one) as send:
         send(f"{one.id}-1\n" + forged.format(too_far=wall_us() + MAX_AHEAD_US + 60_000_000))
         wait_until(lambda: one.posted)
     assert one.handed == {f"{one.id}-1": None}
-    assert inbox.dropped == 1
+    assert wakeup_socket.dropped == 1
     assert "dropped a wake-up" in caplog.text
 
 
 def test_a_genuine_grant_is_believed(path: Path, client: Callable[[], One]) -> None:
-    one, _, inbox = listening(client)
+    one, _, wakeup_socket = listening(client)
     with stranger(path, one) as send:
         send(f"{one.id}-1\n{wall_us()}\n0.5")
         wait_until(lambda: one.posted)
     assert one.handed[f"{one.id}-1"] is not None
-    assert inbox.dropped == 0
+    assert wakeup_socket.dropped == 0
 
 
 def test_what_cannot_be_decoded_is_dropped_and_counted_and_warned_of_once(
     path: Path, client: Callable[[], One], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "holdfast")
-    one, _, inbox = listening(client)
+    one, _, wakeup_socket = listening(client)
     with stranger(path, one) as send:
         for message in (b"\xff\xfe", b"", b"someone-else", f"{one.id}-\xff".encode("latin-1")):
             send(message)
         send(f"{one.id}-1")
         wait_until(lambda: one.posted)
     assert one.posted == [f"{one.id}-1"]
-    assert inbox.dropped == 4
+    assert wakeup_socket.dropped == 4
     told = [record.levelname for record in caplog.records if "dropped a wake-up" in record.getMessage()]
     assert told == ["WARNING", "DEBUG", "DEBUG", "DEBUG"]
 
@@ -119,14 +119,14 @@ def test_the_listener_goes_on_whatever_a_message_causes(
         send(f"{one.id}-2")
         wait_until(lambda: one.posted == [f"{one.id}-2"])
     assert listener.is_running
-    assert "begins anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 def test_the_listener_goes_on_when_its_descriptors_are_closed_under_it(
     path: Path, client: Callable[[], One]
 ) -> None:
     one, listener, _ = listening(client)
-    poller, bell = listener._poller, listener._bell
+    poller, bell = listener._poller, listener._self_pipe
     assert poller is not None
     assert bell is not None
     poller.close()  # type: ignore[union-attr]  # an epoll
@@ -141,9 +141,9 @@ def test_a_thread_that_ended_all_the_same_is_started_again(path: Path, client: C
     one, listener, _ = listening(client)
     first = listener._thread
     assert first is not None
-    assert listener._bell is not None
+    assert listener._self_pipe is not None
     listener._closing = True
-    listener._bell.ring()
+    listener._self_pipe.ring()
     first.join(10)
     listener._closing = False
     assert not listener.is_running

@@ -13,7 +13,7 @@ from contract.engines import fresh_namespace
 from engines.zookeeper.admin import Admin
 from engines.zookeeper.spy import Spy
 from holdfast import Client, Lease, Lock
-from holdfast.engines.zookeeper.link import Link
+from holdfast.engines.zookeeper.session import Session
 from support.servers import shared_zookeeper
 
 Connect = Callable[..., Client]
@@ -75,8 +75,8 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     return Spy(monkeypatch)
 
 
-def link_of(client: Client) -> Link:
+def session_of(client: Client) -> Session:
     """The session of a client."""
-    (link,) = client._driver.adapter._store._store.sessions.all()  # type: ignore[attr-defined]  # looks inside
-    assert isinstance(link, Link)
-    return link
+    (session,) = client._driver.adapter._transport.store.pool.all()  # type: ignore[attr-defined]  # looks inside
+    assert isinstance(session, Session)
+    return session

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.zookeeper.link import Link
+from holdfast.engines.zookeeper.session import Session
 from support.noting import Noted
 
 __all__ = ["Spy"]
@@ -17,16 +17,16 @@ class Spy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._answered: Noted[list[Any]] = Noted()
-        shipped = Link.send
+        shipped = Session.send
 
-        def send(link: Link, requests: Any, notify: Any) -> None:
+        def send(session: Session, requests: Any, notify: Any) -> None:
             def answered(answers: Any) -> None:
                 self._answered.note(list(requests))
                 notify(answers)
 
-            shipped(link, requests, answered)
+            shipped(session, requests, answered)
 
-        monkeypatch.setattr(Link, "send", send)
+        monkeypatch.setattr(Session, "send", send)
 
     def batches(self) -> list[list[str]]:
         answered = self._answered.since_last_asked()

@@ -10,7 +10,7 @@ import pytest
 import holdfast.aio
 from engines.zookeeper.admin import Admin
 from holdfast.drivers.asyncio import AsyncioDriver
-from holdfast.engines.zookeeper.link import Link
+from holdfast.engines.zookeeper.session import Session
 from holdfast.rules.requests import Handoff
 from holdfast.runtime.concurrency_limit import REQUESTS_MAX
 from support import async_wait_until
@@ -24,9 +24,9 @@ class Canceller:
         self.left = 0
         self.answered = False
         self._waits = False
-        shipped, wait = Link.send, AsyncioDriver._wait
+        shipped, wait = Session.send, AsyncioDriver._wait
 
-        def send(link: Link, requests: Any, notify: Any) -> None:
+        def send(session: Session, requests: Any, notify: Any) -> None:
             task = self.task
             self.left -= task is not None
             is_the_one = task is not None and not self.left
@@ -36,7 +36,7 @@ class Canceller:
                 if is_the_one and self.answered and task is not None:
                     task.get_loop().call_soon_threadsafe(cancel_once, task)
 
-            shipped(link, requests, answered)
+            shipped(session, requests, answered)
             if is_the_one and not self.answered and task is not None:
                 cancel_once(task)
 
@@ -49,7 +49,7 @@ class Canceller:
                 if is_ours:
                     self._waits = False
 
-        monkeypatch.setattr(Link, "send", send)
+        monkeypatch.setattr(Session, "send", send)
         monkeypatch.setattr(AsyncioDriver, "_wait", waiting)
 
     async def until_quiet(self, task: asyncio.Task[Any]) -> None:
@@ -118,12 +118,12 @@ def test_however_many_ask_only_so_many_are_asked_at_once(
     """The others wait unsent, and their time runs when they are sent."""
     held: list[Any] = []
     holds = False
-    shipped = Link.send
+    shipped = Session.send
 
-    def send(link: Link, requests: Any, notify: Any) -> None:
-        shipped(link, requests, (lambda answers: held.append((notify, answers))) if holds else notify)
+    def send(session: Session, requests: Any, notify: Any) -> None:
+        shipped(session, requests, (lambda answers: held.append((notify, answers))) if holds else notify)
 
-    monkeypatch.setattr(Link, "send", send)
+    monkeypatch.setattr(Session, "send", send)
 
     async def one(client: holdfast.aio.AsyncClient, number: int) -> None:
         async with client.lock(f"x{number}"):

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import holdfast
-from holdfast.engines.zookeeper.options import parse_client
+from holdfast.engines.zookeeper.config import parse_client
 
 
 def test_what_can_be_carried_over_is() -> None:

@@ -1,4 +1,4 @@
-"""What is left in the tree, and what goes: names, what they are, limits, values, letters."""
+"""The nodes that stay and those that are deleted: names, kinds, limits, values, notices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import Connect, Hold
 from engines.zookeeper.spy import Spy
 from holdfast import EngineUnavailable, InvalidArgument, Lease, LockLost
-from holdfast.engines.zookeeper import reading, upkeep
-from holdfast.engines.zookeeper.wire import CreateContainer
+from holdfast.engines.zookeeper import metadata, queue_reader
+from holdfast.engines.zookeeper.codec import CreateContainer
 from holdfast.lab.servers import ZooKeeper
 from support import wait_until
 
@@ -156,7 +156,7 @@ def test_a_limit_that_is_as_declared_is_nowhere_kept(
 
 
 def test_very_many_names(connect: Connect, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "AT_ONCE", 7)
+    monkeypatch.setattr(queue_reader, "BATCH_MAX", 7)
     client = connect()
     names = sorted(f"x{number}" for number in range(30))
     leases = [hold(client.lock(name)) for name in names]
@@ -185,7 +185,7 @@ def test_a_value_whose_time_is_over_goes_with_whoever_looks(
 def test_values_that_nobody_looks_at_are_swept(
     connect: Connect, hold: Hold, admin: Admin, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "SWEEP_AFTER", 5)
+    monkeypatch.setattr(metadata, "SWEEP_AFTER", 5)
     client = connect()
     for number in range(4):
         hold(client.lock(f"x{number}")).set_value(b"", retention=0.01)
@@ -196,7 +196,7 @@ def test_values_that_nobody_looks_at_are_swept(
     assert values == [f"/holdfast/{namespace}/n/y/value"]
 
 
-# --- letters --------------------------------------------------------------------------------------
+# --- notices ------------------------------------------------------------------------------------
 
 
 def test_a_session_remembers_the_last_letters_only(

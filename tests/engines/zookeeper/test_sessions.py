@@ -11,7 +11,7 @@ import pytest
 
 import holdfast.aio
 from engines.zookeeper.admin import Admin
-from engines.zookeeper.conftest import Connect, Hold, link_of
+from engines.zookeeper.conftest import Connect, Hold, session_of
 from holdfast import Client, Lease, LockLost, Unsupported
 from holdfast.core.deadlines import lease_deadline
 from holdfast.runtime.clock import boottime
@@ -125,8 +125,8 @@ def test_closing_ends_it(connect: Connect, hold: Hold, admin: Admin, namespace: 
 
 
 def _secret(client: Client) -> tuple[str, bytes]:
-    link = link_of(client)
-    return link.session, link._client.client_id[1]
+    session = session_of(client)
+    return session.session_id, session._client.client_id[1]
 
 
 def test_a_session_ended_from_outside_is_told_at_once(connect: Connect, hold: Hold, admin: Admin) -> None:

@@ -24,10 +24,10 @@ Scenes:
   3  a holder is stopped for longer than its ttl; its late write is refused
   4  a holder is killed, and the next goes on at once
 
-Everything happens in a temporary folder with an embedded engine of its own;
-your locks are not touched. It takes about ten seconds, a few when its output
-is not a terminal. Exit status: 0 when everything was right, 1 when something
-was wrong, 130 after Ctrl-C.
+The demo uses a temporary folder with its own database, and does not touch your
+locks. It takes about ten seconds, or a few if its output is not a terminal.
+Exit status: 0 if everything was right, 1 if something was wrong, 130 after
+Ctrl-C.
 """
 
 ALL_SCENES = (1, 2, 3, 4)
@@ -35,7 +35,7 @@ STATUS_IF_WRONG = 1
 
 SCENES = Option(
     ("--scene",),
-    "Play this scene only; may be given several times.",
+    "Play only this scene. It may be given several times.",
     metavar="N",
     convert=number(ALL_SCENES[0], ALL_SCENES[-1]),
     many=True,
@@ -43,7 +43,7 @@ SCENES = Option(
 
 
 def demo(scene: list[int], json: bool) -> int:
-    """Show what locks are for, with real processes, and measure it."""
+    """Demonstrate locks with real processes, and measure them."""
     from ..signals import Interrupted
     from .play import perform
     from .stages import stage_for

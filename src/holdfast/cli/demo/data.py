@@ -1,7 +1,7 @@
-"""What the workers work on, in the demo's own folder: a job's log, a shop with little stock, a ledger.
+"""The data of the workers, in a temporary folder: the log of a job, a shop with little stock, a ledger.
 
-The shop is careless on purpose (read, think, write): it is right only for one at a time, which is what
-a lock is for. The ledger is kept twice, in a table with a guard and in one without.
+The shop has a race on purpose (read, think, write): it is correct only for one buyer at a time, which a lock
+ensures. The ledger exists twice, in a table with a guard and in one without.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LEDGER = "ledger"
 
 
 def locks_url(folder: Path) -> str:
-    """The locks of the demo; nobody else's."""
+    """The locks of the demo."""
     return f"sqlite:///{folder}/locks.db"
 
 
 class JobLog:
-    """One line for each time the job ran, whoever ran it."""
+    """One line for each run of the job."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "job.log"
@@ -45,7 +45,7 @@ class JobLog:
 
 
 class Database:
-    """A SQLite file; every change of it is a transaction."""
+    """A SQLite file. Every change is a transaction."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / name
@@ -67,7 +67,7 @@ class Shop(Database):
         super().__init__(folder, "shop.db")
 
     def open(self, units: int) -> None:
-        """Begin anew with this many units."""
+        """Start again with this many units."""
         with self._open() as db:
             db.execute("CREATE TABLE IF NOT EXISTS stock (units INTEGER)")
             db.execute("CREATE TABLE IF NOT EXISTS orders (buyer INTEGER)")
@@ -76,7 +76,7 @@ class Shop(Database):
             db.execute("INSERT INTO stock VALUES (?)", (units,))
 
     def buy(self, buyer: int) -> bool:
-        """Look whether there is one, pay, take it. False: sold out."""
+        """Check the stock, pay, take one unit. False: sold out."""
         units = self.units()
         if units < 1:
             return False
@@ -110,7 +110,7 @@ class Ledger(Database):
             db.execute("INSERT INTO unguarded VALUES (?)", (OPENING_BALANCE,))
 
     def read(self, lease: Lease) -> int:
-        """The balance, after every earlier holder has been shut out."""
+        """The balance, read after the guard has fenced every earlier holder."""
         with self._open() as db:
             fencing.advance(db, LEDGER, lease)
             return self._balance(db, "SELECT balance FROM guarded")
@@ -126,7 +126,7 @@ class Ledger(Database):
             db.execute("UPDATE guarded SET balance = ?", (balance,))
 
     def write_unguarded(self, balance: int) -> None:
-        """What a database does that nobody told of tokens."""
+        """Write without a guard, as in a database that knows no tokens."""
         with self._open() as db:
             db.execute("UPDATE unguarded SET balance = ?", (balance,))
 

@@ -1,4 +1,4 @@
-"""What a scene found: each thing checked, with what was measured, and whether it is right."""
+"""The results of a scene: each check, with its measurement, and whether it is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Check", "DemoFailed", "Outcome"]
 
 
 class DemoFailed(Exception):
-    """A scene could not be played to its end. ``details`` are lines of their own, a traceback for example."""
+    """A scene could not be played to its end. ``details`` are further lines, for example a traceback."""
 
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so. ``right`` None: shown for comparison, and not a promise of anybody's."""
+    """One check. ``right`` None: shown for comparison only, because nothing is promised there."""
 
     what: str
     measured: str
@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that is known of one scene."""
+    """The results of one scene."""
 
     number: int
     title: str

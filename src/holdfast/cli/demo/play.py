@@ -1,4 +1,4 @@
-"""One performance: processes are started, the scenes played one after the other, everything cleared away."""
+"""One performance: starts the processes, plays the scenes one after the other, and cleans up."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ STATE_AFTER = {
     "lost": "waits",
     "finished": "done",
 }
-"""What a worker is seen doing after each report."""
+"""What the display shows of a worker after each report."""
 DISTINCTIONS = {"ran": "RAN IT", "bought": "BOUGHT"}
-"""What the one is seen as who did what the others found done."""
+"""What the display shows of the one worker that did the job."""
 QUEUE_PATIENCE_SECONDS = 40.0
 
 
 @dataclass(slots=True)
 class Performance:
-    """What is left when the curtain falls."""
+    """The result of a performance."""
 
     processes: int = 0
     start_seconds: float = 0.0
@@ -47,7 +47,7 @@ class Performance:
 
 
 class Play:
-    """What a scene works with."""
+    """The means of a scene."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
         self.stage = stage
@@ -57,7 +57,7 @@ class Play:
         self._role = "worker"
 
     def cast(self, size: int, role: str) -> list[int]:
-        """The workers of the next scene, and what they are in it."""
+        """Set the workers of the next scene, and their role."""
         self.troupe.forget()
         self._role = role
         workers = list(range(1, size + 1))
@@ -73,18 +73,18 @@ class Play:
         self._draw()
 
     def pause(self, seconds: float) -> None:
-        """Give people time to look; the workers go on meanwhile."""
+        """Give people time to read, while the workers go on."""
         ends_at = clock() + seconds * self.stage.pace
         while (left := ends_at - clock()) > 0:
             self.troupe.listen(left)
 
     def wait_for_queue(self, locks: holdfast.Client, name: str, length: int) -> LockInfo:
-        """Wait until this many wait for a name."""
+        """Wait until this many workers wait for a name."""
         ends_at = clock() + QUEUE_PATIENCE_SECONDS
         with locks.watch(name) as changes:
             while (left := ends_at - clock()) > 0:
                 info = changes.next(timeout=min(left, 1.0))
-                self.troupe.listen(0)  # Raises if the one that should queue up has failed.
+                self.troupe.listen(0)  # Raises if the worker that should queue has failed.
                 if info is not None and len(info.waiters) >= length:
                     return info
         raise DemoFailed(f"{length} workers should wait for {name!r}")
@@ -100,7 +100,7 @@ class Play:
 
 
 def perform(numbers: Sequence[int], stage: Stage) -> Performance:
-    """Play these scenes in a folder of their own. A signal ends it with ``Interrupted``, cleared away."""
+    """Play these scenes in a temporary folder. A signal ends it with ``Interrupted``, after the clean-up."""
     from .scenes import SCENES
 
     scenes = [(number, SCENES[number]) for number in sorted(set(numbers))]
@@ -109,7 +109,7 @@ def perform(numbers: Sequence[int], stage: Stage) -> Performance:
     with Inbox() as inbox, tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
         play = Play(stage, Path(name))
         with play.troupe, inbox.waiting():
-            # Makes the file of locks, and loads the engine before the processes are forked from this one.
+            # Creates the locks database, and loads the engine before the workers are forked.
             with holdfast.connect(locks_url(play.folder)) as locks:
                 locks.list()
             play.cast(performance.processes, "process")
@@ -126,7 +126,7 @@ def perform(numbers: Sequence[int], stage: Stage) -> Performance:
                         checks, figures = (Check("the scene is played to its end", str(failure), False),), {}
                     performance.outcomes.append(Outcome(number, scene.title, checks, figures))
                     if not performance.right:
-                        break  # The workers may be anywhere.
+                        break  # The workers may be in any state.
                     play.pause(0.5)
     performance.seconds = clock() - began
     return performance

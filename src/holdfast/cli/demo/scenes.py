@@ -23,18 +23,18 @@ from .worker import DEPLOY, LEDGER
 __all__ = ["SCENES", "Scene"]
 
 Found = tuple[tuple[Check, ...], Mapping[str, object]]
-"""What was checked, and the same in numbers."""
+"""The checks, and the same as numbers."""
 
 SERVERS = 20
 WINDOWS = ("02:00", "03:00")
 SPREAD_SECONDS = 0.3
 JOB_SECONDS = 0.1
 TO_BE_SEEN_SECONDS = 0.4
-"""So much longer both take when people are watching."""
+"""How much longer both take when people are watching."""
 
 BUYERS = 10
 BARRIER_SECONDS = 0.2
-"""Time for the order to reach all, so that all begin at once."""
+"""Time for the order to reach all workers, so that they start at once."""
 
 PAUSE_TTL_SECONDS = 1.0
 CLOCK_SLACK_SECONDS = 0.05
@@ -44,7 +44,7 @@ OTHER_DEPOSIT = 5
 KILLS = 5
 KILL_TTL_SECONDS = 30.0
 AT_ONCE_SECONDS = 2.0
-"""What counts as at once on the busiest machine; the lease has far more left."""
+"""What counts as at once, also on a busy machine. The lease has far more time left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Scene:
 
 
 def one_cron_job(play: Play, locks: holdfast.Client) -> Found:
-    """Run once per window: whoever gets the lock looks at its value first."""
+    """Run once per window: the worker that gets the lock reads its value first."""
     servers = play.cast(SERVERS, "server")
     ran: list[int] = []
     tokens: list[int] = []
@@ -77,7 +77,7 @@ def one_cron_job(play: Play, locks: holdfast.Client) -> Found:
         tokens += [report.details["token"] for report in in_order]
         slowest = max(slowest, *(finished[server].moment - fired[server].moment for server in servers))
         who = ", ".join(f"{play.name(server)} (process {play.troupe.pid(server)})" for server in runners)
-        play.stage.say(f"{window}  run by {who or 'nobody'}; {SERVERS - len(runners)} others found it done")
+        play.stage.say(f"{window}  run by {who or 'none'}; {SERVERS - len(runners)} others found it done")
         play.pause(0.4)
     windows = JobLog(play.folder).windows()
     others = SERVERS * len(WINDOWS) - len(ran)
@@ -140,7 +140,8 @@ def one_unit_left(play: Play, locks: holdfast.Client) -> Found:
 
 
 def paused_holder(play: Play, locks: holdfast.Client) -> Found:
-    """It read the balance and is stopped before it writes. Its lease runs out; another goes on."""
+    """A worker reads the balance and is stopped before it writes. Its lease expires; another worker goes
+    on."""
     late, other = play.cast(2, "clerk")
     troupe, stage = play.troupe, play.stage
     ledger = Ledger(play.folder)
@@ -159,7 +160,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
     holders = locks.inspect(LEDGER).holders
     if not holders or holders[0].token != first.details["token"]:
         raise DemoFailed(
-            f"the lease of {play.name(late)} was over before anybody could look: "
+            f"the lease of {play.name(late)} ended before it could be observed: "
             "this machine is too busy for the scene"
         )
     left = holders[0].remaining + (clock() - stopped)
@@ -187,7 +188,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         + (f"refused, {refusal.partition('.')[0]}" if refusal else "ACCEPTED")
     )
     stage.say(
-        f"{play.name(late)} is told of its loss {told * 1000:.1f} ms after it went on, and begins again"
+        f"{play.name(late)} is notified of its loss {told * 1000:.1f} ms after it went on, and starts again"
     )
     troupe.next("finished", [late])
     guarded, unguarded = ledger.balances()
@@ -203,7 +204,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
         ),
         Check("the late write was refused", "StaleToken" if refusal else "it was accepted", bool(refusal)),
         Check(
-            "the late one was told",
+            "the late one was notified",
             f"after {told * 1000:.1f} ms: LockLost, {lost.details['reason']}",
             lost.details["reason"] in {"expired", "stolen"},
         ),
@@ -232,7 +233,7 @@ def paused_holder(play: Play, locks: holdfast.Client) -> Found:
 
 
 def killed_holders(play: Play, locks: holdfast.Client) -> Found:
-    """One holder after the other is killed; the next in line does not wait for the lease to end."""
+    """One holder after the other is killed. The next waiter does not wait for the lease to end."""
     workers = play.cast(KILLS + 1, "worker")
     troupe = play.troupe
     for place, worker in enumerate(workers):
@@ -291,7 +292,7 @@ def _growing(tokens: list[int]) -> bool:
 SCENES: Mapping[int, Scene] = {
     1: Scene(
         "Twenty servers, one cron job",
-        "All fire the same job in its window; the lock's value says if it was done.",
+        "All start the same job in its window. The lock's value says whether it was done.",
         SERVERS,
         one_cron_job,
     ),
@@ -309,7 +310,7 @@ SCENES: Mapping[int, Scene] = {
     ),
     4: Scene(
         "Holders are killed",
-        f"Five in a row, by SIGKILL. Nobody waits until their ttl of {KILL_TTL_SECONDS:g} s is over.",
+        f"Five in a row, by SIGKILL. No waiter waits until their ttl of {KILL_TTL_SECONDS:g} s is over.",
         KILLS + 1,
         killed_holders,
     ),

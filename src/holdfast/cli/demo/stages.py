@@ -1,4 +1,4 @@
-"""Where the demo is shown: a live display at a terminal, lines elsewhere, nowhere when a program asked."""
+"""The output of the demo: a live display at a terminal, otherwise lines, with --json neither."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Stage", "stage_for"]
 
 CELL_COLUMNS = 19
 CELLS_IN_A_ROW = (10, 5, 4, 2, 1)
-"""As many as there is room for, and no ragged rows where there are twenty."""
+"""As many columns as there is room for, and full rows with twenty workers."""
 INDENT = 2
 STYLES = {
     "idle": "dim",
@@ -29,23 +29,23 @@ STYLES = {
     "stopped": "bold magenta",
     "killed": "bold red",
 }
-"""Everything a worker can be seen doing."""
+"""The states of a worker on the display."""
 
 
 class Stage(Protocol):
-    """What a scene needs of its stage."""
+    """The output of a scene."""
 
     pace: float
-    """1.0: people are watching, give them time to; 0.0: nobody is."""
+    """1.0: people are watching, so leave time to read; 0.0: no one is watching."""
 
     def announce(self, title: str, story: str) -> None:
         """A scene begins."""
 
     def say(self, line: str) -> None:
-        """Something to remember happened."""
+        """Show an event."""
 
     def show(self, doing: Mapping[str, str]) -> None:
-        """What each worker is doing now."""
+        """Show what each worker is doing now."""
 
 
 @contextlib.contextmanager
@@ -59,13 +59,13 @@ def stage_for(json: bool) -> Iterator[Stage]:
     from rich.console import Console
     from rich.live import Live
 
-    # Drawn when something happens; so there is no thread, and this process may fork.
+    # Drawn at each event, without a drawing thread, so that this process may fork.
     with Live(console=Console(highlight=False), auto_refresh=False, transient=True) as live:
         yield LiveDisplay(live)
 
 
 class Nowhere:
-    """A program wants the outcome alone."""
+    """No output but the results, for programs."""
 
     pace = 0.0
 
@@ -77,7 +77,7 @@ class Nowhere:
 
 
 class Lines:
-    """One line below the other, for a file or a log."""
+    """Lines, for a file or a log."""
 
     pace = 0.0
 
@@ -91,7 +91,7 @@ class Lines:
 
 
 class LiveDisplay:
-    """The lines, and below them a picture of all workers that changes as they do."""
+    """The lines, and below them a display of all workers that is kept up to date."""
 
     pace = 1.0
 
@@ -115,7 +115,7 @@ class LiveDisplay:
         from rich.padding import Padding
         from rich.text import Text
 
-        # Padded, so that a line that is wrapped stays where it began.
+        # Padded, so that a wrapped line stays in its column.
         self._live.console.print(Padding(Text(printable(text), style=style), (0, 0, 0, indent)))
 
 

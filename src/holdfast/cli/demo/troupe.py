@@ -1,4 +1,5 @@
-"""The worker processes as the director sees them: started, given orders, heard, stopped, killed, buried."""
+"""The worker processes as the director, the main process, controls them: start, orders, reports, signals,
+end."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .worker import Worker
 __all__ = ["Report", "Troupe"]
 
 PATIENCE_SECONDS = 40.0
-"""For one report, on a machine that is busy with other things."""
+"""The longest wait for one report, for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Member:
 
 
 class Troupe:
-    """All worker processes. However the demo ends, ``with`` sees to it that none is left."""
+    """All worker processes. However the demo ends, ``with`` ensures that none is left."""
 
     def __init__(self, folder: Path, listener: Callable[[Report], None]) -> None:
         self._folder = folder
@@ -62,7 +63,7 @@ class Troupe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for member in self._members.values():
-            # Also one that is stopped; it has nothing to lose.
+            # SIGKILL also ends a stopped worker.
             os.kill(member.pid, signal.SIGKILL)
         for member in self._members.values():
             member.channel.close()
@@ -71,7 +72,7 @@ class Troupe:
         self._selector.close()
 
     def start(self, size: int) -> None:
-        """Fork the workers, and wait until all are ready. To be called while this process has one thread."""
+        """Fork the workers, and wait until all are ready. Called while this process has one thread."""
         for number in range(1, size + 1):
             self._start_one(number)
         self.gather("ready", range(1, size + 1))
@@ -82,7 +83,7 @@ class Troupe:
     def order(self, worker: int, *order: Any) -> None:
         self._members[worker].channel.send(*order)
 
-    # What they report
+    # Reports
 
     def gather(self, kind: str, workers: Collection[int]) -> dict[int, Report]:
         """Wait for one report of this kind from each of these workers."""
@@ -93,7 +94,7 @@ class Troupe:
         return found
 
     def next(self, kind: str, workers: Collection[int]) -> Report:
-        """The next report of this kind from one of these workers; others are kept for whoever asks."""
+        """The next report of this kind from one of these workers. Other reports are kept."""
         ends_at = clock() + PATIENCE_SECONDS
         while True:
             for report in self._reports:
@@ -108,7 +109,7 @@ class Troupe:
             self.listen(left)
 
     def listen(self, seconds: float) -> None:
-        """Take in what has been reported; wait for it at most this long."""
+        """Receive reports. Waits for them at most this long."""
         for key, _ in self._selector.select(seconds):
             self._receive(key.data)
 
@@ -125,26 +126,26 @@ class Troupe:
                 raise DemoFailed(f"worker {member.number} (process {member.pid}) ended unexpectedly")
 
     def forget(self) -> None:
-        """Between two scenes: what nobody asked for is of no interest any more."""
+        """Discard the remaining reports between two scenes."""
         self._reports.clear()
 
-    # What is done to them
+    # Signals
 
     def stop(self, worker: int) -> float:
-        """SIGSTOP; returns the moment at which it was seen to stand still."""
+        """Send SIGSTOP. Returns the moment at which the worker was seen stopped."""
         pid = self._members[worker].pid
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         return clock()
 
     def resume(self, worker: int) -> float:
-        """SIGCONT; returns the moment of it."""
+        """Send SIGCONT. Returns the moment."""
         moment = clock()
         os.kill(self._members[worker].pid, signal.SIGCONT)
         return moment
 
     def kill(self, worker: int) -> float:
-        """SIGKILL; returns the moment of it."""
+        """Send SIGKILL. Returns the moment."""
         member = self._members[worker]
         member.killed = True
         moment = clock()
@@ -154,7 +155,7 @@ class Troupe:
     def _start_one(self, number: int) -> None:
         ours, theirs = Channel.pair()
         director = os.getpid()
-        # No signal may find the worker with the handlers of the director.
+        # No signal may reach the worker while it has the handlers of the director.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
             pid = os.fork()
@@ -169,10 +170,10 @@ class Troupe:
     def _become_worker(self, number: int, ours: Channel, theirs: Channel, director: int) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
-            # The other ends: a worker notices that the director is gone when nobody holds one.
+            # The director's ends: a worker notices the end of the director when all copies are closed.
             for channel in (ours, *(member.channel for member in self._members.values())):
                 channel.close()
             Worker(number, self._folder, theirs).run(director)
         finally:
-            # Never back into the caller's frames, and none of its clean-up.
+            # Never return into the caller's frames, nor run its clean-up.
             os._exit(0)

@@ -1,6 +1,6 @@
-"""What a worker process does: it takes an order from the director, acts, and reports each step.
+"""A worker process: it receives an order from the director, acts, and reports each step.
 
-A report is a kind and its details; each carries the moment on a clock that all processes share.
+A report has a kind, details, and its moment on a clock that all processes share.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ LEDGER = "ledger"
 DEPLOY = "deploy"
 
 PATIENCE_SECONDS = 30.0
-"""Longer than any wait in the demo: who waits for so long waits for a bug."""
+"""Longer than any wait in the demo: a longer wait is a bug."""
 
 
 class Dismissed(Exception):
-    """The director is gone, or needs this worker no more."""
+    """The director has ended, or does not need this worker any more."""
 
 
 class Worker:
-    """One worker. It lives in a process of its own, from ``run`` to the end of that process."""
+    """One worker, in its own process."""
 
     def __init__(self, number: int, folder: Path, channel: Channel) -> None:
         self._number = number
@@ -57,7 +57,7 @@ class Worker:
     def run(self, director: int) -> None:
         """Follow orders until dismissed."""
         die_with_parent(director)
-        # Ctrl-C is the director's business: it cleans up.
+        # The director handles Ctrl-C, and cleans up.
         os.setpgid(0, 0)
         for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGWINCH):
             signal.signal(signum, signal.SIG_DFL)
@@ -74,7 +74,7 @@ class Worker:
             self._report("failed", traceback=traceback.format_exc())
 
     def _keep_quiet(self) -> None:
-        """The terminal belongs to the director's display."""
+        """Discard output: the terminal belongs to the director's display."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
@@ -93,7 +93,8 @@ class Worker:
     # Scene 1
 
     def _fire_cron_job(self, window: str, delay_seconds: float, job_seconds: float) -> None:
-        """Whoever gets the lock looks at its value: was this window's job done? If not, it does it."""
+        """Acquire the lock and read its value. Do this window's job if the value does not say that it is
+        done."""
         time.sleep(delay_seconds)
         self._report("waiting")
         with self._locks.lock(CRON, timeout=PATIENCE_SECONDS) as lease:
@@ -121,7 +122,7 @@ class Worker:
     # Scene 3
 
     def _book(self, amount: int, ttl: float, stalls: bool) -> None:
-        """Add an amount to the balance. One who lost the lock on the way begins again."""
+        """Add an amount to the balance. Start again if the lock is lost meanwhile."""
         ledger = Ledger(self._folder)
         self._report("waiting")
         lease = self._granted(LEDGER, ttl)
@@ -129,7 +130,7 @@ class Worker:
         balance = ledger.read(lease)
         self._report("granted", token=lease.token, balance=balance)
         if stalls:
-            self._next_order()  # In the middle of its work. What comes next it does without another look.
+            self._next_order()  # It is stopped here, and does the next step without another check.
         ledger.write_unguarded(balance + amount)
         refusal = ""
         try:

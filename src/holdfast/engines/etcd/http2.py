@@ -1,7 +1,8 @@
-"""gRPC over one HTTP/2 connection, as bytes out and bytes in. No I/O here.
+"""gRPC over one HTTP/2 connection (RFC 9113), sans I/O: bytes out and bytes in.
 
-As much of both as it takes to call a server's procedures. No header is ever indexed, in neither direction: so
-every block of headers stands for itself, and the few different ones there are are packed, and read, once.
+Only what a client needs to call a server's methods. The dynamic table of HPACK has size zero in both
+directions, so every header block can be decoded by itself: the few different blocks there are are encoded,
+and decoded, once.
 """
 
 from __future__ import annotations
@@ -13,66 +14,75 @@ from urllib.parse import unquote_to_bytes
 
 from hpack import Decoder, HPACKError
 
-from .calls import Failed, Metadata
-from .failures import NEVER_SENT, UNREADABLE
+from .errors import NEVER_SENT, UNREADABLE
+from .rpc import Metadata, RpcError
 
-__all__ = ["Broken", "Call", "Http2", "packed"]
+__all__ = ["Http2Connection", "ProtocolError", "Stream", "length_prefixed"]
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE_MAGIC: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-"""Kinds of frames."""
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+"""Frame types."""
 
-END_OF_STREAM: Final = 0x1
-ACKNOWLEDGES: Final = 0x1
-END_OF_HEADERS: Final = 0x4
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
-WITH_PRIORITY: Final = 0x20
-"""Flags of frames."""
+PRIORITY_FLAG: Final = 0x20
+"""Frame flags."""
 
-TABLE_SIZE, ENABLE_PUSH, CALLS_MAX, FIRST_ROOM, FRAME_SIZE, HEADER_LIST_SIZE = range(1, 7)
-"""Settings."""
+(
+    HEADER_TABLE_SIZE,
+    ENABLE_PUSH,
+    MAX_CONCURRENT_STREAMS,
+    INITIAL_WINDOW_SIZE,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+) = range(1, 7)
+"""Settings parameters."""
 
 NO_ERROR: Final = 0
 CANCEL: Final = 8
 
-ROOM: Final = 65_535
-"""What may be sent before the other side allows more, unless it says otherwise."""
+DEFAULT_WINDOW_SIZE: Final = 65_535
+"""The initial flow-control window of RFC 9113."""
 
-WINDOW_MAX: Final = 2**31 - 1
-OUR_STREAM_WINDOW: Final = 4 << 20
-"""What the server may send on one stream ahead of the reader: messages that nobody has read yet are not given
-back to the window, so a server that is faster than the reader has to wait."""
+WINDOW_SIZE_MAX: Final = 2**31 - 1
+STREAM_RECEIVE_WINDOW: Final = 4 << 20
+"""The receive window of one stream. Messages that are not read yet are not returned to the window, so a
+server that is faster than the reader has to wait."""
 
-OUR_WINDOW: Final = 16 << 20
-"""The same for the connection. It is given back as data arrives, for a reader that is slow must not hold up
-the other calls."""
+CONNECTION_RECEIVE_WINDOW: Final = 16 << 20
+"""The receive window of the connection. It is returned as data arrives, because a slow reader must not delay
+the other streams."""
 
-FRAME_BYTES: Final = 16_384
-OUR_FRAME_BYTES: Final = 1 << 20
+DEFAULT_MAX_FRAME_SIZE: Final = 16_384
+LOCAL_MAX_FRAME_SIZE: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 64 << 20
-CALLS_AT_ONCE: Final = 120
-"""At most, also where the server allows more."""
+STREAMS_MAX: Final = 120
+"""At most this many, also where the server allows more."""
 
 HEADER_BYTES_MAX: Final = 1 << 17
 CONTINUATIONS_MAX: Final = 32
-"""One block of headers is no larger, and comes in no more frames than these and the first."""
+"""A header block is at most this large, and has at most this many CONTINUATION frames."""
 
 CACHED_HEADER_BYTES: Final = 512
-"""A block that is larger is unlikely to come again: it is not remembered."""
+"""A larger block is unlikely to come again: it is not cached."""
 
 PINGS_MAX: Final = 64
-"""More of the server's pings are never left unanswered: etcd sends the next after the answer to the last."""
+"""At most this many unacknowledged PINGs of the server: etcd sends the next after the ACK of the last."""
 
 STATUS_DIGITS_MAX: Final = 2
-"""gRPC has no status code with more."""
+"""gRPC has no status code with more digits."""
 
 MILLISECONDS_MAX: Final = 99_999_999
-"""More cannot be written down."""
+"""The largest ``grpc-timeout`` in milliseconds."""
 
-LAST_STREAM: Final = 1 << 30
+STREAM_ID_MAX: Final = 1 << 30
 
-CODES: Final = (
+GRPC_STATUS: Final = (
     "OK",
     "CANCELLED",
     "UNKNOWN",
@@ -91,9 +101,9 @@ CODES: Final = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )
-"""How gRPC numbers what became of a call."""
+"""gRPC's status codes, by number."""
 
-HTTP_CODES: Final = {
+HTTP_STATUS_TO_GRPC: Final = {
     b"400": "INTERNAL",
     b"401": "UNAUTHENTICATED",
     b"403": "PERMISSION_DENIED",
@@ -103,13 +113,13 @@ HTTP_CODES: Final = {
     b"503": "UNAVAILABLE",
     b"504": "UNAVAILABLE",
 }
-"""What an HTTP status means where there is none of gRPC's."""
+"""The status code for an HTTP status, where the response has no gRPC status."""
 
-NO_TABLE: Final = b"\x20"
-"""Begins a block of headers: there is no table of them. Somebody may ask for that, and nobody minds."""
+DYNAMIC_TABLE_SIZE_ZERO: Final = b"\x20"
+"""Begins a header block: a dynamic table size update to zero. A server may require it, and none minds."""
 
 NEVER_INDEXED: Final = b"\x10"
-"""Begins a header whose name is written out and which no table may hold."""
+"""Begins a literal header field, never indexed, with a new name."""
 
 GRPC: Final = b"application/grpc"
 
@@ -119,43 +129,43 @@ _setting: Final = struct.Struct(">HL")
 _message: Final = struct.Struct(">BL")
 
 
-class Broken(Exception):
-    """What came is not HTTP/2. The connection is of no use any more."""
+class ProtocolError(Exception):
+    """The peer violated HTTP/2. The connection cannot be used any more."""
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     length = len(payload)
-    return _head.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
+    return _head.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id) + payload
 
 
-OPENING: Final = (
-    PREFACE
+CLIENT_PREFACE: Final = (
+    PREFACE_MAGIC
     + _frame(
         SETTINGS,
         0,
         0,
         b"".join(
             [
-                _setting.pack(TABLE_SIZE, 0),
+                _setting.pack(HEADER_TABLE_SIZE, 0),
                 _setting.pack(ENABLE_PUSH, 0),
-                _setting.pack(FIRST_ROOM, OUR_STREAM_WINDOW),
-                _setting.pack(FRAME_SIZE, OUR_FRAME_BYTES),
-                _setting.pack(HEADER_LIST_SIZE, HEADER_BYTES_MAX),
+                _setting.pack(INITIAL_WINDOW_SIZE, STREAM_RECEIVE_WINDOW),
+                _setting.pack(MAX_FRAME_SIZE, LOCAL_MAX_FRAME_SIZE),
+                _setting.pack(MAX_HEADER_LIST_SIZE, HEADER_BYTES_MAX),
             ]
         ),
     )
-    + _frame(WINDOW, 0, 0, _long.pack(OUR_WINDOW - ROOM))
+    + _frame(WINDOW_UPDATE, 0, 0, _long.pack(CONNECTION_RECEIVE_WINDOW - DEFAULT_WINDOW_SIZE))
 )
 
 
-def packed(message: bytes) -> bytes:
-    """A message as it stands in the stream of a call."""
+def length_prefixed(message: bytes) -> bytes:
+    """A message with gRPC's length prefix."""
     return _message.pack(0, len(message)) + message
 
 
 @lru_cache(256)
 def _request(scheme: str, authority: str, path: str, metadata: Metadata, milliseconds: int | None) -> bytes:
-    """The headers that begin a call."""
+    """The header block that opens a stream."""
     headers: list[tuple[str, str]] = [
         (":method", "POST"),
         (":scheme", scheme),
@@ -168,12 +178,14 @@ def _request(scheme: str, authority: str, path: str, metadata: Metadata, millise
     ]
     if milliseconds is not None:
         headers.append(("grpc-timeout", f"{milliseconds}m"))
-    return NO_TABLE + b"".join([NEVER_INDEXED + _string(name) + _string(value) for name, value in headers])
+    return DYNAMIC_TABLE_SIZE_ZERO + b"".join(
+        [NEVER_INDEXED + _string(name) + _string(value) for name, value in headers]
+    )
 
 
 def _string(text: str) -> bytes:
-    """A string of HPACK, not compressed. Written here, for ``hpack`` logs what it encodes, and a token is
-    among that."""
+    """An HPACK string literal, not Huffman-coded. Written here because ``hpack`` logs what it encodes, an
+    authentication token among it."""
     data = text.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data
@@ -185,421 +197,434 @@ def _string(text: str) -> bytes:
     return bytes(length) + data
 
 
-def _fields(block: bytes) -> dict[bytes, bytes]:
-    """Headers as the server sent them."""
-    return _cached_fields(block) if len(block) <= CACHED_HEADER_BYTES else _decoded(block)
+def _decode_headers(block: bytes) -> dict[bytes, bytes]:
+    """The header fields of a block."""
+    return _decode_cached_block(block) if len(block) <= CACHED_HEADER_BYTES else _decode_block(block)
 
 
-def _decoded(block: bytes) -> dict[bytes, bytes]:
+def _decode_block(block: bytes) -> dict[bytes, bytes]:
     decoder = Decoder()
     decoder.header_table_size = decoder.max_allowed_table_size = 0
     try:
         return {bytes(name): bytes(value) for name, value in decoder.decode(block, raw=True)}
     except HPACKError:
-        raise Broken("headers that cannot be read") from None
+        raise ProtocolError("a header block that cannot be decoded") from None
 
 
-_cached_fields: Final = lru_cache(256)(_decoded)
+_decode_cached_block: Final = lru_cache(256)(_decode_block)
 
 
-class Call:
-    """One call: what came of it so far."""
+class Stream:
+    """One stream, which carries one gRPC call: what was received so far."""
 
     __slots__ = (
-        "_is_answered",
-        "_is_last",
-        "_missing",
+        "_ends_stream",
+        "_headers_received",
+        "_missing_bytes",
         "_parts",
-        "_room",
-        "_uncredited",
+        "_receive_window",
+        "_send_window",
+        "_unacked_bytes",
         "_unsent",
-        "_window",
         "failure",
-        "is_over",
+        "is_closed",
         "messages",
-        "stream",
+        "stream_id",
     )
 
-    def __init__(self, stream: int, room: int) -> None:
-        self.stream = stream
+    def __init__(self, stream_id: int, send_window: int) -> None:
+        self.stream_id = stream_id
         self.messages: list[bytes] = []
-        """Responses, in their order. A reader that wants more of them takes them with ``Http2.take``."""
-        self.is_over = False
-        self.failure: Failed | None = None
-        """Why it failed; if it is over and there is none, it did not."""
-        self._is_answered = False
-        """The headers that begin the response have come."""
-        self._window = OUR_STREAM_WINDOW
-        """So many bytes the server may still send."""
-        self._uncredited = 0
-        """Bytes that came, less those of messages not taken yet: what the window can be given back. Below
-        zero where a message that is larger than the window was let through."""
+        """Responses, in their order. A reader that wants more takes them with ``Http2Connection.take``."""
+        self.is_closed = False
+        self.failure: RpcError | None = None
+        """Why the call failed. None on a closed stream: it succeeded."""
+        self._headers_received = False
+        """The response headers were received."""
+        self._receive_window = STREAM_RECEIVE_WINDOW
+        """The server may send this many more bytes."""
+        self._unacked_bytes = 0
+        """Received bytes, less those of messages not taken yet: what a WINDOW_UPDATE can return. Negative
+        where a message larger than the window was accepted."""
         self._parts: list[bytes] = []
-        """What came of messages that are not complete."""
-        self._missing = 0
-        """So many bytes, at least, until one is."""
-        self._room = room
+        """The received parts of an incomplete message."""
+        self._missing_bytes = 0
+        """At least this many bytes are missing."""
+        self._send_window = send_window
         self._unsent = b""
-        self._is_last = False
+        self._ends_stream = False
 
-    def _end(self, failure: Failed | None) -> None:
-        if not self.is_over:
-            self.is_over = True
+    def _close(self, failure: RpcError | None) -> None:
+        if not self.is_closed:
+            self.is_closed = True
             self.failure = failure
 
-    def _read(self, data: bytes) -> None:
+    def _read_data(self, data: bytes) -> None:
         if self._parts:
             self._parts.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
+            self._missing_bytes -= len(data)
+            if self._missing_bytes > 0:
                 return
             data = b"".join(self._parts)
             self._parts.clear()
         at, size = 0, len(data)
         while at < size:
-            self._missing = 5 - (size - at)
-            if self._missing <= 0:
+            self._missing_bytes = 5 - (size - at)
+            if self._missing_bytes <= 0:
                 compressed, length = _message.unpack_from(data, at)
                 if compressed or length > MESSAGE_BYTES_MAX:
                     what = "compressed" if compressed else f"larger than {MESSAGE_BYTES_MAX} bytes"
-                    self._end(Failed(UNREADABLE, f"a response that is {what}"))
+                    self._close(RpcError(UNREADABLE, f"a response that is {what}"))
                     return
-                self._missing += length
-            if self._missing > 0:
+                self._missing_bytes += length
+            if self._missing_bytes > 0:
                 self._parts.append(data[at:])
                 return
             self.messages.append(data[at + 5 : at + 5 + length])
-            self._uncredited -= 5 + length
+            self._unacked_bytes -= 5 + length
             at += 5 + length
 
-    def _told(self, fields: dict[bytes, bytes], is_end: bool) -> None:
-        """Headers came: those that begin the response, or those that end it."""
-        if not self._is_answered:
+    def _read_headers(self, fields: dict[bytes, bytes], is_end: bool) -> None:
+        """Headers: those that begin the response, or its trailers."""
+        if not self._headers_received:
             status = fields.get(b":status", b"")
             if status != b"200":
                 if not status.startswith(b"1") or is_end:
-                    told = f"HTTP status {status[:20].decode('latin-1') or 'missing'}"
-                    self._end(Failed(HTTP_CODES.get(status, "UNKNOWN"), told))
+                    reason = f"HTTP status {status[:20].decode('latin-1') or 'missing'}"
+                    self._close(RpcError(HTTP_STATUS_TO_GRPC.get(status, "UNKNOWN"), reason))
                 return
-            self._is_answered = True
+            self._headers_received = True
             content = fields.get(b"content-type", b"")
             if content != GRPC and not content.startswith((GRPC + b"+", GRPC + b";")):
-                told = content[:60].decode("latin-1") or "nothing that is named"
-                self._end(Failed(UNREADABLE, f"the answer is no gRPC but {told}: is a proxy in between?"))
+                reason = content[:60].decode("latin-1") or "without a content type"
+                self._close(
+                    RpcError(UNREADABLE, f"the response is not gRPC but {reason}: is a proxy in between?")
+                )
                 return
         elif not is_end:
-            self._end(Failed(UNREADABLE, "a response that begins twice"))
+            self._close(RpcError(UNREADABLE, "a response with two header blocks"))
             return
         if not is_end:
-            return  # a status belongs to the end
+            return  # the status comes in the trailers
         number = fields.get(b"grpc-status")
         if number is None:
-            self._end(Failed("UNKNOWN", "the call ended without a status"))
+            self._close(RpcError("UNKNOWN", "the call ended without a status"))
             return
-        is_known = number.isdigit() and len(number) <= STATUS_DIGITS_MAX and int(number) < len(CODES)
-        code = CODES[int(number)] if is_known else "UNKNOWN"
+        is_known = number.isdigit() and len(number) <= STATUS_DIGITS_MAX and int(number) < len(GRPC_STATUS)
+        code = GRPC_STATUS[int(number)] if is_known else "UNKNOWN"
         if code == "OK":
-            self._end(Failed(UNREADABLE, "half a response") if self._parts else None)
+            self._close(RpcError(UNREADABLE, "an incomplete response") if self._parts else None)
         else:
             details = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
-            self._end(Failed(code, details))
+            self._close(RpcError(code, details))
 
 
-class Http2:
-    """One connection from its beginning."""
+class Http2Connection:
+    """One client connection, from the connection preface on."""
 
     __slots__ = (
-        "_block",
         "_buffer",
-        "_calls",
-        "_calls_max",
         "_continuations",
-        "_first_room",
-        "_frame_bytes",
+        "_header_block",
+        "_initial_window_size",
+        "_last_stream_id",
+        "_max_concurrent_streams",
+        "_max_frame_size",
         "_out",
-        "_pings",
-        "_room",
+        "_receive_window",
         "_route",
-        "_stream",
-        "_uncredited",
-        "_window",
-        "heard",
-        "is_ending",
+        "_send_window",
+        "_streams",
+        "_unacked_bytes",
+        "_unacknowledged_pings",
+        "is_closing",
+        "settings_received",
     )
 
     def __init__(self, scheme: str, authority: str) -> None:
         self._route = scheme, authority
-        self._out = [OPENING]
-        self._calls: dict[int, Call] = {}
-        self._calls_max = CALLS_AT_ONCE
-        self._stream = -1
+        self._out = [CLIENT_PREFACE]
+        self._streams: dict[int, Stream] = {}
+        self._max_concurrent_streams = STREAMS_MAX
+        self._last_stream_id = -1
         self._buffer = b""
-        self._block: tuple[int, int, bytes] | None = None
-        """Headers that have yet to be completed: whose, their flags, and what came of them."""
-        self._room = self._first_room = ROOM
+        self._header_block: tuple[int, int, bytes] | None = None
+        """An incomplete header block: its stream, its flags, and what was received of it."""
+        self._send_window = self._initial_window_size = DEFAULT_WINDOW_SIZE
         self._continuations = 0
-        self._frame_bytes = FRAME_BYTES
-        self._window = OUR_WINDOW
-        """So many bytes the server may still send, on all streams together."""
-        self._uncredited = 0
-        self._pings: list[bytes] = []
-        self.heard = False
-        """The server has said a word."""
-        self.is_ending = False
-        """No call can be begun any more."""
+        self._max_frame_size = DEFAULT_MAX_FRAME_SIZE
+        self._receive_window = CONNECTION_RECEIVE_WINDOW
+        """The server may send this many more bytes on all streams together."""
+        self._unacked_bytes = 0
+        self._unacknowledged_pings: list[bytes] = []
+        self.settings_received = False
+        """The server's SETTINGS frame was received."""
+        self.is_closing = False
+        """No stream can be opened any more."""
 
-    # --- what goes out --------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------
 
-    def begin(self, path: str, metadata: Metadata, seconds: float | None, data: bytes, is_last: bool) -> Call:
-        """A call; ``data``: messages, packed. Without ``is_last`` more of them may follow."""
-        self._stream += 2
-        self.is_ending = self.is_ending or self._stream >= LAST_STREAM
-        call = self._calls[self._stream] = Call(self._stream, self._first_room)
+    def open_stream(
+        self, path: str, metadata: Metadata, seconds: float | None, data: bytes, end_stream: bool
+    ) -> Stream:
+        """Open a stream for a call. ``data``: length-prefixed messages; without ``end_stream`` more may
+        follow."""
+        self._last_stream_id += 2
+        self.is_closing = self.is_closing or self._last_stream_id >= STREAM_ID_MAX
+        stream = self._streams[self._last_stream_id] = Stream(self._last_stream_id, self._initial_window_size)
         milliseconds = None if seconds is None else min(max(int(seconds * 1000), 1), MILLISECONDS_MAX)
         block = _request(*self._route, path, metadata, milliseconds)
-        self._out.append(_frame(HEADERS, END_OF_HEADERS, call.stream, block))
-        self.send(call, data, is_last)
-        return call
+        self._out.append(_frame(HEADERS, END_HEADERS, stream.stream_id, block))
+        self.send(stream, data, end_stream)
+        return stream
 
-    def send(self, call: Call, data: bytes, is_last: bool = False) -> None:
-        """Messages, packed; as soon as the server has room for them."""
-        call._unsent += data
-        call._is_last = is_last
-        self._push(call)
+    def send(self, stream: Stream, data: bytes, end_stream: bool = False) -> None:
+        """Send length-prefixed messages as soon as the send windows allow."""
+        stream._unsent += data
+        stream._ends_stream = end_stream
+        self._send_data(stream)
 
-    def _push(self, call: Call) -> None:
-        while call._unsent:
-            size = min(len(call._unsent), self._room, call._room, self._frame_bytes)
+    def _send_data(self, stream: Stream) -> None:
+        while stream._unsent:
+            size = min(len(stream._unsent), self._send_window, stream._send_window, self._max_frame_size)
             if size <= 0:
                 return
-            part, call._unsent = call._unsent[:size], call._unsent[size:]
-            self._room -= size
-            call._room -= size
-            is_end = call._is_last and not call._unsent
-            self._out.append(_frame(DATA, END_OF_STREAM if is_end else 0, call.stream, part))
+            part, stream._unsent = stream._unsent[:size], stream._unsent[size:]
+            self._send_window -= size
+            stream._send_window -= size
+            is_end = stream._ends_stream and not stream._unsent
+            self._out.append(_frame(DATA, END_STREAM if is_end else 0, stream.stream_id, part))
 
-    def take(self, call: Call) -> list[bytes]:
-        """The messages that have come, which makes room for more."""
-        messages, call.messages = call.messages, []
-        call._uncredited += sum([5 + len(each) for each in messages])
-        self._credit(call)
+    def take(self, stream: Stream) -> list[bytes]:
+        """The received messages; taking them returns their bytes to the window."""
+        messages, stream.messages = stream.messages, []
+        stream._unacked_bytes += sum([5 + len(each) for each in messages])
+        self._send_window_update(stream)
         return messages
 
-    def cancel(self, call: Call) -> None:
-        """Nobody wants to know any more."""
-        if self._calls.pop(call.stream, None) is not None and not call.is_over:
-            self._out.append(_frame(RESET, 0, call.stream, _long.pack(CANCEL)))
-            call._end(Failed("CANCELLED", "the call was given up"))
+    def cancel(self, stream: Stream) -> None:
+        """Give the call up."""
+        if self._streams.pop(stream.stream_id, None) is not None and not stream.is_closed:
+            self._out.append(_frame(RST_STREAM, 0, stream.stream_id, _long.pack(CANCEL)))
+            stream._close(RpcError("CANCELLED", "the call was given up"))
 
     def ping(self) -> None:
-        """Have the server say a word."""
+        """Make the server answer: a dead connection is noticed."""
         self._out.append(_frame(PING, 0, 0, bytes(8)))
 
-    def answer_pings(self) -> None:
-        """Not by itself: etcd sends one before each response, to find out how fast the network is, unless the
-        last is not answered yet. That is not worth waking up and writing for each time."""
-        for payload in self._pings:
-            self._out.append(_frame(PING, ACKNOWLEDGES, 0, payload))
-        self._pings.clear()
+    def acknowledge_pings(self) -> None:
+        """Called by the transport, with a delay. etcd sends a PING before each response to measure the
+        bandwidth, unless the last one has no ACK yet: that is not worth a wake-up and a write each time."""
+        for payload in self._unacknowledged_pings:
+            self._out.append(_frame(PING, ACK, 0, payload))
+        self._unacknowledged_pings.clear()
 
-    def has_pings(self) -> bool:
-        return bool(self._pings)
+    def has_unacknowledged_pings(self) -> bool:
+        return bool(self._unacknowledged_pings)
 
-    def outgoing(self) -> bytes:
-        """What is to be sent now."""
+    def data_to_send(self) -> bytes:
+        """The bytes to send now."""
         out = b"".join(self._out)
         self._out.clear()
         return out
 
-    def has_outgoing(self) -> bool:
+    def has_data_to_send(self) -> bool:
         return bool(self._out)
 
-    def has_calls(self) -> bool:
-        return bool(self._calls)
+    def has_open_streams(self) -> bool:
+        return bool(self._streams)
 
-    def has_room(self) -> bool:
-        """Whether the server takes one call more here. Before its settings are known it is given one alone:
-        that is as many as nearly every server takes."""
-        return not self.is_ending and len(self._calls) < (self._calls_max if self.heard else 1)
+    def can_open_stream(self) -> bool:
+        """Whether the server accepts another stream. Before its SETTINGS are known it gets one stream only,
+        which nearly every server accepts."""
+        return not self.is_closing and len(self._streams) < (
+            self._max_concurrent_streams if self.settings_received else 1
+        )
 
-    # --- what comes in --------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> list[Call]:
-        """Calls of which there is news. Raises Broken; then ``lost`` tells the calls."""
-        news: list[Call] = []
+    def receive_data(self, data: bytes) -> list[Stream]:
+        """Process received bytes; returns the streams that changed. After a ProtocolError call
+        ``fail_streams``."""
+        changed: list[Stream] = []
         if self._buffer:
             data = self._buffer + data
         at, size = 0, len(data)
         while size - at >= 9:
-            high, low, kind, flags, stream = _head.unpack_from(data, at)
+            high, low, kind, flags, stream_id = _head.unpack_from(data, at)
             length = high << 16 | low
-            if not self.heard:
-                if kind != SETTINGS or flags & ACKNOWLEDGES:
-                    raise Broken("it does not speak HTTP/2")
-                self.heard = True
-            if length > OUR_FRAME_BYTES:
-                raise Broken("a frame that is too large")
+            if not self.settings_received:
+                if kind != SETTINGS or flags & ACK:
+                    raise ProtocolError("the peer does not speak HTTP/2")
+                self.settings_received = True
+            if length > LOCAL_MAX_FRAME_SIZE:
+                raise ProtocolError("a frame larger than SETTINGS_MAX_FRAME_SIZE")
             if size - at - 9 < length:
                 break
             payload = data[at + 9 : at + 9 + length]
             at += 9 + length
             if kind == GOAWAY:
-                news += self._go_away(payload)
-            elif (call := self._frame(kind, flags, stream & 0x7FFFFFFF, payload)) is not None:
-                news.append(call)
+                changed += self._receive_goaway(payload)
+            elif (stream := self._receive_frame(kind, flags, stream_id & 0x7FFFFFFF, payload)) is not None:
+                changed.append(stream)
         self._buffer = data[at:]
-        return news
+        return changed
 
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> Call | None:
-        if self._block is not None and kind != CONTINUATION:
-            raise Broken("headers that are not continued")
+    def _receive_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> Stream | None:
+        if self._header_block is not None and kind != CONTINUATION:
+            raise ProtocolError("a header block without its CONTINUATION")
         if kind == DATA:
-            return self._data(flags, stream, payload)
+            return self._receive_data_frame(flags, stream_id, payload)
         if kind == HEADERS:
             payload = _unpadded(flags, payload)
             self._continuations = 0
-            return self._headers(stream, flags, payload[5:] if flags & WITH_PRIORITY else payload)
+            return self._receive_headers_frame(
+                stream_id, flags, payload[5:] if flags & PRIORITY_FLAG else payload
+            )
         if kind == CONTINUATION:
-            if self._block is None or self._block[0] != stream:
-                raise Broken("headers of another call are continued")
-            _, first, block = self._block
-            self._block = None
+            if self._header_block is None or self._header_block[0] != stream_id:
+                raise ProtocolError("a CONTINUATION of another stream")
+            _, first, block = self._header_block
+            self._header_block = None
             self._continuations += 1
             if self._continuations > CONTINUATIONS_MAX:
-                raise Broken("headers in too many frames")
-            return self._headers(stream, first | flags & END_OF_HEADERS, block + payload)
-        if kind == WINDOW:
-            self._allowed(stream, _long.unpack(_sized(payload, 4))[0] & 0x7FFFFFFF)
-        elif kind == RESET:
-            return self._reset(stream, _long.unpack(_sized(payload, 4))[0])
+                raise ProtocolError("too many CONTINUATION frames")
+            return self._receive_headers_frame(stream_id, first | flags & END_HEADERS, block + payload)
+        if kind == WINDOW_UPDATE:
+            self._receive_window_update(stream_id, _long.unpack(_checked_length(payload, 4))[0] & 0x7FFFFFFF)
+        elif kind == RST_STREAM:
+            return self._receive_rst_stream(stream_id, _long.unpack(_checked_length(payload, 4))[0])
         elif kind == SETTINGS:
-            if not flags & ACKNOWLEDGES:
-                self._set(payload)
+            if not flags & ACK:
+                self._receive_settings(payload)
         elif kind == PING:
-            if not flags & ACKNOWLEDGES:
-                self._pings.append(_sized(payload, 8))
-                if len(self._pings) > PINGS_MAX:
-                    raise Broken("more pings than are worth an answer")
-        elif kind == PUSH:
-            raise Broken("it sends what nobody asked for")
-        return None  # what else there is does not concern us
+            if not flags & ACK:
+                self._unacknowledged_pings.append(_checked_length(payload, 8))
+                if len(self._unacknowledged_pings) > PINGS_MAX:
+                    raise ProtocolError("too many PING frames")
+        elif kind == PUSH_PROMISE:
+            raise ProtocolError("a PUSH_PROMISE, which was disabled")
+        return None  # PRIORITY and unknown types are ignored
 
-    def _data(self, flags: int, stream: int, payload: bytes) -> Call | None:
-        self._check_opened(stream)
+    def _receive_data_frame(self, flags: int, stream_id: int, payload: bytes) -> Stream | None:
+        self._check_opened(stream_id)
         size = len(payload)
-        self._window -= size
-        if self._window < 0:
-            raise Broken("more data than the connection's window allows")
-        self._uncredited += size
-        if self._uncredited >= OUR_WINDOW // 2:
-            self._out.append(_frame(WINDOW, 0, 0, _long.pack(self._uncredited)))
-            self._window += self._uncredited
-            self._uncredited = 0
-        call = self._calls.get(stream)
-        if call is None:
-            return None  # it was given up
-        call._window -= size
-        if call._window < 0:
-            raise Broken("more data than the stream's window allows")
-        call._uncredited += size
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise ProtocolError("more data than the connection's window allows")
+        self._unacked_bytes += size
+        if self._unacked_bytes >= CONNECTION_RECEIVE_WINDOW // 2:
+            self._out.append(_frame(WINDOW_UPDATE, 0, 0, _long.pack(self._unacked_bytes)))
+            self._receive_window += self._unacked_bytes
+            self._unacked_bytes = 0
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return None  # the stream was cancelled
+        stream._receive_window -= size
+        if stream._receive_window < 0:
+            raise ProtocolError("more data than the stream's window allows")
+        stream._unacked_bytes += size
         data = _unpadded(flags, payload)
-        if call._is_answered:
-            call._read(data)
+        if stream._headers_received:
+            stream._read_data(data)
         else:
-            call._end(Failed(UNREADABLE, "data before the headers of the response"))
-        if flags & END_OF_STREAM:
-            call._end(Failed("UNKNOWN", "the call ended without a status"))
-        self._credit(call)
-        return self._seen(call)
+            stream._close(RpcError(UNREADABLE, "data before the headers of the response"))
+        if flags & END_STREAM:
+            stream._close(RpcError("UNKNOWN", "the call ended without a status"))
+        self._send_window_update(stream)
+        return self._stream_changed(stream)
 
-    def _credit(self, call: Call) -> None:
-        """Tell the server that there is room again for what was read."""
-        if call._uncredited >= OUR_STREAM_WINDOW // 2 and not call.is_over:
-            self._out.append(_frame(WINDOW, 0, call.stream, _long.pack(call._uncredited)))
-            call._window += call._uncredited
-            call._uncredited = 0
+    def _send_window_update(self, stream: Stream) -> None:
+        """Return the bytes that were read to the server's window."""
+        if stream._unacked_bytes >= STREAM_RECEIVE_WINDOW // 2 and not stream.is_closed:
+            self._out.append(_frame(WINDOW_UPDATE, 0, stream.stream_id, _long.pack(stream._unacked_bytes)))
+            stream._receive_window += stream._unacked_bytes
+            stream._unacked_bytes = 0
 
-    def _check_opened(self, stream: int) -> None:
-        if not stream & 1 or stream > self._stream:
-            raise Broken("a frame of a call that was never begun")
+    def _check_opened(self, stream_id: int) -> None:
+        if not stream_id & 1 or stream_id > self._last_stream_id:
+            raise ProtocolError("a frame of a stream that was never opened")
 
-    def _headers(self, stream: int, flags: int, block: bytes) -> Call | None:
-        self._check_opened(stream)
+    def _receive_headers_frame(self, stream_id: int, flags: int, block: bytes) -> Stream | None:
+        self._check_opened(stream_id)
         if len(block) > HEADER_BYTES_MAX:
-            raise Broken("headers that are too large")
-        if not flags & END_OF_HEADERS:
-            self._block = stream, flags, block
+            raise ProtocolError("a header block that is too large")
+        if not flags & END_HEADERS:
+            self._header_block = stream_id, flags, block
             return None
-        call = self._calls.get(stream)
-        if call is None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
             return None
-        call._told(_fields(block), bool(flags & END_OF_STREAM))
-        return self._seen(call)
+        stream._read_headers(_decode_headers(block), bool(flags & END_STREAM))
+        return self._stream_changed(stream)
 
-    def _seen(self, call: Call) -> Call:
-        if call.is_over:
-            self._calls.pop(call.stream, None)
-            if call._unsent or not call._is_last:
-                # It is over on their side alone: let go of ours, too.
-                self._out.append(_frame(RESET, 0, call.stream, _long.pack(NO_ERROR)))
-        return call
+    def _stream_changed(self, stream: Stream) -> Stream:
+        if stream.is_closed:
+            self._streams.pop(stream.stream_id, None)
+            if stream._unsent or not stream._ends_stream:
+                # The server closed its side only: close this side, too.
+                self._out.append(_frame(RST_STREAM, 0, stream.stream_id, _long.pack(NO_ERROR)))
+        return stream
 
-    def _reset(self, stream: int, code: int) -> Call | None:
-        call = self._calls.pop(stream, None)
-        if call is not None:
-            # Also where it says that it refused it: a proxy may say so of what it has passed on.
-            call._end(Failed("UNAVAILABLE", f"the server gave up the call ({code})"))
-        return call
+    def _receive_rst_stream(self, stream_id: int, code: int) -> Stream | None:
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            # Outcome unknown also for REFUSED_STREAM: a proxy may send that for a request it has passed on.
+            stream._close(RpcError("UNAVAILABLE", f"the server reset the stream ({code})"))
+        return stream
 
-    def _allowed(self, stream: int, size: int) -> None:
-        """There is room for more."""
-        if not stream:
-            self._room = _checked_window(self._room + size)
-            for each in list(self._calls.values()):
-                self._push(each)
+    def _receive_window_update(self, stream_id: int, size: int) -> None:
+        """The server enlarged a send window."""
+        if not stream_id:
+            self._send_window = _checked_window(self._send_window + size)
+            for each in list(self._streams.values()):
+                self._send_data(each)
             return
-        call = self._calls.get(stream)
-        if call is not None:
-            call._room = _checked_window(call._room + size)
-            self._push(call)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream._send_window = _checked_window(stream._send_window + size)
+            self._send_data(stream)
 
-    def _set(self, payload: bytes) -> None:
+    def _receive_settings(self, payload: bytes) -> None:
         if len(payload) % _setting.size:
-            raise Broken("settings that cannot be read")
+            raise ProtocolError("a SETTINGS frame of the wrong size")
         for what, value in _setting.iter_unpack(payload):
-            if what == CALLS_MAX:
-                self._calls_max = min(value, CALLS_AT_ONCE)
-            elif what == FIRST_ROOM:
-                for call in self._calls.values():
-                    call._room = _checked_window(call._room + value - self._first_room)
-                self._first_room = _checked_window(value)
-            elif what == FRAME_SIZE:
-                self._frame_bytes = min(max(value, FRAME_BYTES), OUR_FRAME_BYTES)
-        self._out.append(_frame(SETTINGS, ACKNOWLEDGES, 0))
-        for call in list(self._calls.values()):
-            self._push(call)
+            if what == MAX_CONCURRENT_STREAMS:
+                self._max_concurrent_streams = min(value, STREAMS_MAX)
+            elif what == INITIAL_WINDOW_SIZE:
+                for stream in self._streams.values():
+                    stream._send_window = _checked_window(
+                        stream._send_window + value - self._initial_window_size
+                    )
+                self._initial_window_size = _checked_window(value)
+            elif what == MAX_FRAME_SIZE:
+                self._max_frame_size = min(max(value, DEFAULT_MAX_FRAME_SIZE), LOCAL_MAX_FRAME_SIZE)
+        self._out.append(_frame(SETTINGS, ACK, 0))
+        for stream in list(self._streams.values()):
+            self._send_data(stream)
 
-    def _go_away(self, payload: bytes) -> list[Call]:
-        """The server is about to end; what it has not begun it never will."""
+    def _receive_goaway(self, payload: bytes) -> list[Stream]:
+        """The server is about to close the connection; it never processes streams above the last one
+        named."""
         if len(payload) < 8:
-            raise Broken("a frame of the wrong size")
-        self.is_ending = True
+            raise ProtocolError("a frame of the wrong size")
+        self.is_closing = True
         last = _long.unpack_from(payload)[0] & 0x7FFFFFFF
-        left = [call for call in self._calls.values() if call.stream > last]
-        for call in left:
-            del self._calls[call.stream]
-            call._end(Failed(NEVER_SENT, "the server is about to end"))
+        left = [stream for stream in self._streams.values() if stream.stream_id > last]
+        for stream in left:
+            del self._streams[stream.stream_id]
+            stream._close(RpcError(NEVER_SENT, "the server is closing the connection (GOAWAY)"))
         return left
 
     # --- the end --------------------------------------------------------------------------------
 
-    def lost(self, why: str) -> list[Call]:
-        """The connection is gone: nobody knows what becomes of the calls that are under way."""
-        self.is_ending = True
-        calls = list(self._calls.values())
-        self._calls.clear()
-        for call in calls:
-            call._end(Failed("UNAVAILABLE", why))
+    def fail_streams(self, why: str) -> list[Stream]:
+        """The connection is lost: the outcome of the open streams is unknown."""
+        self.is_closing = True
+        calls = list(self._streams.values())
+        self._streams.clear()
+        for stream in calls:
+            stream._close(RpcError("UNAVAILABLE", why))
         return calls
 
 
@@ -607,17 +632,17 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise Broken("more padding than there is")
+        raise ProtocolError("more padding than payload")
     return payload[1 : len(payload) - payload[0]]
 
 
 def _checked_window(size: int) -> int:
-    if size > WINDOW_MAX:
-        raise Broken("a window larger than there can be")
+    if size > WINDOW_SIZE_MAX:
+        raise ProtocolError("a flow-control window above 2^31-1")
     return size
 
 
-def _sized(payload: bytes, size: int) -> bytes:
+def _checked_length(payload: bytes, size: int) -> bytes:
     if len(payload) != size:
-        raise Broken("a frame of the wrong size")
+        raise ProtocolError("a frame of the wrong size")
     return payload

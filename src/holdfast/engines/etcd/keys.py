@@ -1,13 +1,13 @@
-"""Where everything is kept: one folder for each name and one for each client.
+"""The keys: one folder for each name and one for each client.
 
-    <prefix>/<namespace>/n/<name>/k             what the name is, put anew with every ticket: so its last
-                                                change tells the newest token, also when the ticket is gone
-    <prefix>/<namespace>/n/<name>/t/x/<nonce>   a ticket to have it alone
-    <prefix>/<namespace>/n/<name>/t/s/<nonce>   a ticket to share it
+    <prefix>/<namespace>/n/<name>/k             the kind of the name, written with every ticket: its mod
+                                                revision tells the newest token, also when the ticket is gone
+    <prefix>/<namespace>/n/<name>/t/x/<nonce>   a ticket in an exclusive mode
+    <prefix>/<namespace>/n/<name>/t/s/<nonce>   a ticket in a shared mode
     <prefix>/<namespace>/n/<name>/u             a semaphore's limit, where it is not the declared one
-    <prefix>/<namespace>/n/<name>/v             the name's value
+    <prefix>/<namespace>/n/<name>/v             the value of the name
     <prefix>/<namespace>/c/<client>/n/<nonce>   a note about an attempt that was ended
-    <prefix>/<namespace>/c/<client>/s/<lease>   there as long as the client's session is
+    <prefix>/<namespace>/c/<client>/s/<lease>   exists as long as the client's session does
 
 Names are percent-encoded, character by character: a prefix of a name is a prefix of its key.
 """
@@ -28,17 +28,17 @@ VALUE: Final = b"v"
 NOTES: Final = b"n/"
 
 FOLDERS_KEPT: Final = 1000
-"""Of so many names the folder is remembered: it is asked for at every step."""
+"""The folders of at most this many names are cached: every step needs one."""
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key behind all that begin with ``prefix``, whose last byte is never the largest."""
+    """The end of the range of all keys that begin with ``prefix``, whose last byte is never 0xff."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 def _part(text: str) -> bytes:
-    """A nonce or a client's id, which are ASCII as Holdfast makes them. Whatever else comes from outside has
-    a key of its own, and there is nothing."""
+    """A nonce or a client's id, which are ASCII where Holdfast made them. Any other text from outside gets a
+    key of its own, which does not exist."""
     return quote(text, safe="", errors="surrogatepass").encode("ascii")
 
 
@@ -62,12 +62,12 @@ class Keys:
         return folder
 
     def beginning_with(self, prefix: str) -> tuple[bytes, bytes]:
-        """The range of all names that begin so."""
+        """The range of all names that begin with ``prefix``."""
         start = self.names + quote(prefix, safe="").encode("ascii")
         return start, end_of(start)
 
     def name_of(self, key: bytes) -> tuple[str, bytes]:
-        """The name that a key belongs to, and the rest of the key within its folder."""
+        """The name that a key belongs to, and the rest of the key."""
         name, _, rest = key[len(self.names) :].partition(b"/")
         return unquote(name.decode("ascii")), rest
 
@@ -75,7 +75,7 @@ class Keys:
         return self._clients + _part(client) + b"/"
 
     def note(self, nonce: str, client: str = "") -> bytes:
-        """Where a client finds what became of an attempt; of its own ones, unless another is named."""
+        """The key of the note about an attempt, in the folder of its own client unless another is named."""
         return self.client(client or nonce.rpartition("-")[0]) + NOTES + _part(nonce)
 
     def session(self, client: str, lease: int) -> bytes:

@@ -1,9 +1,9 @@
-"""Keeping things for a while without a lease for each of them.
+"""Retention of keys without a lease for each of them.
 
-What is to be forgotten in the end (what a name is, its value, notes) hangs on a lease that is shared by all
-clients: its id is computed from how long it lasts and from the time of its beginning, so that they all find
-the same one without asking. There are a few dozen of them at most, however many names there are; and what
-expires at one moment is never everything.
+Keys that are to expire in the end (the kind of a name, its value, notes) are attached to leases that all
+clients share. The id of a shared lease is computed from its length and the period in which it begins, so that
+all clients find the same lease without a request. There are a few dozen at most, however many names there
+are; and they never all expire at one moment.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from typing import Final
 
 from ...runtime.clock import wall_seconds
 from . import wire_pb2 as wire
-from .conversation import Conversation
-from .failures import LeaseThere
+from .errors import LeaseExistsError
+from .routing import ClusterChannel
 
 __all__ = ["Retention"]
 
 HOUR: Final = 3600
 LENGTHS: Final = (2 * HOUR, 24 * HOUR, 30 * 24 * HOUR, 366 * 24 * HOUR)
-"""What is kept longer than it asked for is forgotten by whoever reads it."""
+"""A key that lives longer than requested is ignored by its readers."""
 
 PARTS: Final = 16
-"""A new lease begins after such a part of the length."""
+"""A new shared lease begins after this part of the length."""
 
 
 class Retention:
     """The shared leases, as far as this client knows them."""
 
-    __slots__ = ("_known", "_scope", "_talk")
+    __slots__ = ("_channel", "_known", "_scope")
 
-    def __init__(self, scope: bytes, talk: Conversation) -> None:
+    def __init__(self, scope: bytes, channel: ClusterChannel) -> None:
         self._scope = scope
-        self._talk = talk
+        self._channel = channel
         self._known: dict[tuple[int, int], int] = {}
 
     def known(self, seconds: float) -> int | None:
-        """A lease that lives for so long at least, if it has been asked for before."""
+        """A lease with at least this time left, if this client knows it already."""
         return self._known.get(_which(seconds))
 
     async def lease(self, seconds: float) -> int:
-        """A lease that lives for so long at least."""
+        """A lease with at least this time left."""
         length, began = which = _which(seconds)
         lease = self._known.get(which)
         if lease is None:
             lease = lease_id(self._scope, length, began)
-            with contextlib.suppress(LeaseThere):  # another client was first
+            with contextlib.suppress(LeaseExistsError):  # another client was first
                 grant = wire.LeaseGrantRequest(TTL=length + 2 * (length // PARTS), ID=lease)
-                await self._talk.call("LeaseGrant", grant)
+                await self._channel.call("LeaseGrant", grant)
             if len(self._known) > PARTS * len(LENGTHS):
                 self._known.clear()
             self._known[which] = lease
         return lease
 
-    def doubt(self) -> None:
-        """One of them is missing, by somebody's hand: ask for each again."""
+    def invalidate(self) -> None:
+        """A shared lease was revoked from outside: grant each again when needed."""
         self._known.clear()
 
 
 def _which(seconds: float) -> tuple[int, int]:
-    """How long it lasts, and in which part of time it begins."""
+    """The length of a lease, and the period in which it begins."""
     for length in LENGTHS:
         if seconds <= length:
             break
@@ -69,6 +69,6 @@ def _which(seconds: float) -> tuple[int, int]:
 
 
 def lease_id(*parts: object) -> int:
-    """The same for everybody who computes it; never 0, which etcd takes for "choose one"."""
+    """The same for every client that computes it; never 0, by which etcd chooses an id."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 1) or 1

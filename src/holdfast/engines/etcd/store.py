@@ -1,52 +1,34 @@
-"""The operations of the tickets family as calls of etcd. No I/O here: a transport performs what is sent."""
+"""The ticket store on etcd. No I/O here: its coroutines await ``UnaryCall`` and ``WatchCall``, which
+``threads`` and ``asyncio`` perform."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from ...core.effects import NotApplied, OutcomeUnknown
-from ...protocols.tickets.payload import (
+from ...protocols.tickets.codec import (
     decode_note,
+    encode_config,
     encode_note,
-    encode_settings,
     encode_ticket,
     encode_value,
 )
-from ...protocols.tickets.store import (
-    Enter,
-    Evict,
-    Exchange,
-    Fill,
-    Keep,
-    Kept,
-    Lend,
-    Look,
-    Names,
-    NoSession,
-    Open,
-    Opened,
-    ReadNote,
-    Remove,
-    Removed,
-    Retire,
-    SetLimit,
-    SetValue,
-    Take,
-)
-from ...rules.record import RETENTION_SECONDS, Tombstone
-from ...rules.tickets import LockConfig, LockView, Ticket, find, token_at
+from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, SessionEndedError
+from ...rules.record import RETENTION_SECONDS, StoredValue, Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
-from .conversation import Conversation
-from .drafts import Draft, what_stands
-from .failures import Compacted, LeaseMissing, LeaseThere
+from .codec import Handle, client_key_subject, counted_view_of, is_eviction_note, kind_bytes, kvs_of, view_of
+from .errors import CompactedError, LeaseExistsError, LeaseNotFoundError
 from .keys import KIND, LIMIT, NOTES, TICKETS, VALUE, Keys, end_of
-from .reading import Handle, kind_bytes, kvs_of, mail_of, stand_of, stand_told, tells_an_end
-from .requests import (
+from .retention import Retention, lease_id
+from .routing import ClusterChannel
+from .rpc import WatchCall
+from .txn import (
+    TxnTemplate,
     absent,
     created_at,
     delete,
@@ -56,10 +38,10 @@ from .requests import (
     last,
     modified_at,
     put,
+    read_name,
     span,
     txn,
 )
-from .retention import Retention, lease_id
 
 __all__ = ["EtcdStore", "seconds_for"]
 
@@ -67,122 +49,103 @@ LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 """How long a semaphore's changed limit is remembered."""
 
 PAGE: Final = 1000
-"""So many keys are read at a time when names are listed."""
+"""Names are listed by pages of this many keys."""
 
-DRAFTS_KEPT: Final = 500
+TEMPLATES_KEPT: Final = 500
 
 LEADER_CHANGES: Final = 3
-"""So often a sign of life is given anew when the leader changed meanwhile."""
+"""A keep-alive is repeated at most this often when the leader changed meanwhile."""
 
-PATIENCE_SECONDS_MIN: Final = 0.5
-
-Work = Coroutine[Any, Any, Any]
+KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 
 def seconds_for(ttl: float) -> float:
-    """Leases are counted in whole seconds; the server's shortest may be longer."""
+    """etcd counts leases in whole seconds; its minimum may be longer."""
     return float(max(math.ceil(ttl), 1))
 
 
 class EtcdStore:
-    """What one client asks of etcd. Each operation is a script."""
+    """One client's ``TicketStore``."""
 
-    def __init__(self, keys: Keys, client: str, talk: Conversation) -> None:
+    def __init__(self, keys: Keys, client: str, channel: ClusterChannel) -> None:
         self.keys = keys
         self.client = client
-        self._talk = talk
-        self._call = talk.call
+        self._channel = channel
+        self._call = channel.call
         self._notes = keys.client(client) + NOTES
-        """About attempts of this client."""
-        self._retention = Retention(keys.names, talk)
-        self._drafts: dict[tuple[object, ...], Draft] = {}
+        """The folder of notes about attempts of this client."""
+        self._retention = Retention(keys.names, channel)
+        self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
-        """The client's own sessions, and how long each lasts."""
-        self._scripts: dict[type, Callable[[Any], Work]] = {
-            Open: self._open,
-            Keep: self._keep,
-            Retire: self._retire,
-            Enter: self._enter,
-            Look: self._look,
-            Fill: self._fill,
-            Remove: self._remove,
-            Evict: self._evict,
-            ReadNote: self._read_note,
-            Exchange: self._exchange,
-            Lend: self._lend,
-            Take: self._take,
-            SetValue: self._set_value,
-            SetLimit: self._set_limit,
-            Names: self._names,
-        }
-
-    def script(self, op: Any) -> Work:
-        return self._scripts[op.__class__](op)
+        """The client's own sessions, and the length of each."""
 
     # --- sessions -------------------------------------------------------------------------------
 
-    async def _open(self, op: Open) -> Opened:
-        """The id is computed, so that the same session is found again whatever became of the first reply."""
-        lease = lease_id(self.client, op.seconds, op.generation)
-        self.leases[lease] = seconds = op.seconds
+    async def open_session(self, seconds: float, generation: int) -> OpenedSession:
+        """The id is computed, so that a repeated request finds the same session after a lost reply."""
+        lease = lease_id(self.client, seconds, generation)
+        self.leases[lease] = seconds
         fresh = True
         try:
-            granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(op.seconds), ID=lease))
+            granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds), ID=lease))
             self.leases[lease] = seconds = float(granted.TTL)
-        except LeaseThere:
+        except LeaseExistsError:
             fresh = False
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
-        except LeaseMissing:
-            raise NotApplied("the session ended as soon as it had begun") from None
-        return Opened(lease, seconds, fresh)
+        except LeaseNotFoundError:
+            raise NotApplied("the session ended as soon as it was opened") from None
+        return OpenedSession(lease, seconds, fresh)
 
-    async def _keep(self, op: Keep) -> Kept:
-        """A sign of life counts if the leader that heard it was still the leader afterwards: one that was
-        stopped and goes on later still answers for a moment, and the new one knows nothing of it. So read
-        something after it, by agreement of the majority, and compare the terms."""
+    async def keep_alive(
+        self, sessions: tuple[int, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
+    ) -> KeptAlive:
+        """A keep-alive counts if the leader that received it was still the leader afterwards. A leader that
+        was paused and resumed still answers for a moment, and the new leader knows nothing of it. So a
+        linearizable read follows, and the terms are compared."""
         for _ in range(LEADER_CHANGES):
-            heard = await self._talk.keep_alive(op.sessions, self._patience(op))
-            read = await self._call("Txn", self._look_at(op), urgent=True)
-            terms = {response.header.raft_term for response in heard if response.TTL > 0}
+            responses = await self._channel.keep_alive(sessions, self._keep_alive_timeout(sessions))
+            read = await self._call("Txn", self._read_txn(sessions, tickets), urgent=True)
+            terms = {response.header.raft_term for response in responses if response.TTL > 0}
             if not terms or terms == {read.header.raft_term}:
-                return self._kept(op, heard, read)
+                return _kept_alive(sessions, tickets, responses, read)
         raise OutcomeUnknown("etcd changes its leader again and again")
 
-    def _patience(self, op: Keep) -> float:
-        """The shortest session decides how soon it must be tried again, perhaps elsewhere."""
-        longest = self._talk.timeout
-        shortest = min([self.leases.get(lease, longest) for lease in op.sessions])
-        return min(longest, max(shortest / 4, PATIENCE_SECONDS_MIN))
+    def _keep_alive_timeout(self, sessions: tuple[int, ...]) -> float:
+        """The shortest session decides how soon the keep-alive must be retried, perhaps at another member."""
+        longest = self._channel.timeout
+        shortest = min([self.leases.get(lease, longest) for lease in sessions])
+        return min(longest, max(shortest / 4, KEEP_ALIVE_TIMEOUT_SECONDS_MIN))
 
-    def _look_at(self, op: Keep) -> wire.TxnRequest:
-        if not op.tickets:
-            return txn([], [get(self.keys.session(self.client, op.sessions[0]), keys_only=True)], [])
-        return txn([], [get(ticket.handle.key, keys_only=True) for _, ticket in op.tickets], [])
+    def _read_txn(
+        self, sessions: tuple[int, ...], tickets: tuple[tuple[str, Ticket], ...]
+    ) -> wire.TxnRequest:
+        if not tickets:
+            return txn([], [get(self.keys.session(self.client, sessions[0]), keys_only=True)], [])
+        return txn([], [get(ticket.handle.key, keys_only=True) for _, ticket in tickets], [])
 
-    @staticmethod
-    def _kept(op: Keep, heard: list[wire.LeaseKeepAliveResponse], read: wire.TxnResponse) -> Kept:
-        lives = {response.ID: response.TTL > 0 for response in heard}
-        there = []
-        for (_, ticket), response in zip(op.tickets, read.responses, strict=False):
-            kvs = response.response_range.kvs
-            there.append(bool(kvs) and kvs[0].create_revision == ticket.handle.created)
-        return Kept(tuple([lives.get(lease, False) for lease in op.sessions]), tuple(there))
-
-    async def _retire(self, op: Retire) -> None:
-        for lease in op.sessions:
-            with contextlib.suppress(LeaseMissing):  # then it is as was wanted
+    async def revoke(self, sessions: tuple[int, ...]) -> None:
+        for lease in sessions:
+            with contextlib.suppress(LeaseNotFoundError):  # it has ended already
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
 
     # --- tickets --------------------------------------------------------------------------------
 
-    async def _enter(self, op: Enter) -> LockView:
-        ticket = op.ticket
+    async def create(
+        self,
+        name: str,
+        ticket: Ticket,
+        session: int,
+        config: LockConfig | None,
+        declared: int,
+        alone: bool,
+    ) -> LockView:
         nonce = ticket.nonce.encode()
-        draft = self._draft(op)
-        key = draft.key(nonce)
-        request = draft.filled(key, self._notes + nonce, encode_ticket(ticket), op.session)
+        known = declared if config is None else config.declared
+        template = self._template(name, ticket.kind, ticket.mode, known, config is None, alone)
+        key = template.key(nonce)
+        request = template.fill(key, self._notes + nonce, encode_ticket(ticket), session)
         while True:
             kept = self._retention.known(RETENTION_SECONDS)
             if kept is None:
@@ -191,118 +154,125 @@ class EtcdStore:
             try:
                 answer = await self._call("Txn", request)
                 break
-            except LeaseMissing:
-                # etcd does not say which one: the session's, or the one that keeps what the name is.
-                self._retention.doubt()
-                (heard,) = await self._talk.keep_alive((op.session,), self._talk.timeout)
-                if heard.TTL <= 0:
-                    raise NoSession from None
+            except LeaseNotFoundError:
+                # etcd does not say which lease is missing: the session's, or the shared one of the kind's
+                # key.
+                self._retention.invalidate()
+                (responses,) = await self._channel.keep_alive((session,), self._channel.timeout)
+                if responses.TTL <= 0:
+                    raise SessionEndedError from None
         if not answer.succeeded:
-            stand = stand_told(draft.folder, answer.responses)
-            return await self._completed(op.name, stand, ticket)
+            view = counted_view_of(template.folder, answer.responses)
+            return await self._completed(name, view, ticket)
         revision = answer.header.revision
-        newest = token_at(revision)
-        if draft.reads:
-            stand = stand_told(draft.folder, answer.responses)
-            return stand._replace(settings=stand.settings or draft.settings, newest=newest)
-        mine = Ticket(revision, newest, *ticket[2:11], Handle(key, revision, revision))
-        return LockView(draft.settings, (mine,), None, newest)
+        newest_token = token_at(revision)
+        if template.reads:
+            view = counted_view_of(template.folder, answer.responses)
+            return view._replace(config=view.config or template.config, newest_token=newest_token)
+        mine = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
+        return LockView(template.config, (mine,), None, newest_token)
 
-    def _draft(self, op: Enter) -> Draft:
-        """What is the same for every attempt of this kind at this name."""
-        ticket = op.ticket
-        declared = op.declared if op.settings is None else op.settings.declared
-        which = (op.name, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
-        draft = self._drafts.get(which)
-        if draft is None:
-            if len(self._drafts) >= DRAFTS_KEPT:
-                self._drafts.clear()
-            folder = self.keys.folder(op.name)
-            draft = Draft(folder, ticket.kind, ticket.mode, declared, op.settings is None, op.alone)
-            self._drafts[which] = draft
-        return draft
+    def _template(
+        self, name: str, kind: str, mode: str, declared: int, is_new: bool, alone: bool
+    ) -> TxnTemplate:
+        """The part of the transaction that is the same for every such attempt at this name."""
+        which = (name, kind, mode, declared, is_new, alone)
+        template = self._templates.get(which)
+        if template is None:
+            if len(self._templates) >= TEMPLATES_KEPT:
+                self._templates.clear()
+            template = TxnTemplate(self.keys.folder(name), kind, mode, declared, is_new, alone)
+            self._templates[which] = template
+        return template
 
-    async def _completed(self, name: str, stand: LockView, ticket: Ticket) -> LockView:
-        """Where our ticket was there already, the one before it is wanted too."""
-        mine = find(stand.tickets, ticket.nonce)
-        if ticket.kind != "lock" or mine is None or mine is stand.tickets[0]:
-            return stand
-        return await self._look(Look(name, ticket.nonce, "lock", mine.place))
+    async def _completed(self, name: str, view: LockView, ticket: Ticket) -> LockView:
+        """Where the attempt's ticket existed already, the ticket before it is wanted, too."""
+        mine = find(view.tickets, ticket.nonce)
+        if ticket.kind != "lock" or mine is None or mine is view.tickets[0]:
+            return view
+        return await self.read_queue(name, ticket.nonce, "lock", mine.order)
 
-    async def _look(self, op: Look) -> LockView:
-        folder = self.keys.folder(op.name)
+    async def read_queue(
+        self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
+    ) -> LockView:
+        folder = self.keys.folder(name)
         compare, still = [], []
-        if op.kind != "lock":
-            acts = [span(folder, end_of(folder))]
-            if op.nonce:
-                acts.append(get(self.keys.note(op.nonce)))
-        elif not op.nonce:
+        if kind != "lock":
+            success = [span(folder, end_of(folder))]
+            if nonce:
+                success.append(get(self.keys.note(nonce)))
+        elif not nonce:
             tickets = folder + TICKETS
-            acts = [get(folder + KIND), first(tickets, end_of(tickets))]
+            success = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
             tickets = folder + TICKETS
-            mine = [get(self.keys.note(op.nonce)), get(self.keys.ticket(folder, "exclusive", op.nonce))]
-            acts = [*what_stands(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, op.place)]
-            if op.behind is not None:
-                # etcd sorts everybody to tell who is first and who is before us: not as long as we know.
-                behind: Handle = op.behind.handle
-                compare = [created_at(behind.key, behind.created)]
-                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(behind.key)]
-        answer = await self._call("Txn", txn(compare, still, acts) if compare else txn([], acts, []))
-        stand = stand_told(folder, answer.responses)
-        me = find(stand.tickets, op.nonce)
-        if op.kind == "lock" and me is not None and me.place != op.place:
-            return await self._look(op._replace(place=me.place, behind=None))
-        return stand
+            mine = [get(self.keys.note(nonce)), get(self.keys.ticket(folder, "exclusive", nonce))]
+            success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, order)]
+            if behind is not None:
+                # To find the first ticket etcd sorts all of them: avoid that while the ticket before is
+                # known.
+                handle: Handle = behind.handle
+                compare = [created_at(handle.key, handle.created)]
+                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(handle.key)]
+        answer = await self._call("Txn", txn(compare, still, success) if compare else txn([], success, []))
+        view = counted_view_of(folder, answer.responses)
+        me = find(view.tickets, nonce)
+        if kind == "lock" and me is not None and me.order != order:
+            return await self.read_queue(name, nonce, kind, me.order)
+        return view
 
-    async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
+    async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Tickets are always read in full here."""
-        return op.tickets
+        return tickets
 
-    async def _remove(self, op: Remove) -> Removed:
-        key = self.keys.ticket(self.keys.folder(op.name), op.mode, op.nonce)
-        if op.bury is not None:
-            return await self._bury(key, self.keys.note(op.nonce), op.nonce, op.bury)
-        if op.place:
-            answer = await self._call("Txn", txn([created_at(key, op.place)], [delete(key)], []))
+    async def remove(
+        self, name: str, nonce: str, mode: str, order: int = 0, bury: int | None = None
+    ) -> Removed:
+        key = self.keys.ticket(self.keys.folder(name), mode, nonce)
+        if bury is not None:
+            return await self._bury(key, self.keys.note(nonce), nonce, bury)
+        if order:
+            answer = await self._call("Txn", txn([created_at(key, order)], [delete(key)], []))
             return Removed(answer.succeeded)
         answer = await self._call("DeleteRange", wire.DeleteRangeRequest(key=key))
         if answer.deleted:
             return Removed(True)
-        return Removed(False, await self._read_note(ReadNote(op.nonce)))
+        return Removed(False, await self.read_note(nonce))
 
     async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
         said = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
-        acts = [delete(key), put(note, said, session)]
+        success = [delete(key), put(note, said, session)]
         try:
-            answer = await self._call("Txn", txn([absent(note)], acts, [delete(key), get(note)]))
-        except LeaseMissing:
-            raise NoSession from None
+            answer = await self._call("Txn", txn([absent(note)], success, [delete(key), get(note)]))
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
         found = bool(answer.responses[0].response_delete_range.deleted)
         kvs = kvs_of(answer.responses)
-        told = decode_note(kvs[0].value) if kvs else None
-        return Removed(found, told if told is not None and told.reason != "withdrawn" else None)
+        tombstone = decode_note(kvs[0].value) if kvs else None
+        return Removed(
+            found, tombstone if tombstone is not None and tombstone.reason != "withdrawn" else None
+        )
 
-    async def _evict(self, op: Evict) -> tuple[str, ...]:
-        """One by one: whoever has gone meanwhile is not among them."""
+    async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
+        """One by one: a ticket that has gone meanwhile is not among those returned."""
         evicted: list[str] = []
-        for ticket in op.tickets:
-            said = encode_note(Tombstone(ticket.nonce, "broken", op.reason, 0.0))
+        for ticket in tickets:
+            said = encode_note(Tombstone(ticket.nonce, "broken", reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
             kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
-            acts = [delete(ticket.handle.key), put(note, said, kept)]
+            success = [delete(ticket.handle.key), put(note, said, kept)]
             there = created_at(ticket.handle.key, ticket.handle.created)
             try:
-                answer = await self._kept_txn([there], acts)
+                answer = await self._kept_txn([there], success)
             except NotApplied as refusal:
                 raise OutcomeUnknown(f"some of them: {refusal}") if evicted else refusal from None
             if answer.succeeded:
                 evicted.append(ticket.nonce)
         return tuple(evicted)
 
-    async def _read_note(self, op: ReadNote) -> Tombstone | None:
-        """Ours as the one who has the ticket; or, of an attempt of ours, as the one who made it."""
-        keys = {self.keys.note(op.nonce, self.client): None, self.keys.note(op.nonce): None}
+    async def read_note(self, nonce: str) -> Tombstone | None:
+        """In the folder of this client, which has the ticket, and of the client that made the attempt."""
+        keys = {self.keys.note(nonce, self.client): None, self.keys.note(nonce): None}
         answer = await self._call("Txn", txn([], [get(key) for key in keys], []))
         for kv in kvs_of(answer.responses):
             note = decode_note(kv.value)
@@ -310,36 +280,35 @@ class EtcdStore:
                 return note
         return None
 
-    async def _exchange(self, op: Exchange) -> None:
-        old, new = op.old, op.new
-        key = self.keys.ticket(self.keys.folder(op.name), new.mode, new.nonce)
+    async def exchange(self, name: str, old: Ticket, new: Ticket, session: int) -> None:
+        key = self.keys.ticket(self.keys.folder(name), new.mode, new.nonce)
         compare = [created_at(old.handle.key, old.handle.created), absent(self.keys.note(new.nonce))]
-        acts = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.place), op.session)]
+        success = [delete(old.handle.key), put(key, encode_ticket(new, new.token, new.order), session)]
         try:
-            await self._call("Txn", txn(compare, acts, []))
-        except LeaseMissing:
-            raise NoSession from None
+            await self._call("Txn", txn(compare, success, []))
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
 
-    async def _lend(self, op: Lend) -> bool:
+    async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
         lease = secrets.randbits(62) | 1
-        await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds_for(op.seconds)), ID=lease))
-        if await self._rewritten(op.ticket, lease) is not None:
+        await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds_for(seconds)), ID=lease))
+        if await self._rewritten(ticket, lease) is not None:
             return True
         await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
         return False
 
-    async def _take(self, op: Take) -> Ticket | None:
+    async def attach(self, name: str, ticket: Ticket, session: int) -> Ticket | None:
         try:
-            return await self._rewritten(op.ticket, op.session)
-        except LeaseMissing:
-            raise NoSession from None
+            return await self._rewritten(ticket, session)
+        except LeaseNotFoundError:
+            raise SessionEndedError from None
 
     async def _rewritten(self, ticket: Ticket, lease: int) -> Ticket | None:
-        """The ticket in this wording, on this lease, unless somebody was there first. Its key stays, and with
-        it the revision of its creation: its place and its token."""
+        """The ticket with this content, on this lease, unless another client changed it. Its key stays, and
+        with it its create revision: its order and its token."""
         handle: Handle = ticket.handle
-        in_place = ticket.place == handle.created
-        payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.place)
+        in_place = ticket.order == handle.created
+        payload = encode_ticket(ticket, 0 if in_place else ticket.token, 0 if in_place else ticket.order)
         compare = [modified_at(handle.key, handle.version)]
         answer = await self._call("Txn", txn(compare, [put(handle.key, payload, lease)], []))
         if not answer.succeeded:
@@ -348,54 +317,53 @@ class EtcdStore:
 
     # --- beside the tickets ---------------------------------------------------------------------
 
-    async def _set_value(self, op: SetValue) -> bool:
-        handle: Handle = op.ticket.handle
-        key = self.keys.folder(op.name) + VALUE
-        kept = await self._retention.lease(op.retention)
-        acts = [put(key, encode_value(op.value), kept)]
-        answer = await self._kept_txn([created_at(handle.key, handle.created)], acts)
+    async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
+        handle: Handle = ticket.handle
+        key = self.keys.folder(name) + VALUE
+        kept = await self._retention.lease(retention)
+        success = [put(key, encode_value(value), kept)]
+        answer = await self._kept_txn([created_at(handle.key, handle.created)], success)
         return bool(answer.succeeded)
 
-    async def _set_limit(self, op: SetLimit) -> LockView | None:
-        folder = self.keys.folder(op.name)
-        new, seen = op.settings, op.seen
-        says = kind_bytes(new.kind, new.declared)
-        acts = []
+    async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
+        folder = self.keys.folder(name)
+        says = kind_bytes(config.kind, config.declared)
+        success = []
         if seen is None:
             compare = [absent(folder + KIND)]
-            acts.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
+            success.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
         else:
             compare = [has_value(folder + KIND, says)]
             limit = folder + LIMIT
-            compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_settings(seen)))
-        if _as_declared(new):
-            acts.append(delete(folder + LIMIT))
+            compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_config(seen)))
+        if _as_declared(config):
+            success.append(delete(folder + LIMIT))
         else:
             kept = await self._retention.lease(LIMIT_KEPT_SECONDS)
-            acts.append(put(folder + LIMIT, encode_settings(new), kept))
-        answer = await self._kept_txn(compare, [*acts, span(folder, end_of(folder))])
-        return stand_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
+            success.append(put(folder + LIMIT, encode_config(config), kept))
+        answer = await self._kept_txn(compare, [*success, span(folder, end_of(folder))])
+        return view_of(folder, kvs_of(answer.responses)) if answer.succeeded else None
 
-    async def _kept_txn(self, compare: list[wire.Compare], acts: list[wire.RequestOp]) -> Any:
+    async def _kept_txn(self, compare: list[wire.Compare], success: list[wire.RequestOp]) -> Any:
         try:
-            return await self._call("Txn", txn(compare, acts, []))
-        except LeaseMissing:
-            self._retention.doubt()
-            raise NotApplied("a lease that keeps things for a while was missing") from None
+            return await self._call("Txn", txn(compare, success, []))
+        except LeaseNotFoundError:
+            self._retention.invalidate()
+            raise NotApplied("a shared lease for retention was missing") from None
 
-    async def _names(self, op: Names) -> list[tuple[str, LockView]]:
+    async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
         try:
-            kvs = await self._pages(*self.keys.beginning_with(op.prefix))
-        except Compacted:
-            raise NotApplied("etcd was compacted while it was read") from None
+            kvs = await self._pages(*self.keys.beginning_with(prefix))
+        except CompactedError:
+            raise NotApplied("etcd was compacted during the read") from None
         by_name: dict[str, list[wire.KeyValue]] = {}
         for kv in kvs:
             name, _ = self.keys.name_of(kv.key)
             by_name.setdefault(name, []).append(kv)
-        return [(name, stand_of(self.keys.folder(name), found)) for name, found in by_name.items()]
+        return [(name, view_of(self.keys.folder(name), found)) for name, found in by_name.items()]
 
     async def _pages(self, start: bytes, end: bytes) -> list[wire.KeyValue]:
-        """All keys between these, as of one moment."""
+        """All keys of the range, as of one revision."""
         kvs: list[wire.KeyValue] = []
         revision = 0
         while True:
@@ -407,22 +375,40 @@ class EtcdStore:
             revision = revision or answer.header.revision
             start = answer.kvs[-1].key + b"\0"
 
-    # --- what became of us ----------------------------------------------------------------------
+    async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
+        await WatchCall(nonce, name, watched, tickets)
+
+    # --- events about this client ----------------------------------------------------------------------
 
     async def news(self) -> tuple[list[str], list[int]]:
-        """After not having watched for a while: attempts that were ended from outside, sessions that live."""
+        """After a time without a watch: the attempts that were ended from outside, and the living
+        sessions."""
         start = self.keys.client(self.client)
         kvs = await self._pages(start, end_of(start))
         ended, living = [], []
         for kv in kvs:
-            which = mail_of(kv.key[len(start) :])
+            which = client_key_subject(kv.key[len(start) :])
             if isinstance(which, int):
                 living.append(which)
-            elif which is not None and tells_an_end(kv.value):
+            elif which is not None and is_eviction_note(kv.value):
                 ended.append(which)
         return ended, living
 
 
-def _as_declared(settings: LockConfig) -> bool:
-    """Then nothing needs to be kept beside what the name is."""
-    return settings.limit == settings.declared and not settings.seated
+def _kept_alive(
+    sessions: tuple[int, ...],
+    tickets: tuple[tuple[str, Ticket], ...],
+    responses: list[wire.LeaseKeepAliveResponse],
+    read: wire.TxnResponse,
+) -> KeptAlive:
+    lives = {response.ID: response.TTL > 0 for response in responses}
+    there = []
+    for (_, ticket), response in zip(tickets, read.responses, strict=False):
+        kvs = response.response_range.kvs
+        there.append(bool(kvs) and kvs[0].create_revision == ticket.handle.created)
+    return KeptAlive(tuple([lives.get(lease, False) for lease in sessions]), tuple(there))
+
+
+def _as_declared(config: LockConfig) -> bool:
+    """Then nothing needs to be stored beside the kind."""
+    return config.limit == config.declared and not config.admitted_through

@@ -21,10 +21,10 @@ __all__ = ["open_engine"]
 GUARANTEES = Guarantees(
     engine="memory",
     scope="process",
-    fencing="a counter in memory, never behind the wall clock in microseconds; starts anew with the process",
+    fencing="a counter in memory, never less than the wall clock in microseconds; it ends with the process",
     fifo="yes, among all clients of the process",
     crash_release="with the process",
-    loss_signal="at the deadline by the local clock, or at once when broken",
+    loss_signal="at the deadline by the local clock; at once when the lock is broken",
     is_fifo=True,
     can_barge=True,
     has_counted_queue=True,
@@ -32,13 +32,15 @@ GUARANTEES = Guarantees(
     can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
-        "one process: another process, and a forked child, has locks of its own",
+        "one process: another process, also a forked child, has separate locks",
         ONE_CLOCK_NEED,
     ),
     faults={
         "holder is killed": "kept: nothing outlives the process",
-        "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
-        "wall clock jumps": "kept: only tokens look at it, and they never go back",
+        "holder is paused": (
+            "loss signalled when the holder runs again; fenced by the next holder's larger token"
+        ),
+        "wall clock jumps": "kept: only tokens read the wall clock, and they never go back",
         "waiter is killed": "kept: nothing outlives the process",
         **ONE_CLOCK_FAULTS,
     },
@@ -57,16 +59,16 @@ class MemoryEngine:
         self._name = url.hosts
         self._namespace = namespace
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        return LocalThreads(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
+        return LocalThreads(MemoryStore(space(self._name), self._namespace, context), context)
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from ..local_asyncio import LocalAsyncio
 
-        return LocalAsyncio(MemoryStore(space(self._name), self._namespace, hooks), hooks)
+        return LocalAsyncio(MemoryStore(space(self._name), self._namespace, context), context)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """The findings of ``holdfast doctor``."""
         from .diagnosis import diagnose
 
         return diagnose()

@@ -1,4 +1,4 @@
-"""What there is to find out about ``memory://``."""
+"""``holdfast doctor`` for ``memory://``."""
 
 from __future__ import annotations
 

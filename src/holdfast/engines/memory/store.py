@@ -1,4 +1,4 @@
-"""Records in a dictionary: the rules as they stand, under one mutex."""
+"""Records in a dictionary: the rules themselves, under one mutex."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Space:
         self.posts: dict[str, Callable[[str], None]] = {}
 
     def forked(self) -> None:
-        """The child has a space of its own: what it inherited belongs to processes it cannot reach."""
+        """The child starts with an empty space: its inherited records belong to another process."""
         self._begin()
 
     def wake(self, wakes: tuple[Wake, ...]) -> None:
@@ -60,11 +60,11 @@ class MemoryStore:
 
     notification_reader = None
 
-    def __init__(self, space: Space, namespace: str, hooks: AdapterContext) -> None:
+    def __init__(self, space: Space, namespace: str, context: AdapterContext) -> None:
         self._space = space
         self._namespace = namespace
-        self._client = hooks.client
-        space.posts[hooks.client] = hooks.post
+        self._client = context.client
+        space.posts[context.client] = context.post
 
     @property
     def source(self) -> str:
@@ -104,29 +104,29 @@ class MemoryStore:
                 for (namespace, name), record in self._space.records.items()
                 if namespace == self._namespace and name.startswith(prefix)
             ]
-        told = []
+        listed = []
         for name, record in sorted(found, key=lambda item: item[0].encode()):
             snapshot = apply(record, Inspect(), now, wall).reply
             if isinstance(snapshot, Snapshot) and not (
                 is_idle(snapshot.record) and snapshot.record.value is None
             ):
-                told.append((name, snapshot))
-        return told
+                listed.append((name, snapshot))
+        return listed
 
     def listen_in_thread(self) -> None:
-        """Wake-ups come straight from whoever causes them."""
+        """The client that causes a wake-up delivers it itself."""
 
     def listen_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake-ups come straight from whoever causes them."""
+        """The client that causes a wake-up delivers it itself."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Clients of this process do not die without it."""
+        """Clients of this process do not die alone."""
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """Nothing was begun."""
+        """There is nothing to stop."""
 
     def close(self) -> None:
         self._space.posts.pop(self._client, None)
 
     def forked(self) -> None:
-        """The space itself begins anew."""
+        """The space itself is reset."""

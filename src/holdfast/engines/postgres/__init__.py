@@ -1,6 +1,6 @@
 """``postgresql://…``: leases in a table of PostgreSQL. Works behind a transaction-pooling proxy.
 
-``postgresql+advisory://…`` are the server's own locks: ``advisory``.
+``postgresql+advisory://…`` uses the server's own advisory locks: see ``advisory``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from ...engine_api import AdapterContext, AsyncioAdapter, Engine, ThreadsAdapter
 from ...errors import InvalidArgument
 from ...model import Guarantees
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
-from .ground import Ground
-from .installing import install_now
-from .schema import script_for_an_administrator
-from .target import Target, target_of_client, target_of_url
+from .admin import install_database
+from .config import PostgresConfig, config_from_url
+from .handshake import DatabaseContext
+from .live_client import config_from_client
+from .scripts import administrator_script
 from .threads import PostgresThreads
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["open_client", "open_engine"]
 
 LINGER_SECONDS: Final = 60.0
-"""How long a statement can wait in a server that stands still, after its client has given up."""
+"""How long a statement can wait in a server that is stopped, after its client has given up."""
 
 GUARANTEES = Guarantees(
     engine="postgresql",
@@ -46,22 +47,24 @@ GUARANTEES = Guarantees(
     needs=(
         "PostgreSQL 14 or later, and psycopg 3 (`pip install 'holdfast[postgres]'`)",
         "the right to create a schema at first use, or an administrator who runs `holdfast init`",
-        "synchronous_commit on, as it is by default: else a crash of the server forgets the last grants",
-        "behind a transaction-pooling proxy waiters poll, since notifications do not come through",
+        "synchronous_commit on, which is the default: otherwise a crash of the server loses the last grants",
+        "behind a transaction-pooling proxy waiters poll, since no notification passes through it",
         TWO_CLOCKS_NEED,
     ),
     faults={
-        "holder is killed": "kept: its ttl runs out, then the next in line has it",
+        "holder is killed": "kept: its ttl runs out, then the next waiter is granted the lock",
         "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
-        "waiter is killed": "kept: it costs those behind it one turn (two seconds)",
+        "waiter is killed": "kept: it costs the waiters behind it one turn (two seconds)",
         "server is stopped or unreachable": "loss signalled at the deadline; nothing is granted meanwhile",
-        "server crashes and restarts": "kept: what was granted is on its disk; a release of the last moments "
-        "may come back until its ttl ends",
-        "connection is cut": "kept: the next statement connects again, and the attempt recognises itself",
+        "server crashes and restarts": "kept: grants are on its disk; a lease released in the last moments "
+        "may reappear until its ttl ends",
+        "connection is cut": (
+            "kept: the next statement opens a new connection, and a repeated attempt finds its own grant"
+        ),
         "failover to a synchronous standby": "kept",
-        "failover to an asynchronous standby": "fenced: grants of the last moments may be forgotten",
+        "failover to an asynchronous standby": "fenced: the last grants may be lost",
         "server's clock jumps": "fenced: leases may end early or late, tokens never go back",
-        "the rows are deleted": "loss signalled with the next renewal",
+        "the rows are deleted": "loss signalled at the next renewal",
         **TWO_CLOCKS_FAULTS,
     },
 )
@@ -70,50 +73,53 @@ GUARANTEES = Guarantees(
 class PostgresEngine:
     """One database, and one namespace in it."""
 
+    scheme = "postgresql"
     linger = LINGER_SECONDS
     session_bound = False
     guarantees = GUARANTEES
 
-    def __init__(self, target: Target, namespace: str, shown: str) -> None:
-        self.url = shown
-        self._ground = Ground(target, namespace)
+    def __init__(self, config: PostgresConfig, namespace: str, url: str) -> None:
+        self.url = url
+        self._context = DatabaseContext(config, namespace, self.scheme)
 
     def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        return PostgresThreads(self._ground, hooks)
+        return PostgresThreads(self._context, hooks)
 
     def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
         from .asyncio import PostgresAsyncio
 
-        return PostgresAsyncio(self._ground, hooks)
+        return PostgresAsyncio(self._context, hooks)
 
     def install(self, io_timeout: float) -> bool:
-        """Make schema, tables and functions; False: they were there."""
-        return install_now(self._ground.target, io_timeout)
+        """Make the schema with its tables and functions; False: everything was there."""
+        return install_database(self._context.config, io_timeout)
 
     def script(self) -> str:
-        """The same, for an administrator to run with psql."""
-        return script_for_an_administrator(self._ground.target.schema)
+        """The installation as a script for psql."""
+        return administrator_script(self._context.config.schema)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """Findings about this server."""
         from .diagnosis import diagnose
 
-        return diagnose(self._ground.target, io_timeout, advisory=False)
+        return diagnose(self._context.config, io_timeout, advisory=self.scheme != "postgresql")
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> Engine:
-    target = target_of_url(url, options)
+    config = config_from_url(url, options)
     if url.scheme == "postgresql":
-        return PostgresEngine(target, namespace, str(url))
-    from .advisory import AdvisoryEngine  # loaded when it is asked for
+        return PostgresEngine(config, namespace, str(url))
+    from .advisory import AdvisoryEngine  # loaded when it is first used
 
-    return AdvisoryEngine(target, namespace, str(url))
+    return AdvisoryEngine(config, namespace, str(url))
 
 
 def open_client(client: object, namespace: str, options: Mapping[str, Any]) -> PostgresEngine:
     """The database that a psycopg connection or pool is connected to."""
-    target = target_of_client(client, options)
-    if "host" not in target.libpq and "service" not in target.libpq:
-        raise InvalidArgument("the given client does not say where it is connected to: give a URL instead")
-    where = f"{target.libpq.get('host', '')}/{target.libpq.get('dbname', '')}"
-    return PostgresEngine(target, namespace, f"postgresql://{where}")
+    config = config_from_client(client, options)
+    if "host" not in config.libpq and "service" not in config.libpq:
+        raise InvalidArgument(
+            "the given client does not say which server it is connected to: give a URL instead"
+        )
+    address = f"{config.libpq.get('host', '')}/{config.libpq.get('dbname', '')}"
+    return PostgresEngine(config, namespace, f"postgresql://{address}")

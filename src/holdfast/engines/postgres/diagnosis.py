@@ -1,4 +1,4 @@
-"""What there is to find out about a PostgreSQL server: how it is reached, who we are there, what it keeps."""
+"""Findings about a PostgreSQL server: the connection, the role and its rights, durability."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psycopg import sql
 
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, warn
-from .target import Target
+from .config import PostgresConfig
 
 __all__ = ["diagnose"]
 
@@ -32,46 +32,46 @@ FORBIDDEN_FUNCTIONS: Final = """
 """
 
 
-def diagnose(target: Target, io_timeout: float, advisory: bool) -> list[Finding]:
-    """On the first server that lets us in."""
+def diagnose(config: PostgresConfig, io_timeout: float, advisory: bool) -> list[Finding]:
+    """Examine the first server that accepts a connection."""
     failure = "there is no server to connect to"
-    for conninfo in target.attempts(io_timeout):
+    for conninfo in config.conninfos(io_timeout):
         try:
             with psycopg.connect(
                 conninfo, autocommit=True, connect_timeout=max(2, round(io_timeout)), prepare_threshold=None
-            ) as link:
-                return _examine(link, target, advisory)
+            ) as session:
+                return _examine(session, config, advisory)
         except psycopg.Error as error:
             failure = " ".join(str(error).split()) or type(error).__name__
     raise EngineUnavailable(f"PostgreSQL cannot be examined: {failure}")
 
 
-def _examine(link: psycopg.Connection[Any], target: Target, advisory: bool) -> list[Finding]:
-    version = link.info.server_version
-    pooled = _one(link, "SELECT pg_backend_pid()") != link.info.backend_pid
+def _examine(session: psycopg.Connection[Any], config: PostgresConfig, advisory: bool) -> list[Finding]:
+    version = session.info.server_version
+    pooled = _one(session, "SELECT pg_backend_pid()") != session.info.backend_pid
     return [
-        _connection(link, target),
-        clock("clock", lambda: float(_one(link, "SELECT extract(epoch FROM clock_timestamp())::float8"))),
+        _connection(session, config),
+        clock("clock", lambda: float(_one(session, "SELECT extract(epoch FROM clock_timestamp())::float8"))),
         (ok if version >= OLDEST_VERSION else fail)(
             "version", f"PostgreSQL {version // 10_000}.{version % 10_000}; 14 or later is needed"
         ),
         _pooler(pooled, advisory),
-        *_rights(link, target),
-        *_durability(link),
-        _standby(link),
+        *_rights(session, config),
+        *_durability(session),
+        _standby(session),
     ]
 
 
-def _one(link: psycopg.Connection[Any], statement: str, *values: Any) -> Any:
-    row = link.execute(sql.SQL(statement), values).fetchone()
+def _one(session: psycopg.Connection[Any], statement: str, *values: Any) -> Any:
+    row = session.execute(sql.SQL(statement), values).fetchone()
     return row[0] if row else None
 
 
-def _connection(link: psycopg.Connection[Any], target: Target) -> Finding:
-    mode = target.libpq.get("sslmode", "prefer")
-    host = link.info.host
+def _connection(session: psycopg.Connection[Any], config: PostgresConfig) -> Finding:
+    mode = config.libpq.get("sslmode", "prefer")
+    host = session.info.host
     return connection(
-        "connection", host, bool(link.pgconn.ssl_in_use), mode in VERIFIED, "write sslmode=verify-full"
+        "connection", host, bool(session.pgconn.ssl_in_use), mode in VERIFIED, "write sslmode=verify-full"
     )
 
 
@@ -79,28 +79,26 @@ def _pooler(pooled: bool, advisory: bool) -> Finding:
     if not pooled:
         return ok("pooler", "none: each connection is a session of the server")
     if advisory:
-        return fail("pooler", "a proxy lends sessions out by the transaction: connect to the server itself")
-    return warn(
-        "pooler", "a proxy lends sessions out by the transaction: waiters poll, so hand-overs take longer"
-    )
+        return fail("pooler", "a proxy pools sessions by the transaction: connect to the server itself")
+    return warn("pooler", "a proxy pools sessions by the transaction: waiters poll, so handoffs take longer")
 
 
-def _rights(link: psycopg.Connection[Any], target: Target) -> list[Finding]:
-    role, is_superuser, administers = link.execute(ROLE).fetchone() or ("?", False, False)
+def _rights(session: psycopg.Connection[Any], config: PostgresConfig) -> list[Finding]:
+    role, is_superuser, administers = session.execute(ROLE).fetchone() or ("?", False, False)
     findings = []
-    if not _one(link, IS_INSTALLED, target.schema):
-        may = _one(link, MAY_CREATE)
-        told = "not there yet: the first use makes it" if may else "not there, and this role may not make it"
+    if not _one(session, IS_INSTALLED, config.schema):
+        may = _one(session, MAY_CREATE)
+        state = "not there yet: first use makes it" if may else "not there, and this role may not make it"
         remedy = "" if may else "; have an administrator run `holdfast init`"
-        findings.append((ok if may else fail)("schema", f"{target.schema} is {told}{remedy}"))
-    elif not _one(link, MAY_USE, target.schema):
-        findings.append(fail("rights", f"missing: GRANT USAGE ON SCHEMA {target.schema} TO {role}"))
-    elif denied := _one(link, FORBIDDEN_FUNCTIONS, target.schema):
+        findings.append((ok if may else fail)("schema", f"{config.schema} is {state}{remedy}"))
+    elif not _one(session, MAY_USE, config.schema):
+        findings.append(fail("rights", f"missing: GRANT USAGE ON SCHEMA {config.schema} TO {role}"))
+    elif denied := _one(session, FORBIDDEN_FUNCTIONS, config.schema):
         findings.append(
-            fail("rights", f"missing: EXECUTE on {denied} functions of schema {target.schema} for {role}")
+            fail("rights", f"missing: EXECUTE on {denied} functions of schema {config.schema} for {role}")
         )
     else:
-        findings.append(ok("schema", f"{target.schema} is there, and its functions may be called"))
+        findings.append(ok("schema", f"{config.schema} is there, and its functions may be called"))
     if is_superuser or administers:
         what = "a superuser" if is_superuser else "a role that makes roles or databases"
         findings.append(
@@ -111,13 +109,13 @@ def _rights(link: psycopg.Connection[Any], target: Target) -> list[Finding]:
     return findings
 
 
-def _durability(link: psycopg.Connection[Any]) -> list[Finding]:
-    values = {name: str(_one(link, "SELECT current_setting(%s)", name)) for name in SETTINGS}
+def _durability(session: psycopg.Connection[Any]) -> list[Finding]:
+    values = {name: str(_one(session, "SELECT current_setting(%s)", name)) for name in SETTINGS}
     findings = []
     for name, loss in (
         ("fsync", "a crash of the machine can damage the whole database"),
         ("full_page_writes", "a crash of the machine can damage tables"),
-        ("synchronous_commit", "a crash of the server forgets the last grants"),
+        ("synchronous_commit", "a crash of the server loses the last grants"),
     ):
         if values[name] == "off":
             findings.append(fail(name, f"off: {loss}; set it to on"))
@@ -128,14 +126,15 @@ def _durability(link: psycopg.Connection[Any]) -> list[Finding]:
     return findings
 
 
-def _standby(link: psycopg.Connection[Any]) -> Finding:
-    if _one(link, "SELECT pg_is_in_recovery()"):
+def _standby(session: psycopg.Connection[Any]) -> Finding:
+    if _one(session, "SELECT pg_is_in_recovery()"):
         return fail("replicas", "this server is a standby, which grants nothing: connect to the primary")
-    names = _one(link, "SELECT current_setting('synchronous_standby_names')")
+    names = _one(session, "SELECT current_setting('synchronous_standby_names')")
     if names:
         return ok(
-            "replicas", f"synchronous_standby_names is {names!r}: a failover to such a standby keeps all"
+            "replicas",
+            f"synchronous_standby_names is {names!r}: a failover to such a standby keeps every grant",
         )
     return ok(
-        "replicas", "no synchronous standby: a failover to an asynchronous one may forget the last grants"
+        "replicas", "no synchronous standby: a failover to an asynchronous one may lose the last grants"
     )

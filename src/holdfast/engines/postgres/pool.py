@@ -1,104 +1,93 @@
-"""Connections to PostgreSQL for the threads of a client, one for each statement: see ``runtime/pool.py``."""
+"""The connections of a client's threads, each taken for one statement: see ``runtime/pool.py``."""
 
 from __future__ import annotations
 
-import select
-from collections.abc import Callable
-from typing import TypeVar
+import contextlib
+
+from psycopg.pq.abc import PGresult
 
 from ...core.effects import NotApplied
-from ...runtime import pool
-from ...runtime.adaptive_spin import AdaptiveSpin
+from ...runtime import pool, trampoline
 from ...runtime.clock import boottime
-from .link import READABLE, Link, Waits
+from .codec import Call
+from .connection import ConnectionLostError, PgConnection, ServerError, run_generator
+from .errors import TRIES, ConflictError, classify_failure, is_reusable_after
+from .handshake import DatabaseContext, open_connection, perform_in_thread
 
-__all__ = ["Pool", "run", "wait_for"]
+__all__ = ["COMMAND_CONNECTIONS_MAX", "ConnectionPool"]
 
-T = TypeVar("T")
-
-
-def run(link: Link, waits: Waits[T], ends_at: float) -> T:
-    """Wait in this thread for whatever it waits for. TimeoutError at the moment ``ends_at``."""
-    try:
-        want = next(waits)
-        while True:
-            poll = link.readable if want == READABLE else None
-            if poll is None:
-                poll = select.poll()
-                poll.register(link.fileno, want)
-            elif link.looks.spin_poll(poll):
-                want = waits.send(None)
-                continue
-            left = ends_at - boottime()
-            if poll.poll(left * 1000.0 if left > 0 else 0):
-                want = waits.send(None)
-            elif left <= 0:
-                raise TimeoutError
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # the value that the generator returns is its T
-    finally:
-        waits.close()
+COMMAND_CONNECTIONS_MAX = 3
+"""How many connections a client opens for its requests, beside one that renews and one that listens."""
 
 
-def wait_for(link: Link, want: int, ends_at: float, looks: AdaptiveSpin | None) -> bool:
-    """Wait in this thread until the connection is ready; False: it was not in time.
+class ConnectionPool(pool.Pool[PgConnection]):
+    """At most ``size_max`` connections to one database."""
 
-    ``looks``: it may be soon, so that sleeping is not worth it at first.
-    """
-    poll = link.readable if want == READABLE else None
-    if poll is None:
-        poll = select.poll()
-        poll.register(link.fileno, want)
-    elif looks is not None and looks.spin_poll(poll):
-        return True
-    return bool(poll.poll(max(ends_at - boottime(), 0.0) * 1000.0))
+    def __init__(self, context: DatabaseContext, io_timeout: float, size_max: int) -> None:
+        super().__init__(size_max)
+        self._context = context
+        self._io_timeout = io_timeout
 
+    def execute(self, call: Call) -> PGresult:
+        """Execute one statement, in ``io_timeout`` seconds from taking a connection to the result."""
+        ends_at = boottime() + self._io_timeout
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(ConflictError):
+                return self._try(call, ends_at)
+        return self._try(call, ends_at)
 
-class Pool(pool.Pool[Link]):
-    """At most ``most`` connections, made when they are needed."""
+    def _try(self, call: Call, ends_at: float) -> PGresult:
+        connection = self.take(ends_at)
+        try:
+            result = run_generator(connection, connection.execute(call), ends_at)
+            self.give(connection)
+        except (ServerError, ConnectionLostError, TimeoutError) as error:
+            failure = classify_failure(error, self._io_timeout)
+            (self.give if is_reusable_after(failure) else self._discard)(connection)
+            raise failure from error
+        except BaseException:
+            self._discard(connection)  # interrupted: the next statement would read this one's result
+            raise
+        return result
 
-    def __init__(self, open_link: Callable[[float], Link], most: int) -> None:
-        super().__init__(most)
-        self._open_link = open_link
-
-    def take(self, ends_at: float) -> Link:
-        """One that is connected and quiet, for the caller alone. Refused, if none is to be had in time."""
+    def take(self, ends_at: float) -> PgConnection:
+        """A connection that is quiet, for the caller alone. NotApplied, if none becomes free in time."""
         while True:
             try:
-                link = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
-                link = self._wait_for_connection(max(ends_at - boottime(), 0.0))
+                connection = self._wait_for_connection(max(ends_at - boottime(), 0.0))
             try:
-                if link.is_quiet():
-                    return link
+                if connection.is_quiet():
+                    return connection
             except BaseException:
-                self._discard(link)
+                self._discard(connection)
                 raise
-            self._discard(link)
+            self._discard(connection)
 
-    def give(self, link: Link) -> None:
-        """Back, ready for the next statement."""
+    def give(self, connection: PgConnection) -> None:
+        """Return a connection that is ready for the next statement."""
         if self._closed:
-            self._discard(link)
+            self._discard(connection)
         else:
-            self._give_back(link)
+            self._give_back(connection)
 
-    def drop(self, link: Link) -> None:
-        """It is of no use any more."""
-        self._discard(link)
+    def open_connection(self, ends_at: float) -> PgConnection:
+        """A new connection, which the pool does not keep."""
+        return trampoline.run(open_connection(self._context, self._io_timeout, ends_at), perform_in_thread)
 
-    def _open(self, seconds: float) -> Link:
-        return self._open_link(boottime() + seconds)
+    def _open(self, seconds: float) -> PgConnection:
+        return self.open_connection(boottime() + seconds)
 
-    def _all_busy(self) -> NotApplied:
-        return NotApplied("all connections to PostgreSQL are in use, and none answers")
+    def _exhausted(self) -> NotApplied:
+        return NotApplied("all connections to PostgreSQL are in use, and none became free in time")
 
     def close(self) -> None:
-        """Those in use are closed when they are given back."""
+        """Connections that are in use are closed when they are given back."""
         self._closed = True
         self._discard_idle()
 
-    def forked(self) -> None:
-        """In the child: let go of the sockets, without a word."""
-        for link in self._connections():
-            link.forked()
+    def detach_after_fork(self) -> None:
+        """In the child of a fork: drop the sockets and send nothing on them."""
+        for connection in self._connections():
+            connection.detach_after_fork()

@@ -2,87 +2,82 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
-from .commands import Commands
-from .ears import Ears
-from .ground import COMMAND_LINKS, Ground
-from .listener import Listener
-from .listening import listening
-from .statements import PAGE, Statements, answer_of, batches, listed, replies_of, reply_of
+from ...runtime import trampoline
+from . import store
+from .codec import decode_replies, decode_reply, function_result
+from .handshake import DatabaseContext
+from .notifications import NotificationThread, listen_for_wakeups
+from .pool import COMMAND_CONNECTIONS_MAX, ConnectionPool
+from .statements import Statements
+from .wakeups import WakeupRegistry
 
 __all__ = ["PostgresThreads"]
 
 
 class PostgresThreads:
-    """One client's view of the table."""
+    """One client's access to the table."""
 
-    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
-        self._ground = ground
-        self._statements = Statements(ground.target.schema, ground.namespace)
-        self._commands = Commands(ground, hooks.io_timeout, COMMAND_LINKS)
-        self._keeping = Commands(ground, hooks.io_timeout, 1)
-        """For the keeper alone: whoever hangs elsewhere does not keep it from renewing."""
-        self._ears = Ears(hooks.post)
-        self._listener = Listener(
-            self._commands, listening(self._ears, self._statements, hooks.client), hooks.io_timeout
-        )
+    def __init__(self, context: DatabaseContext, hooks: AdapterContext) -> None:
+        self._context = context
+        self._statements = Statements(context.config.schema, context.namespace)
+        self._pool = ConnectionPool(context, hooks.io_timeout, COMMAND_CONNECTIONS_MAX)
+        self._renewal_pool = ConnectionPool(context, hooks.io_timeout, 1)
+        """For the keeper alone: requests that hang do not keep it from renewing."""
+        self._wakeups = WakeupRegistry(hooks.post)
+        listen = partial(listen_for_wakeups, self._wakeups, self._statements, hooks.client)
+        self._notifications = NotificationThread(self._pool, listen, hooks.io_timeout)
 
     @property
     def source(self) -> str:
-        return self._ground.source
-
-    # --- what the driver asks for
+        return self._context.source
 
     def apply(self, name: str, request: Request) -> Reply:
-        heard = self._ears.expect(request)
-        result = self._commands.perform(self._statements.apply(name, request))
-        return self._ears.answered(name, request, reply_of(answer_of(result), request), heard)
+        is_notified = self._wakeups.record_request(request)
+        result = self._pool.execute(self._statements.apply(name, request))
+        reply = decode_reply(function_result(result), request)
+        return self._wakeups.record_reply(name, request, reply, is_notified)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        result = self._commands.perform(self._statements.apply_in_order(steps, stop_when_refused))
-        return replies_of(answer_of(result), [request for _, request in steps])
+        result = self._pool.execute(self._statements.apply_in_order(steps, stop_when_refused))
+        return decode_replies(function_result(result), [request for _, request in steps])
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        replies: dict[int, Reply] = {}
-        for batch in batches(steps):
-            asked = [step for _, step in batch]
-            result = self._keeping.perform(self._statements.renew_batch(asked))
-            answered = replies_of(answer_of(result), [request for _, request in asked])
-            replies.update(zip([place for place, _ in batch], answered, strict=True))
-        return [replies[place] for place in range(len(steps))]
+        pool = self._renewal_pool
+        return trampoline.run(
+            store.renew_batch(self._statements, steps), lambda effect: pool.execute(effect.call)
+        )
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        found: list[tuple[str, Snapshot]] = []
-        while len(found) % PAGE == 0:
-            after = found[-1][0] if found else ""
-            page = listed(self._commands.perform(self._statements.list_names(prefix, after)))
-            if not page:
-                break
-            found += page
-        return found
+        pool = self._pool
+        return trampoline.run(
+            store.list_names(self._statements, prefix), lambda effect: pool.execute(effect.call)
+        )
 
     def listen(self, name: str | None) -> None:
-        """All names alike: wake-ups are sent to clients."""
-        self._listener.start()
+        """One channel serves all names: notifications are sent to clients."""
+        self._notifications.start()
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """What is heard for one name is heard for all."""
-        self._ears.forget(nonce)
+        """The channel stays: it serves all names."""
+        self._wakeups.discard(nonce)
 
     @property
     def notification_reader(self) -> None:
-        """A thread of its own hears for all."""
+        """A thread receives the notifications of all waiters."""
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Nobody here knows who is alive: leases run out."""
+        """This engine does not know which clients are alive: leases expire."""
 
     def close(self) -> None:
-        self._listener.close()
-        self._commands.close()
-        self._keeping.close()
+        self._notifications.close()
+        self._pool.close()
+        self._renewal_pool.close()
 
     def forked(self) -> None:
-        self._commands.forked()
-        self._keeping.forked()
-        self._listener.forked()
+        self._pool.detach_after_fork()
+        self._renewal_pool.detach_after_fork()
+        self._notifications.detach_after_fork()

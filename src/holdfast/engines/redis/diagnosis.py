@@ -1,240 +1,80 @@
-"""What there is to find out about Redis servers: how they are reached, who we are there, what they keep."""
+"""What ``holdfast doctor`` finds out about Redis servers."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any, Final
-
-from hiredis import ReplyError
+from typing import Any
 
 from ...core.effects import TransientError
 from ...engine_api import AdapterContext
 from ...errors import EngineUnavailable
-from ..findings import Finding, clock, connection, fail, ok, unknown, verified, warn
-from .greeting import greet
-from .keys import Space
-from .lines import at_once, packed_command
-from .settings import Address, Login, Settings, credentials_of
-from .sockets import SocketLine, open_socket
+from ..findings import Finding
+from ..resp.codec import pack_command
+from ..resp.config import Address
+from ..resp.diagnosis import NO_SUCH_SCRIPT, ServerDiagnosis
+from .config import RedisConfig
+from .errors import PERMISSION_HINT
+from .keys import Keyspace
 from .threads import RedisThreads
 
-__all__ = ["ServerExam", "diagnose"]
-
-TLS_REMEDY: Final = "use rediss://, and leave ssl_cert_reqs and ssl_check_hostname as they are"
-NO_SUCH_SCRIPT: Final = b"0" * 40
+__all__ = ["diagnose"]
 
 
-def diagnose(settings: Settings, space: Space, io_timeout: float) -> list[Finding]:
+def diagnose(config: RedisConfig, space: Keyspace, io_timeout: float) -> list[Finding]:
     findings = []
-    addresses = _masters(settings, space, io_timeout)
+    addresses = _masters(config, space, io_timeout)
     for address in addresses:
-        with ServerExam(settings, address, io_timeout, str(address) if len(addresses) > 1 else "") as exam:
+        label = str(address) if len(addresses) > 1 else ""
+        with ServerDiagnosis(config, address, io_timeout, PERMISSION_HINT, label) as server:
             findings += [
-                exam.connection(),
-                exam.clock(),
-                exam.version(),
-                *exam.rights(_needed(space, settings)),
-                exam.eviction(),
-                exam.persistence(),
-                exam.replicas(settings),
+                server.connection(),
+                server.clock(),
+                server.version(),
+                *server.rights(_needed_rights(space, config)),
+                server.eviction(),
+                server.persistence(),
+                server.replicas(config.wait_replicas),
             ]
     return findings
 
 
-def _masters(settings: Settings, space: Space, io_timeout: float) -> list[Address]:
-    """Whoever serves us: one, or in a Cluster several."""
-    if settings.shape == "single":
-        return [settings.addresses[0]]
-    hooks = AdapterContext(secrets.token_hex(8), _nobody, _nobody, io_timeout)
-    adapter = RedisThreads(settings, space, hooks, _nobody)
+def _masters(config: RedisConfig, space: Keyspace, io_timeout: float) -> list[Address]:
+    """The masters that serve this client: one, or several in a Cluster."""
+    if config.deployment == "single":
+        return [config.addresses[0]]
+    hooks = AdapterContext(secrets.token_hex(8), _ignore, _ignore, io_timeout)
+    adapter = RedisThreads(config, space, hooks, _ignore)
     try:
         return adapter.masters()
-    except TransientError as trouble:
-        raise EngineUnavailable(str(trouble)) from trouble
+    except TransientError as error:
+        raise EngineUnavailable(str(error)) from error
     finally:
         adapter.close()
 
 
-def _nobody(*_: Any) -> None:
-    """Nobody waits here."""
+def _ignore(*_: Any) -> None:
+    """No lock is waited for here."""
 
 
-def _needed(space: Space, settings: Settings) -> dict[str, bytes]:
-    """A harmless request for each right that is needed. A key in a Cluster must be one that is served here,
-    which is not known beforehand: a redirection is as good as an answer."""
+def _needed_rights(space: Keyspace, config: RedisConfig) -> dict[str, bytes]:
+    """A harmless request for each permission that Holdfast needs.
+
+    In a Cluster another server may have the slot of the key. A redirection shows the permission as well.
+    """
     key = space.prefix + b"doctor"
     needed = {
-        "+evalsha": packed_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
-        "+script|load": packed_command(b"SCRIPT", b"LOAD", b"return 1"),
-        "+get": packed_command(b"GET", key),
-        "+set": packed_command(b"SET", key, b"", b"XX"),  # it is not there, so nothing is set
-        "+time": packed_command(b"TIME"),
-        "+scan": packed_command(b"SCAN", b"0", b"COUNT", b"1"),
-        "+ping": packed_command(b"PING"),
+        "+evalsha": pack_command(b"EVALSHA", NO_SUCH_SCRIPT, b"1", key),
+        "+script|load": pack_command(b"SCRIPT", b"LOAD", b"return 1"),
+        "+get": pack_command(b"GET", key),
+        "+set": pack_command(b"SET", key, b"", b"XX"),  # the key does not exist, so SET … XX changes nothing
+        "+time": pack_command(b"TIME"),
+        "+scan": pack_command(b"SCAN", b"0", b"COUNT", b"1"),
+        "+ping": pack_command(b"PING"),
     }
     channel = space.channel + b"doctor"
-    if settings.shape == "cluster":
-        needed["+spublish"] = packed_command(b"SPUBLISH", channel, b"")
-        needed["+cluster|slots"] = packed_command(b"CLUSTER", b"SLOTS")
+    if config.deployment == "cluster":
+        needed["+spublish"] = pack_command(b"SPUBLISH", channel, b"")
+        needed["+cluster|slots"] = pack_command(b"CLUSTER", b"SLOTS")
     else:
-        needed["+publish"] = packed_command(b"PUBLISH", channel, b"")
+        needed["+publish"] = pack_command(b"PUBLISH", channel, b"")
     return needed
-
-
-TOO_MUCH: Final = {
-    "+eval": packed_command(b"EVAL", b"return 1", b"0"),
-    "+client|kill": packed_command(b"CLIENT", b"KILL", b"ID", b"0"),
-    "+acl|list": packed_command(b"ACL", b"LIST"),
-    "all keys": packed_command(b"EXISTS", b"no:key:of:ours"),
-}
-"""Rights that Holdfast does not need, each with a request that does nothing."""
-
-
-class ServerExam:
-    """One server, on a connection of its own. ``redlock://`` examines its nodes with it, too."""
-
-    def __init__(self, settings: Settings, address: Address, io_timeout: float, label: str = "") -> None:
-        self._settings = settings
-        self._address = address
-        self._label = label
-        try:
-            self._line = SocketLine(open_socket(address, settings.tls, io_timeout), address, io_timeout)
-            try:
-                at_once(greet(self._line, settings, _credentials(settings.login), "doctor"))
-            except BaseException:
-                self._line.close()
-                raise
-        except TransientError as trouble:
-            raise EngineUnavailable(str(trouble)) from trouble
-        self._info = self._read_info()
-
-    def __enter__(self) -> ServerExam:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._line.close()
-
-    def ask(self, payload: bytes) -> Any:
-        """The reply; an error reply is a value too."""
-        try:
-            return at_once(self._line.exchange(payload, 1))[0]
-        except TransientError as trouble:
-            raise EngineUnavailable(str(trouble)) from trouble
-
-    def topic(self, name: str) -> str:
-        return f"{name} {self._label}".strip()
-
-    def _read_info(self) -> Mapping[str, str]:
-        facts: dict[str, str] = {}
-        for section in (b"server", b"memory", b"persistence", b"replication"):
-            told = self.ask(packed_command(b"INFO", section))
-            rows = told.decode("utf-8", "replace").splitlines() if isinstance(told, bytes) else []
-            facts.update(row.partition(":")[::2] for row in rows if ":" in row)
-        return facts
-
-    # --- what is looked at ----------------------------------------------------------------------
-
-    def connection(self) -> Finding:
-        tls = self._settings.tls
-        host = self._address.host if self._address.port else ""
-        return connection(
-            self.topic("connection"), host, tls is not None, tls is not None and verified(tls), TLS_REMEDY
-        )
-
-    def clock(self) -> Finding:
-        topic = self.topic("clock")
-        if isinstance(self.ask(packed_command(b"TIME")), ReplyError):
-            return fail(topic, "the server does not tell its time: allow it (ACL rule +time)")
-
-        def time() -> float:
-            seconds, micros = self.ask(packed_command(b"TIME"))
-            return int(seconds) + int(micros) / 1_000_000
-
-        return clock(topic, time)
-
-    def version(self) -> Finding:
-        version = self._info.get("valkey_version") or self._info.get("redis_version")
-        name = "Valkey" if "valkey_version" in self._info else "Redis"
-        if version is None:
-            return unknown(
-                self.topic("version"), "recent enough; which one is not told (ACL rule +info|server)"
-            )
-        return ok(self.topic("version"), f"{name} {version}")
-
-    def rights(self, needed: Mapping[str, bytes]) -> list[Finding]:
-        topic = self.topic("rights")
-        missing = [right for right, payload in needed.items() if _is_denied(self.ask(payload))]
-        if missing:
-            return [fail(topic, f"missing: {' '.join(missing)}; add them to the user with ACL SETUSER")]
-        whoami = self.ask(packed_command(b"ACL", b"WHOAMI"))
-        excess = [right for right, payload in TOO_MUCH.items() if not _is_denied(self.ask(payload))]
-        if whoami == b"default" and len(excess) == len(TOO_MUCH):
-            return [
-                warn(topic, "all rights, as the user 'default': make a user for Holdfast (docs/redis.md)")
-            ]
-        if excess:
-            return [warn(topic, f"more than needed: {', '.join(excess)}; take them away with ACL SETUSER")]
-        return [ok(topic, "what is needed, and none of those that harm others")]
-
-    def eviction(self) -> Finding:
-        topic = self.topic("eviction")
-        policy, limit = self._info.get("maxmemory_policy"), self._info.get("maxmemory", "0")
-        if policy is None:
-            return unknown(topic, "its policy is not told: allow it (ACL rule +info|memory)")
-        if policy == "noeviction":
-            return ok(topic, "noeviction: no lock is thrown away for want of memory")
-        if limit == "0":
-            return ok(topic, f"policy {policy}, but without maxmemory nothing is thrown away")
-        return fail(topic, f"policy {policy}: locks are thrown away when memory is full; set noeviction")
-
-    def persistence(self) -> Finding:
-        topic = self.topic("persistence")
-        append_only = self._info.get("aof_enabled")
-        if append_only is None:
-            return unknown(topic, "the server does not tell (ACL rule +info|persistence)")
-        told = self.ask(packed_command(b"CONFIG", b"GET", b"appendfsync"))
-        fsync = told[1].decode() if isinstance(told, list) and len(told) == 2 else ""
-        if append_only == "0":
-            return warn(topic, "no append-only file: a restart forgets what is held; set appendonly yes")
-        if self._info.get("aof_last_write_status", "ok") != "ok":
-            return fail(
-                topic, "the append-only file cannot be written: look at the disk and the server's log"
-            )
-        if fsync == "always":
-            return ok(topic, "append-only file, on disk with every grant")
-        if fsync:
-            return warn(
-                topic,
-                f"append-only file with appendfsync {fsync}: a crash forgets the last grants; set always",
-            )
-        return ok(topic, "append-only file; how often it goes to disk is not told (ACL rule +config|get)")
-
-    def replicas(self, settings: Settings) -> Finding:
-        topic = self.topic("replicas")
-        count = self._info.get("connected_slaves")
-        if count is None:
-            return unknown(topic, "the server does not tell (ACL rule +info|replication)")
-        if settings.wait_replicas > int(count):
-            return fail(
-                topic,
-                f"wait_replicas={settings.wait_replicas}, but {count} are connected: nothing is granted",
-            )
-        if count == "0":
-            return ok(topic, "none: while the server is down nothing is granted, and nothing granted twice")
-        if settings.wait_replicas:
-            return ok(topic, f"{count}; each grant waits for {settings.wait_replicas}")
-        return warn(
-            topic,
-            f"{count}, and grants do not wait for them: a failover forgets the last ones; see wait_replicas",
-        )
-
-
-def _credentials(login: Login) -> tuple[str | None, str | None]:
-    if login.provider is not None:
-        return credentials_of(login.provider.get_credentials())
-    return login.username, login.password
-
-
-def _is_denied(reply: Any) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith("NOPERM")

@@ -1,4 +1,4 @@
-"""What Redis promises as an engine of locks, and where it can fail."""
+"""What the Redis engine guarantees, and under which faults."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Final
 
 from ...model import Guarantees
 from ..clock_rates import TWO_CLOCKS_FAULTS, TWO_CLOCKS_NEED
-from .settings import Settings
+from .config import RedisConfig
 
 __all__ = ["GUARANTEES", "guarantees_of"]
 
 _FAULTS: Final = {
     "holder is killed": "kept: released after its ttl",
     "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
-    "waiter is killed": "kept: its place is given up after a turn, or five seconds without a refresh",
+    "waiter is killed": "kept: its place is dropped after a turn, or five seconds without a refresh",
     "waiter is paused or cut off": (
-        "kept: it costs as much; its ttl, if it had come less than a tenth of a second before the lock was "
-        "free"
+        "kept: as for a killed waiter; after its ttl, if it had come less than a tenth of a second before "
+        "the lock was free"
     ),
-    "connection is cut or silent": "kept: asked again under the same name; loss signalled at the deadline",
+    "connection is cut or silent": (
+        "kept: the attempt is repeated under its nonce; loss signalled at the deadline"
+    ),
     "server restarts with its data (appendfsync always)": "kept",
     "server restarts without its data": (
         "fenced: others may be granted what is held, with larger tokens; loss signalled at the next renewal"
@@ -27,7 +29,7 @@ _FAULTS: Final = {
     "server's clock jumps forward": "fenced: leases end early; loss signalled at the next renewal",
     "server's clock jumps back": "kept: leases last longer; tokens never go back while the record is kept",
     "keys are evicted": "fenced: as a restart without data; set maxmemory-policy to noeviction",
-    "memory or disk is full": "refused; what is held is lost at its deadline, and signalled",
+    "memory or disk is full": "refused; held locks are lost at their deadlines, and the loss is signalled",
     "scripts are flushed": "kept: they are loaded again",
     **TWO_CLOCKS_FAULTS,
 }
@@ -77,29 +79,31 @@ _CLUSTER: Final = replace(
     needs=(
         *_NEEDS,
         "CLUSTER SLOTS, SSUBSCRIBE and SPUBLISH",
-        "names with one {tag} for locks that are to be kept by one server",
+        "names with one {tag} for locks that must be on one server",
     ),
     faults={
         **_FAULTS,
         **_FAILOVER,
-        "slots are moved": "kept: requests follow; a wake-up may take a second longer meanwhile",
+        "slots are moved": "kept: requests follow; a notification may take a second longer meanwhile",
     },
 )
 
 
-def guarantees_of(settings: Settings, policy: str | None) -> Guarantees:
-    """``policy``: by which keys were found to be evicted; empty: by none; None: the server does not say."""
-    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(settings.shape, GUARANTEES)
-    if settings.wait_replicas:
-        told = f"a grant counts when {settings.wait_replicas} replicas have acknowledged it"
-        promised = replace(promised, needs=(*promised.needs, told))
+def guarantees_of(config: RedisConfig, policy: str | None) -> Guarantees:
+    """``policy``: the eviction policy that was found; empty: no key is evicted; None: the server does not
+    say."""
+    promised = {"sentinel": _SENTINEL, "cluster": _CLUSTER}.get(config.deployment, GUARANTEES)
+    if config.wait_replicas:
+        need = f"a grant counts when {config.wait_replicas} replicas have acknowledged it"
+        promised = replace(promised, needs=(*promised.needs, need))
     if policy != "":
-        who = "a master of this cluster" if settings.shape == "cluster" else "this server"
-        told = (
-            f"NOT KNOWN HERE: {who} does not say whether it evicts keys when memory is full (+info|memory)"
+        subject = "a master of this cluster" if config.deployment == "cluster" else "this server"
+        finding = (
+            f"NOT KNOWN HERE: {subject} does not say whether it evicts keys when memory is full "
+            "(+info|memory)"
             if policy is None
-            else f"NOT SO HERE: {who} evicts keys when its memory is full (maxmemory-policy {policy})"
+            else f"NOT SO HERE: {subject} evicts keys when its memory is full (maxmemory-policy {policy})"
         )
-        faults = {**promised.faults, "keys are evicted": f"{told}; fenced"}
-        promised = replace(promised, needs=(*promised.needs, told), faults=faults)
+        faults = {**promised.faults, "keys are evicted": f"{finding}; fenced"}
+        promised = replace(promised, needs=(*promised.needs, finding), faults=faults)
     return promised

@@ -1,15 +1,15 @@
-"""Where things are in the key space: the keys of a lock, the channel of a client, the slot of a name.
+"""Names as keys: the keys of a lock, the channel of a client, the slot of a name.
 
 A lock has two keys, the record's and the value's; in a Cluster both are in one slot. A name that brings a
-hash tag of its own (``orders/{42}``) is in the slot of that tag, with everything else that carries it;
-any other name is itself the tag. ::
+hash tag of its own (``orders/{42}``) is in the slot of that tag, with every other name that has it. Any
+other name is itself the tag. ::
 
     holdfast:shop:lock:{invoices}        holdfast:shop:value:{invoices}
     holdfast:shop:lock::orders/{42}      holdfast:shop:value::orders/{42}
 
-A brace at the wrong place would make a different tag, or none. Redis looks at the first ``{`` and the first
-``}`` behind it, and takes what is between unless that is nothing. So a name in our own braces must not begin
-with ``}``: such a name is preceded by ``%``, and so is one that begins with ``%``.
+A brace at the wrong place would make a different tag, or none. The tag is the text between the first ``{``
+and the first ``}`` behind it, unless that is empty. So a name in Holdfast's own braces must not begin with
+``}``: such a name is preceded by ``%``, and so is a name that begins with ``%``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from binascii import crc_hqx
 from typing import Final
 from urllib.parse import quote
 
-from .loading import Script, load
+from ..resp.scripts import Script
+from .scripts import load
 
-__all__ = ["Space", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
+__all__ = ["Keyspace", "channel_of", "key_of", "name_of", "scan_pattern", "slot_of", "value_key_of"]
 
 SLOTS: Final = 16_384
 _RECORD: Final = b"lock:"
@@ -28,28 +29,28 @@ _VALUE: Final = b"value:"
 _CHANNEL: Final = b"wake:"
 
 
-class Space:
+class Keyspace:
     """One namespace on one server or Cluster, and the scripts that fit it."""
 
-    __slots__ = ("_values", "channel", "packed", "prefix", "scripts", "sharded")
+    __slots__ = ("channel", "command_prefixes", "prefix", "scripts", "sharded")
 
     def __init__(self, namespace: str, *, sharded: bool = False) -> None:
         self.prefix = b"holdfast:" + quote(namespace, safe="").encode() + b":"
-        """What every key and channel of it begins with: no brace in it, and no colon but these two."""
+        """The beginning of every key and channel. It has no brace, and no other colon than these two."""
         self.sharded = sharded
-        """A Cluster: keys are grouped by slot, and wake-ups go to channels in the slot of the name."""
+        """A Cluster: keys are grouped by slot, and messages go to channels in the slot of the name."""
         self.channel = self.prefix + _CHANNEL
         self.scripts: dict[str, Script] = load(sharded)
-        self.packed: dict[object, bytes] = {}
-        """Beginnings of commands that are sent again and again; kept by the translation."""
+        self.command_prefixes: dict[object, bytes] = {}
+        """Beginnings of frequent commands, kept by ``codec.py``."""
 
 
-def key_of(space: Space, name: str) -> bytes:
+def key_of(space: Keyspace, name: str) -> bytes:
     """The key of the record of this name."""
     return space.prefix + _RECORD + _ending(name)
 
 
-def value_key_of(space: Space, name: str) -> bytes:
+def value_key_of(space: Keyspace, name: str) -> bytes:
     """The key of the value of this name: in the same slot as the record."""
     return space.prefix + _VALUE + _ending(name)
 
@@ -66,8 +67,8 @@ def _has_tag(encoded: bytes) -> bool:
     return begin >= 0 and encoded.find(b"}", begin + 1) > begin + 1
 
 
-def name_of(space: Space, key: bytes) -> str | None:
-    """The name that a key, the record's or the value's, belongs to; None: it is no key of this space."""
+def name_of(space: Keyspace, key: bytes) -> str | None:
+    """The name of a key (of a record or a value); None: the key is not of this keyspace."""
     for kind, key_again in ((_RECORD, key_of), (_VALUE, value_key_of)):
         if key.startswith(space.prefix + kind):
             ending = key[len(space.prefix) + len(kind) :]
@@ -79,15 +80,16 @@ def name_of(space: Space, key: bytes) -> str | None:
     return None
 
 
-def scan_pattern(space: Space, prefix: str) -> bytes:
-    """For SCAN: matches the keys of all names with this prefix, and some others. ``name_of`` decides."""
+def scan_pattern(space: Keyspace, prefix: str) -> bytes:
+    """A pattern for SCAN. It matches the keys of all names with this prefix, and some others: see
+    ``name_of``."""
     escaped = bytearray()
     for byte in prefix.encode():
         escaped += b"\\%c" % byte if byte in b"*?[]\\" else b"%c" % byte
     return space.prefix + b"*" + bytes(escaped) + b"*"
 
 
-def slot_of(space: Space, name: str) -> int:
+def slot_of(space: Keyspace, name: str) -> int:
     """The Cluster slot of everything of this name."""
     return crc_hqx(_tag(key_of(space, name)), 0) % SLOTS
 
@@ -97,11 +99,8 @@ def _tag(key: bytes) -> bytes:
     return key[begin : key.index(b"}", begin)]
 
 
-def channel_of(space: Space, client: str, name: str) -> bytes:
-    """Where wake-ups for this client are published: one channel, or in a Cluster one for each hash tag.
-
-    The message is the nonce that is woken.
-    """
+def channel_of(space: Keyspace, client: str, name: str) -> bytes:
+    """The channel with the messages for this client: one, or in a Cluster one for each hash tag."""
     if not space.sharded:
         return space.channel + client.encode()
     return space.channel + b"{" + _tag(key_of(space, name)) + b"}:" + client.encode()

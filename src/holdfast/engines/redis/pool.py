@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from ...core.effects import NotApplied
 from ...runtime.sockets import SocketPool
-from .settings import Address
-from .sockets import SocketLine
+from ..resp.config import Address
+from ..resp.connection import RespSocket
 
 __all__ = ["Pool"]
 
 IDLE_SECONDS: Final = 1.0
-"""A connection unused for longer is looked at before it is used: the server may have closed it."""
+"""A connection that was idle for longer is checked before use: the server may have closed it."""
 
 
-class Pool(SocketPool[SocketLine]):
+class Pool(SocketPool[RespSocket]):
     """Connections to one address."""
 
     def __init__(
@@ -25,98 +25,102 @@ class Pool(SocketPool[SocketLine]):
         address: Address,
         most: int,
         seconds: float,
-        open_line: Callable[[Address], SocketLine],
-        was_closed: Callable[[], None],
+        open_connection: Callable[[Address], RespSocket],
+        on_server_close: Callable[[], None],
     ) -> None:
         super().__init__(most)
         self.address = address
         self._seconds = seconds
-        self._open_line = open_line
-        self._was_closed = was_closed
-        """Told that the server closed an idle connection: it may have been restarted."""
-        self._age = 0
-        """A connection of another age is not used again."""
+        self._open_connection = open_connection
+        self._on_server_close = on_server_close
+        """Called when the server closed an idle connection: the server may have been restarted."""
+        self._generation = 0
+        """A connection of an older generation is not used again."""
 
     def call(self, payload: bytes, is_urgent: bool = True, before: int = 0) -> Any:
-        """One request, one reply. On the path of every grant: ``_take`` and ``_put`` are written out here.
+        """One request, one reply. ``_take`` and ``_put`` are written out here: it is on the hot path.
 
-        See ``SocketLine.call``.
+        See ``RespSocket.call``.
         """
         now = monotonic()
         try:
-            line = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            line = self._wait_for_connection(self._seconds)
+            connection = self._wait_for_connection(self._seconds)
             now = monotonic()
-        if now - line.used_at > IDLE_SECONDS:
-            line = self._checked(line)
+        if now - connection.used_at > IDLE_SECONDS:
+            connection = self._replace_if_stale(connection)
             now = monotonic()
         try:
-            reply = line.call(payload, now, is_urgent, before)
+            reply = connection.call(payload, now, is_urgent, before)
         except BaseException:
-            self._discard(line)
+            self._discard(connection)
             raise
-        if line.age != self._age:
-            self._discard(line)
+        if connection.generation != self._generation:
+            self._discard(connection)
             return reply
-        self._idle.append(line)
+        self._idle.append(connection)
         if self._waiters:
             self._serve()
         return reply
 
     async def exchange(self, payload: bytes, count: int) -> list[Any]:
-        line = self._take()
+        connection = self._take()
         try:
-            replies = await line.exchange(payload, count)
+            replies = await connection.exchange(payload, count)
         except BaseException:
-            self._discard(line)
+            self._discard(connection)
             raise
-        self._put(line)
+        self._put(connection)
         self._close_surplus()
         return replies
 
-    # --- taking one, and giving it back ---------------------------------------------------------
+    # --- taking and returning -------------------------------------------------------------------
 
-    def _take(self) -> SocketLine:
+    def _take(self) -> RespSocket:
         try:
-            line = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
             return self._wait_for_connection(self._seconds)
-        return line if monotonic() - line.used_at < IDLE_SECONDS else self._checked(line)
+        return (
+            connection
+            if monotonic() - connection.used_at < IDLE_SECONDS
+            else self._replace_if_stale(connection)
+        )
 
-    def _checked(self, line: SocketLine) -> SocketLine:
-        """It was idle for a while: this one if it is still in place, else another."""
-        while line.is_stale():
-            self._was_closed()
-            self._discard(line)
+    def _replace_if_stale(self, connection: RespSocket) -> RespSocket:
+        """This connection if it is still open after its idle time, else another one."""
+        while connection.is_stale():
+            self._on_server_close()
+            self._discard(connection)
             try:
-                line = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return self._wait_for_connection(self._seconds)
-        return line
+        return connection
 
-    def _put(self, line: SocketLine) -> None:
-        if line.age != self._age:
-            self._discard(line)
+    def _put(self, connection: RespSocket) -> None:
+        if connection.generation != self._generation:
+            self._discard(connection)
         else:
-            super()._give_back(line)
+            super()._give_back(connection)
 
-    def _open(self, seconds: float) -> SocketLine:
-        age = self._age
-        line = self._open_line(self.address)
-        line.age = age
-        return line
+    def _open(self, seconds: float) -> RespSocket:
+        generation = self._generation
+        connection = self._open_connection(self.address)
+        connection.generation = generation
+        return connection
 
-    def _all_busy(self) -> NotApplied:
+    def _exhausted(self) -> NotApplied:
         return NotApplied(f"all {self._size_max} connections to {self.address} are busy")
 
     # --- all of them ----------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Close what is idle now, and what is in use when it comes back: the server is not what it was."""
-        self._age += 1
+        """Close idle connections now and used ones on return: the role of the server changed."""
+        self._generation += 1
         self._discard_idle()
 
     def close(self) -> None:
-        self._age += 1
+        self._generation += 1
         super().close()

@@ -1,535 +1,168 @@
-"""The way of a request to the server that keeps its record, and what else is asked of servers. No I/O here.
+"""The way of a request to the server that has its record. No I/O here.
 
-What can go wrong on the way without anything having happened is dealt with: a script that the server does not
-know (yet, or since it was restarted), a slot that moved. Everything else goes back to the protocol.
+Two causes of an error reply are handled here, because nothing has happened: a script that the server does not
+have (yet, or since its restart), and a slot that moved. Every other error goes to the protocol.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
-from binascii import crc_hqx
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from hiredis import ReplyError
 
-from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...core.effects import TransientError
 from ...engine_api import AdapterContext, Steps
-from ...errors import EngineUnavailable
-from ...rules.record import is_idle
-from ...rules.requests import (
-    Acquire,
-    Broken,
-    Done,
-    Gone,
-    Granted,
-    Inspect,
-    Release,
-    Renew,
-    Reply,
-    Request,
-    Snapshot,
-)
-from .faults import DEMOTED, failure_of, redirection
-from .greeting import Demoted, evicting
-from .lines import Nodes, packed_command
-from .settings import Address, Settings
-from .topology import SLOTS, find_master, masters_of, read_slots
-from .translation import (
-    TENDED_AT_ONCE,
-    Batch,
-    Command,
-    Script,
-    Space,
-    command,
-    command_in_order,
-    commands_for_tend,
-    name_of,
-    pack,
-    packed,
-    replies,
-    reply,
-    scan_pattern,
-    slot_of,
-)
+from ...rules.requests import Acquire, Broken, Reply, Request
+from ..resp.codec import pack_command
+from ..resp.config import Address
+from ..resp.scripts import Script, is_missing, load_command
+from .codec import decode, decode_all, encode, encode_in_order, encode_packed, pack
+from .config import RedisConfig
+from .errors import parse_redirection
+from .keys import Keyspace
+from .replication import ReplicaAcknowledgement
+from .topology import INFO_MEMORY, ServerConnections, Topology
 
 __all__ = ["Router"]
 
-REDIRECTIONS: Final = 8
-"""A request sent to and fro more often than this is refused: the Cluster is not at rest."""
+REDIRECTIONS_MAX: Final = 8
+"""A request that was redirected more often than this is refused: the slots of the Cluster are moving."""
 
-SCANNED_AT_ONCE: Final = 1000
-LOOKED_AT_AT_ONCE: Final = 100
-
-ASKING: Final = packed_command(b"ASKING")
-INFO_MEMORY: Final = packed_command(b"INFO", b"memory")
-
-
-class _Split(NotApplied):
-    """The slot is on its way to another server, and some of the keys are there already."""
+ASKING: Final = pack_command(b"ASKING")
 
 
 class Router:
-    """Where the records of one space are, for one client."""
+    """Sends the requests of one client to the servers of one keyspace."""
 
     def __init__(
         self,
-        settings: Settings,
-        space: Space,
-        nodes: Nodes,
-        hooks: AdapterContext,
-        evicts: Callable[[str | None], None],
+        config: RedisConfig,
+        space: Keyspace,
+        connections: ServerConnections,
+        context: AdapterContext,
+        report_policy: Callable[[str | None], None],
     ) -> None:
-        self._settings = settings
-        self._space = space
-        self._nodes = nodes
-        self._evicts = evicts
-        self._waits = _wait_for_replicas(settings, hooks.io_timeout)
-        self._id = settings.source
-        self._first_asked = list(settings.addresses)
-        self._doubtful: set[Address] = set()
-        """Where something failed, and nothing was answered since: others are asked first."""
-        self._policies: dict[Address, str | None] = {}
-        """By which policy each master of a Cluster throws keys away: see ``evicting``."""
-        self._was_ready = False
-        self.ready = False
-        """Who serves what was found out, and nothing has shown since that it changed."""
-        self.home: Address | None = None
-        """The one server that has everything; None in a Cluster."""
-        self.masters: list[Address | None] = []
-        """The server of each slot of a Cluster, as far as it is known."""
-
-    @property
-    def source(self) -> str:
-        """Whose numbers the tokens are."""
-        namespace = self._space.prefix.decode().split(":")[1]
-        return f"redis:{self._id or ''}/{self._settings.database}/{namespace}"
-
-    # --- who serves what ------------------------------------------------------------------------
-
-    async def prepare(self) -> None:
-        """Find out who serves what: before the first request, and when something shows that it changed."""
-        if self._settings.shape == "cluster":
-            known = [*masters_of(self.masters), *self._settings.addresses]
-            known.sort(key=lambda address: address in self._doubtful)
-            self.masters = await read_slots(known, self._nodes)
-            await self._get_acquainted_with_cluster()
-        elif self._settings.shape == "sentinel":
-            await find_master(self._settings.service, self._first_asked, self._nodes, self._move_to)
-        else:
-            self.home = self._settings.addresses[0]
-            await self._get_acquainted(self.home)
-        self.ready = self._was_ready = True
-
-    async def _move_to(self, master: Address) -> None:
-        if self.home not in (None, master):
-            self._nodes.drop(self.home)
-        self.home = master
-        await self._get_acquainted(master)
-
-    async def _get_acquainted_with_cluster(self) -> None:
-        """Once the id is known, the one master that has it may fail: there are locks at the others."""
-        for address in set(self._policies) - set(self.masters):
-            self._policies.pop(address, None)
-        slot = crc_hqx(self._source_key, 0) % SLOTS
-        if not self._was_ready:
-            await self._get_acquainted(self.server_of(slot))
-            return
-        with_id = self.masters[slot]
-        if with_id is not None and with_id not in self._doubtful:
-            try:
-                await self._get_acquainted(with_id)
-            except TransientError:
-                self._doubtful.add(with_id)  # asked again when it has answered something
-
-    @property
-    def _source_key(self) -> bytes:
-        return self._space.prefix + b"source"
-
-    async def _get_acquainted(self, address: Address) -> None:
-        """Does the deployment keep what it is given, and whose are its numbers?
-
-        The database has an id, made by the first who comes. One that lost it with all its data gets it back
-        from whoever still knows it, if that one comes before somebody who does not.
-        """
-        key = self._source_key
-        asked = [
-            INFO_MEMORY,
-            packed_command(b"SET", key, (self._id or secrets.token_hex(8)).encode(), b"NX"),
-            packed_command(b"GET", key),
-        ]
-        try:
-            told = await self._nodes.exchange(address, b"".join(asked), len(asked))
-        except Demoted as error:
-            if self._settings.shape == "single" and not self._was_ready:
-                raise EngineUnavailable(str(error)) from None
-            raise
-        except OutcomeUnknown as error:
-            raise NotApplied(str(error)) from None  # whatever happened to the id, our request was not sent
-        self._note_policy(address, told[0])
-        if self._settings.source is not None:
-            return
-        if isinstance(told[2], bytes):
-            self._id = told[2].decode("utf-8", "replace")
-        elif self._id is None:
-            raise self._failure(str(next(each for each in told if isinstance(each, ReplyError))), address)
-
-    def _note_policy(self, address: Address, told: Any) -> None:
-        """What it answered to ``INFO memory``. One master that does, or may, is enough to say so."""
-        policy = evicting(told)
-        if not self.masters:
-            self._evicts(policy)
-            return
-        self._policies[address] = f"{policy} at {address}" if policy else policy
-        known = list(self._policies.values())
-        self._evicts(next(filter(None, known), None if None in known else ""))
-
-    def server_of(self, slot: int) -> Address:
-        address = self.home if self.home is not None else self.masters[slot]
-        if address is None:
-            raise NotApplied(f"no server of the cluster has slot {slot}: is one down?")
-        return address
-
-    def suspect(self, address: Address | None) -> None:
-        """Something failed there, and it may not be what it was: look before the next request."""
-        if address is not None and self.home not in (None, address):
-            return  # it was replaced: we have looked
-        self.ready = False
-        if address is not None:
-            self._doubtful.add(address)
-            self._policies.pop(address, None)  # it may be started again with another
-
-    # --- one request ----------------------------------------------------------------------------
+        self.topology = Topology(config, space, connections, report_policy)
+        self.space = space
+        self._connections = connections
+        self._acknowledgement = (
+            ReplicaAcknowledgement(self, config, context.io_timeout) if config.wait_replicas else None
+        )
 
     async def apply(self, name: str, request: Request) -> Reply:
-        slot = self.slot_of(name)
-        payload = packed(self._space, name, request)
-        if self._waits and request.__class__ is Acquire:
-            return (await self._granted_to_replicas(slot, [(name, request)], payload, None))[0]
-        raw = await self.call(slot, payload, lambda: command(self._space, name, request).script)
-        return await self.told(request, raw, slot)
+        slot = self.topology.slot_of(name)
+        payload = encode_packed(self.space, name, request)
+        if self._acknowledgement is not None and request.__class__ is Acquire:
+            return (await self._acknowledgement.acquire(slot, [(name, request)], payload, None))[0]
+        raw = await self.call(slot, payload, lambda: encode(self.space, name, request).script)
+        return await self._decode(request, raw, slot)
 
-    async def mended(
+    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
+        """In a Cluster: the first steps that share a slot. The caller goes on with the rest."""
+        slot_of = self.topology.slot_of
+        slot = slot_of(steps[0][0])
+        count = next((n for n, (name, _) in enumerate(steps) if slot_of(name) != slot), len(steps))
+        steps = steps[:count]
+        command = encode_in_order(self.space, steps, stop_when_refused)
+        if self._acknowledgement is not None:
+            return await self._acknowledgement.acquire(slot, list(steps), pack(command), command)
+        return decode_all(steps, await self.call(slot, pack(command), lambda: command.script))
+
+    async def recover(
         self, address: Address, name: str, request: Request, payload: bytes, error: Any
     ) -> Reply:
         """The reply to a request that this server answered with an error."""
-        if address != self.home:
-            raise self._failure(str(error), address)  # it was replaced meanwhile: the next try goes elsewhere
-        script = command(self._space, name, request).script
-        raws = await self._settled([error], address, payload, lambda: script)
-        return await self.told(request, raws[0], self.slot_of(name))
+        if address != self.topology.home:  # it was replaced since then: the next try goes to the new server
+            raise self.topology.error_for(str(error), address)
+        script = encode(self.space, name, request).script
+        raws = await self.settle([error], address, payload, lambda: script)
+        return await self._decode(request, raws[0], self.topology.slot_of(name))
 
-    async def told(self, request: Request, raw: Any, slot: int) -> Reply:
-        answer = reply(request, raw)
-        if answer.__class__ is Broken and self.masters:
-            await self._tell_victims(answer, self.server_of(slot))
-        return answer
+    async def _decode(self, request: Request, raw: Any, slot: int) -> Reply:
+        reply = decode(request, raw)
+        if reply.__class__ is Broken and self.topology.masters:
+            await self._notify_victims(reply, self.topology.server_of(slot))
+        return reply
 
-    def slot_of(self, name: str) -> int:
-        return slot_of(self._space, name) if self._space.sharded else 0
+    async def _notify_victims(self, broken: Broken, address: Address) -> None:
+        """In a Cluster a holder subscribes to no sharded channel. Its own channel reaches it at every
+        server."""
+        messages = [
+            pack_command(b"PUBLISH", self.space.channel + victim.client.encode(), victim.nonce.encode())
+            for victim in broken.victims
+            if victim.client
+        ]
+        if messages:
+            with contextlib.suppress(TransientError):  # the next renewal reports the loss
+                await self._connections.exchange(address, b"".join(messages), len(messages))
+
+    # --- calls ----------------------------------------------------------------------------------
 
     async def call(self, slot: int, payload: bytes, script: Callable[[], Script]) -> Any:
-        """The reply of the script to one call."""
-        return (await self._call(slot, payload, 1, script))[0]
+        """The reply of a script to one call."""
+        return (await self.call_many(slot, payload, 1, script))[0]
 
-    async def _call(self, slot: int, payload: bytes, count: int, script: Callable[[], Script]) -> list[Any]:
-        address = self.server_of(slot)
-        raws = await self._exchange(address, payload, count)
-        return await self._settled(raws, address, payload, script)
+    async def call_many(
+        self, slot: int, payload: bytes, count: int, script: Callable[[], Script], may_block: bool = False
+    ) -> list[Any]:
+        address = self.topology.server_of(slot)
+        raws = await self.exchange(address, payload, count, may_block)
+        return await self.settle(raws, address, payload, script, may_block)
 
-    async def _exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
-        waits = bool(self._waits) and payload.endswith(self._waits)
-        exchange = self._nodes.exchange_apart if waits else self._nodes.exchange
-        new = bool(self.masters) and address not in self._policies
+    async def exchange(
+        self, address: Address, payload: bytes, count: int, may_block: bool = False
+    ) -> list[Any]:
+        """Send to one server. ``may_block``: the replies may take long (``WAIT``)."""
+        topology = self.topology
+        exchange = self._connections.exchange_blocking if may_block else self._connections.exchange
+        is_new = bool(topology.masters) and address not in topology.policies
         try:
-            if new:
+            if is_new:
                 raws = await exchange(address, INFO_MEMORY + payload, count + 1)
             else:
                 raws = await exchange(address, payload, count)
         except TransientError:
-            self.suspect(address)
+            topology.invalidate(address)
             raise
-        if address in self._doubtful:
-            self._doubtful.discard(address)
-            self.ready = self.ready and not self.masters  # it is back: with its data, and its id?
-        if new:
-            self._note_policy(address, raws.pop(0))
+        if address in topology.suspects:
+            topology.answered(address)
+        if is_new:
+            topology.note_policy(address, raws.pop(0))
         return raws
 
-    async def _settled(
-        self, raws: list[Any], address: Address, payload: bytes, script: Callable[[], Script]
+    async def settle(
+        self,
+        raws: list[Any],
+        address: Address,
+        payload: bytes,
+        script: Callable[[], Script],
+        may_block: bool = False,
     ) -> list[Any]:
-        """Go on until the script has answered: load it, go where we are sent, raise what an error means."""
+        """Repeat until the script has answered: load it, follow redirections, raise any other error."""
         count = len(raws)
-        asking = False
-        for _ in range(REDIRECTIONS):
+        is_asking = False
+        for _ in range(REDIRECTIONS_MAX):
             if not isinstance(raws[0], ReplyError):
                 return raws
             message = str(raws[0])
-            if message.startswith("NOSCRIPT"):
+            if is_missing(message):
                 await self._load(address, script())
-            elif self.masters and (sent := redirection(message)) is not None:
-                address, asking = self.redirected(address, *sent), not sent[0]
+            elif self.topology.masters and (redirection := parse_redirection(message)) is not None:
+                address = self.topology.follow_redirection(address, *redirection)
+                is_asking = not redirection[0]
             else:
-                raise self._failure(message, address)
-            if asking:
-                raws = (await self._exchange(address, ASKING + payload, count + 1))[1:]
+                raise self.topology.error_for(message, address)
+            if is_asking:
+                raws = (await self.exchange(address, ASKING + payload, count + 1, may_block))[1:]
             else:
-                raws = await self._exchange(address, payload, count)
+                raws = await self.exchange(address, payload, count, may_block)
         if isinstance(raws[0], ReplyError):
-            raise self._failure(str(raws[0]), address)
+            raise self.topology.error_for(str(raws[0]), address)
         return raws
 
-    def redirected(self, asked: Address, for_good: bool, slot: int, to: Address) -> Address:
-        to = to if to.host else Address(asked.host, to.port)
-        if for_good:
-            self.masters[slot] = to
-            self.ready = False  # where one slot went, others did
-        return to
-
     async def _load(self, address: Address, script: Script) -> None:
-        load = packed_command(b"SCRIPT", b"LOAD", script.source)
-        told = (await self._exchange(address, load, 1))[0]
-        if isinstance(told, ReplyError):
-            raise self._failure(str(told), address)
-
-    def _failure(self, message: str, address: Address) -> Exception:
-        if message.startswith(DEMOTED):
-            self._nodes.drop(address)
-            self.suspect(address)
-        failure = failure_of(message, address)
-        return _Split(str(failure)) if message.startswith("TRYAGAIN") else failure
-
-    async def _tell_victims(self, broken: Broken, address: Address) -> None:
-        """In a Cluster holders listen to no slot in particular: their own channel reaches them everywhere."""
-        asked = [
-            packed_command(b"PUBLISH", self._space.channel + victim.client.encode(), victim.nonce.encode())
-            for victim in broken.victims
-            if victim.client
-        ]
-        if asked:
-            with contextlib.suppress(TransientError):  # the next renewal finds out
-                await self._nodes.exchange(address, b"".join(asked), len(asked))
-
-    # --- several at once ------------------------------------------------------------------------
-
-    async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        """In a Cluster: as many of the first as share a slot. Whoever asked goes on from there."""
-        slot = self.slot_of(steps[0][0])
-        count = next((n for n, (name, _) in enumerate(steps) if self.slot_of(name) != slot), len(steps))
-        steps = steps[:count]
-        called = command_in_order(self._space, steps, stop_when_refused)
-        if self._waits:
-            return await self._granted_to_replicas(slot, list(steps), pack(called), called)
-        return replies(steps, await self.call(slot, pack(called), lambda: called.script))
-
-    async def renew_batch(self, steps: Steps) -> list[Reply]:
-        """In pieces, one after the other: what is sent together holds up the server's other clients.
-
-        In a Cluster a server that fails is no reason to give up what is held at others: of the steps that it
-        did not answer we cannot tell (None).
-        """
-        told: list[Reply] = [None] * len(steps)  # type: ignore[list-item]  # None: see above
-        trouble: Exception | None = None
-        batches = commands_for_tend(self._space, steps)
-        for address, its in self._by_server(batches, steps):
-            try:
-                for piece in _pieces(its):
-                    await self._tend_piece(address, piece, steps, told)
-            except (TransientError, EngineUnavailable) as error:
-                trouble = error
-        if trouble is not None and (not self.masters or all(each is None for each in told)):
-            raise trouble
-        if any(each.__class__ is Gone for each in told):
-            self.ready = False  # it may have been all of its data that it lost
-        return told
-
-    def _by_server(self, batches: list[Batch], steps: Steps) -> list[tuple[Address | None, list[Batch]]]:
-        """Servers in doubt come last: one that does not answer uses up its time when the others have."""
-        by_server: dict[Address | None, list[Batch]] = {}
-        for batch in batches:
-            slot = self.slot_of(steps[batch.places[0]][0])
-            by_server.setdefault(self.home or self.masters[slot], []).append(batch)
-        return sorted(by_server.items(), key=lambda item: item[0] in self._doubtful)
-
-    async def _tend_piece(
-        self, address: Address | None, batches: list[Batch], steps: Steps, told: list[Reply]
-    ) -> None:
-        """First what was answered as it should be; then, one after the other, what was not."""
-        if address is None:
-            raise NotApplied("no server of the cluster has some of the slots: is one down?")
-        payloads = [pack(batch.command) for batch in batches]
-        raws = await self._exchange(address, b"".join(payloads), len(payloads))
-        failed: list[tuple[Batch, bytes, Any]] = []
-        for batch, payload, raw in zip(batches, payloads, raws, strict=True):
-            if isinstance(raw, ReplyError):
-                failed.append((batch, payload, raw))
-            else:
-                _note(batch, raw, steps, told)
-        await self._tend_again(address, failed, steps, told)
-
-    async def _tend_again(
-        self, address: Address, failed: list[tuple[Batch, bytes, Any]], steps: Steps, told: list[Reply]
-    ) -> None:
-        trouble: Exception | None = None
-        doubted = set(self._doubtful)
-        for batch, payload, raw in failed:
-            try:
-                await self._tend_batch_again(address, batch, payload, raw, steps, told)
-            except (TransientError, EngineUnavailable) as error:
-                trouble = error
-                if self._doubtful - doubted:
-                    break  # a server that does not answer is not waited for again and again
-        if trouble is not None:
-            raise trouble
-
-    async def _tend_batch_again(
-        self, address: Address, batch: Batch, payload: bytes, raw: Any, steps: Steps, told: list[Reply]
-    ) -> None:
-        try:
-            settled = await self._settled([raw], address, payload, _script_of(batch.command))
-        except _Split:
-            if len(batch.places) == 1:
-                raise
-        else:
-            _note(batch, settled[0], steps, told)
-            return
-        ones = [Batch(_tend_one(self._space, steps[place]), (place,)) for place in batch.places]
-        await self._tend_piece(address, ones, steps, told)
-
-    # --- acknowledged by replicas ---------------------------------------------------------------
-
-    async def _granted_to_replicas(
-        self, slot: int, steps: list[tuple[str, Request]], payload: bytes, called: Command | None
-    ) -> list[Reply]:
-        """Ask, have replicas acknowledge the answer on the same connection, or give all of it back."""
-        called = command(self._space, *steps[0]) if called is None else called
-        raw, acknowledged = await self._call(slot, payload + self._waits, 2, _script_of(called))
-        raws = raw if called.script.name == "in_order" else [raw]
-        told = replies(steps, raws)
-        granted = [
-            (name, request)
-            for (name, request), answer in zip(steps, told, strict=False)
-            if isinstance(request, Acquire) and isinstance(answer, Granted)
-        ]
-        if not granted:
-            return told
-        try:
-            if any(each.__class__ is not int for each in raws):
-                acknowledged = await self._written_again(slot, granted)
-            if isinstance(acknowledged, int) and acknowledged >= self._settings.wait_replicas:
-                return told
-            for name, request in granted:
-                release = packed(self._space, name, Release(request.nonce))
-                await self.call(slot, release, lambda: self._space.scripts["release"])
-        except TransientError as error:
-            raise OutcomeUnknown(str(error)) from None
-        except EngineUnavailable as error:
-            error.nothing_was_sent = False  # the grant was
-            raise
-        if isinstance(acknowledged, ReplyError):
-            raise self._failure(str(acknowledged), self.server_of(slot))
-        wanted = self._settings.wait_replicas
-        raise NotApplied(
-            f"{acknowledged} of {wanted} replicas acknowledged the grant in time, so it was given back "
-            "(wait_replicas, wait_timeout)"
-        )
-
-    async def _written_again(self, slot: int, granted: list[tuple[str, Acquire]]) -> Any:
-        """How many replicas acknowledge what, perhaps, was not granted just now but is held since before.
-
-        A request that finds it held writes nothing, and since Redis 7.2 replicas are waited for only as far
-        as the connection itself wrote. So it is renewed: who has that, has all that was written before.
-        """
-        acknowledged: Any = 0
-        renewals = [(name, Renew(request.nonce, request.ttl)) for name, request in granted]
-        for called, _ in commands_for_tend(self._space, renewals):
-            payload = pack(called) + self._waits
-            raw, acknowledged = await self._call(slot, payload, 2, _script_of(called))
-            if any(each.__class__ is not Done for each in replies(renewals, raw)):
-                return 0  # it is not held any more
-        return acknowledged
-
-    # --- all names ------------------------------------------------------------------------------
-
-    async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        found: list[tuple[str, Snapshot]] = []
-        for address in [self.home] if self.home is not None else masters_of(self.masters):
-            names = sorted(await self._scan(address, prefix))
-            for start in range(0, len(names), LOOKED_AT_AT_ONCE):
-                found += await self._look_at(address, names[start : start + LOOKED_AT_AT_ONCE])
-        told = dict(found)  # a slot that is being moved shows at both ends
-        return sorted(told.items(), key=lambda item: item[0].encode())
-
-    async def _scan(self, address: Address, prefix: str) -> set[str]:
-        names: set[str] = set()
-        cursor = b"0"
-        while True:
-            asked = packed_command(
-                b"SCAN",
-                cursor,
-                b"MATCH",
-                scan_pattern(self._space, prefix),
-                b"COUNT",
-                b"%d" % SCANNED_AT_ONCE,
-            )
-            told = (await self._exchange(address, asked, 1))[0]
-            if isinstance(told, ReplyError):
-                raise self._failure(str(told), address)
-            cursor, keys = told
-            for key in keys:
-                name = name_of(self._space, key)
-                if name is not None and name.startswith(prefix):
-                    names.add(name)
-            if cursor == b"0":
-                return names
-
-    async def _look_at(self, address: Address, names: list[str]) -> list[tuple[str, Snapshot]]:
-        request = Inspect()
-        payloads = [packed(self._space, name, request) for name in names]
-        raws = await self._exchange(address, b"".join(payloads), len(payloads))
-        found = []
-        for name, payload, raw in zip(names, payloads, raws, strict=True):
-            settled = await self._settled([raw], address, payload, lambda: self._space.scripts["inspect"])
-            snapshot = reply(request, settled[0])
-            if isinstance(snapshot, Snapshot) and not (
-                is_idle(snapshot.record) and snapshot.record.value is None
-            ):
-                found.append((name, snapshot))
-        return found
-
-
-def _pieces(batches: list[Batch]) -> Iterator[list[Batch]]:
-    """What goes to one server in one go: at most so many keys."""
-    piece: list[Batch] = []
-    size = 0
-    for batch in batches:
-        if piece and size + len(batch.places) > TENDED_AT_ONCE:
-            yield piece
-            piece, size = [], 0
-        piece.append(batch)
-        size += len(batch.places)
-    yield piece
-
-
-def _tend_one(space: Space, step: tuple[str, Request]) -> Command:
-    return commands_for_tend(space, [step])[0].command
-
-
-def _note(batch: Batch, raw: Any, steps: Steps, told: list[Reply]) -> None:
-    its_steps = [steps[place] for place in batch.places]
-    for place, its in zip(batch.places, replies(its_steps, raw), strict=True):
-        told[place] = its
-
-
-def _script_of(called: Command) -> Callable[[], Script]:
-    return lambda: called.script
-
-
-def _wait_for_replicas(settings: Settings, io_timeout: float) -> bytes:
-    """The command that waits for them: well within the time that we wait for the answer."""
-    if not settings.wait_replicas:
-        return b""
-    milliseconds = max(int(min(settings.wait_seconds, io_timeout / 2) * 1000), 1)
-    return packed_command(b"WAIT", b"%d" % settings.wait_replicas, b"%d" % milliseconds)
+        reply = (await self.exchange(address, load_command(script), 1))[0]
+        if isinstance(reply, ReplyError):
+            raise self.topology.error_for(str(reply), address)

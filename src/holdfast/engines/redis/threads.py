@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from hiredis import ReplyError
@@ -16,194 +15,205 @@ from ...core.effects import TransientError
 from ...engine_api import AdapterContext, NotificationReader, Steps
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
-from ...runtime.connect_timeout import connect_seconds
 from ...runtime.thread_join import join_thread
-from .faults import marked_unsent
-from .greeting import ask_once, greet
-from .hearing import PING, Ears
-from .lines import at_once
-from .overhearing import Overhearing
+from ...runtime.wakeups import ThreadWakeup
+from ..resp.config import Address
+from ..resp.connection import RespSocket, SubscriberSocket, run_sync
+from .codec import decode, encode_packed
+from .config import RedisConfig
+from .connection import Connections
+from .inspection import list_names
+from .keys import Keyspace
 from .pool import Pool
+from .pubsub import PING, PubSub
+from .pubsub_reader import PubSubReader
+from .renewal import renew_batch
 from .routing import Router
-from .settings import Address, Credentials, Login, Settings, credentials_of, provider_failed
-from .sockets import HearingSocket, SocketLine, open_socket
-from .translation import Space, packed, reply
 
 __all__ = ["RedisThreads"]
 
 T = TypeVar("T")
-S = TypeVar("S", bound=SocketLine)
+S = TypeVar("S", bound=RespSocket)
 log = logging.getLogger("holdfast")
 
 STOP_SECONDS: Final = 2.0
 
-AGAIN_SECONDS: Final = 0.5
-"""How long a thread that was made to end pauses before it listens again."""
+RESTART_SECONDS: Final = 0.5
+"""The pause before a thread that failed is restarted."""
 
-HEIR_FIRST: Final = PING
-"""Goes before a release that hands over, and costs the server next to nothing. A server writes first to those
-who last got something to be written: with this answer before the script's message, to the heir before us."""
+SUCCESSOR_FIRST: Final = PING
+"""Sent before a release that can hand over. The server writes its output buffers in the reverse order in
+which they got their first bytes. With the reply to PING before the message of the script, the successor is
+served first."""
 
 
 class RedisThreads:
-    """One client's way to its servers."""
+    """The adapter of one client."""
 
     def __init__(
-        self, settings: Settings, space: Space, hooks: AdapterContext, evicts: Callable[[str | None], None]
+        self,
+        config: RedisConfig,
+        space: Keyspace,
+        context: AdapterContext,
+        report_policy: Callable[[str | None], None],
     ) -> None:
         self._space = space
-        self._sockets = _Sockets(settings, hooks, self._troubled)
-        self._router = Router(settings, space, self._sockets, hooks, evicts)
-        self._ears = Ears(self._router, space, hooks, self, takes=not settings.wait_replicas)
-        self._overhearing: Overhearing | None = None
-        self._direct = settings.shape != "cluster" and not settings.wait_replicas
-        self._home: Pool | None = None
-        """Where every request goes; None: the router has to be asked."""
-        self._crowded: str | None = None
-        """What was last waited for."""
-        self._finding = threading.RLock()
-        self._found = 0
-        """How often it was tried to find out who serves what."""
-        self._not_found: Exception | None = None
-        """Why the last try failed."""
+        self._connections = Connections(config, context, self._invalidate)
+        self._router = Router(config, space, self._connections, context, report_policy)
+        self._topology = self._router.topology
+        self._pubsub = PubSub(self._topology, space, context, self, accepts_grants=not config.wait_replicas)
+        self._reader: PubSubReader | None = None
+        self._direct = config.deployment != "cluster" and not config.wait_replicas
+        self._pool: Pool | None = None
+        """The server of every request; None: ask the router."""
+        self._contended: str | None = None
+        """The name that was last waited for."""
+        self._discovery_mutex = threading.RLock()
+        self._discoveries = 0
+        """How many discoveries have ended."""
+        self._discovery_error: Exception | None = None
+        """Why the last discovery failed."""
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     @property
     def source(self) -> str:
-        return self._router.source
+        return self._topology.source
 
     def masters(self) -> list[Address]:
-        """Whoever serves us now."""
-        at_once(self.find_out())
-        served = [self._router.home, *self._router.masters]
+        """The servers of this client now."""
+        run_sync(self.discover())
+        served = [self._topology.home, *self._topology.masters]
         return list(dict.fromkeys(address for address in served if address is not None))
 
     def apply(self, name: str, request: Request) -> Reply:
-        home = self._home
-        if home is None:
-            return at_once(self._apply(name, request))
-        payload = packed(self._space, name, request)
-        # One who asks for a place in the queue is about to sleep anyway, and one who gives back what others
-        # wait for gets out of their way.
-        is_urgent = name != self._crowded
+        pool = self._pool
+        if pool is None:
+            return run_sync(self._apply(name, request))
+        payload = encode_packed(self._space, name, request)
+        # An acquire that waits in the queue is about to sleep anyway. A release of a contended lock leaves
+        # the processor to the waiters.
+        is_urgent = name != self._contended
         if request.__class__ is Acquire:
             is_urgent = not request.wait
-            self._crowded = name if request.wait else None
+            self._contended = name if request.wait else None
         try:
             if is_urgent or request.__class__ is not Release:
-                raw = home.call(payload, is_urgent)
+                raw = pool.call(payload, is_urgent)
             else:
-                raw = home.call(HEIR_FIRST + payload, is_urgent, 1)
+                raw = pool.call(SUCCESSOR_FIRST + payload, is_urgent, 1)
         except TransientError:
-            self._troubled(home)
+            self._invalidate(pool)
             raise
         if raw.__class__ is ReplyError:
-            return self._mended(home, name, request, payload, raw)
-        return reply(request, raw)
+            return self._recover(pool, name, request, payload, raw)
+        return decode(request, raw)
 
-    def _mended(self, home: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
+    def _recover(self, pool: Pool, name: str, request: Request, payload: bytes, error: Any) -> Reply:
         try:
-            return at_once(self._router.mended(home.address, name, request, payload, error))
+            return run_sync(self._router.recover(pool.address, name, request, payload, error))
         except TransientError:
-            self._troubled(home)
+            self._invalidate(pool)
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
-        await self.find_out()
+        await self.discover()
         return await self._router.apply(name, request)
 
-    def _troubled(self, asked: Pool | None = None) -> None:
-        """Find out anew who serves what, on new connections, before anything else is asked.
+    def _invalidate(self, failed: Pool | None = None) -> None:
+        """Discover the servers again, on new connections, before the next request.
 
-        Unless it was asked of a server that was replaced meanwhile.
+        A failure at a server that was replaced since then only drops the connections to that server.
         """
-        if asked is not None and asked is not self._home:
-            asked.drop()
+        if failed is not None and failed is not self._pool:
+            failed.drop()
             return
-        home, self._home = self._home, None
-        self._router.suspect(self._router.home)
-        if home is not None:
-            home.drop()
+        pool, self._pool = self._pool, None
+        self._topology.invalidate(self._topology.home)
+        if pool is not None:
+            pool.drop()
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return self._ask(lambda: self._router.apply_in_order(steps, stop_when_refused))
+        return self._run(lambda: self._router.apply_in_order(steps, stop_when_refused))
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        return self._ask(lambda: self._router.renew_batch(steps))
+        return self._run(lambda: renew_batch(self._router, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return self._ask(lambda: self._router.list_names(prefix))
+        return self._run(lambda: list_names(self._router, prefix))
 
-    def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            at_once(self.find_out())
-            return at_once(question())
+            run_sync(self.discover())
+            return run_sync(question())
         except TransientError:
-            self._troubled()
+            self._invalidate()
             raise
 
-    # --- wake-ups -------------------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------
 
     def listen(self, name: str | None) -> None:
         if name is None:
-            self._ears.start()
-        elif self._home is None or self._ears.line_in_place() is None:  # mostly all is in place
-            at_once(self._listen(name))
+            self._pubsub.start()
+        elif (
+            self._pool is None or self._pubsub.subscribed_connection() is None
+        ):  # rarely: one exists nearly always
+            run_sync(self._listen(name))
 
     async def _listen(self, name: str) -> None:
-        await self.find_out()
-        await self._ears.listen(name)
+        await self.discover()
+        await self._pubsub.listen(name)
 
     def unlisten(self, nonce: str, name: str | None) -> None:
         if name is not None and self._space.sharded:
-            self._ears.unlisten(name)
+            self._pubsub.unlisten(name)
 
     @property
     def dropped_messages(self) -> int:
-        """So many messages came to the channels of this client that could not be read."""
-        return self._ears.dropped
+        """How many messages to the channels of this client could not be parsed."""
+        return self._pubsub.dropped
 
     @property
     def notification_reader(self) -> NotificationReader | None:
-        """One who waits may listen itself, where there is one connection for everything."""
-        if self._overhearing is None and self._ears.line_in_place() is not None and not self._closed:
-            self._overhearing = Overhearing(self._ears)
-        return self._overhearing
+        """A waiter reads notifications itself where one connection brings all of them."""
+        if self._reader is None and self._pubsub.subscribed_connection() is not None and not self._closed:
+            self._reader = PubSubReader(self._pubsub)
+        return self._reader
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Nobody tells us that a client died: its claims run out."""
+        """Redis reports no dead client. Its leases expire."""
 
-    # --- what the ears need ---------------------------------------------------------------------
+    # --- the host of PubSub ---------------------------------------------------------------------
 
-    async def find_out(self) -> None:
-        """Once for all who want to know: a try that ended while one waited for it counts as one's own."""
-        if self._router.ready:
+    async def discover(self) -> None:
+        """One discovery for all threads that need it: a thread that waited takes over the error of the
+        other."""
+        if self._topology.is_current:
             return
-        tries = self._found
-        with self._finding:
-            if self._router.ready:
+        discoveries = self._discoveries
+        with self._discovery_mutex:
+            if self._topology.is_current:
                 return
-            trouble = self._not_found
-            if self._found != tries and trouble is not None:
-                raise type(trouble)(*trouble.args)
-            await self._find_out()
-        self._ears.check()
+            error = self._discovery_error
+            if self._discoveries != discoveries and error is not None:
+                raise type(error)(*error.args)
+            await self._discover()
+        self._pubsub.check_address()
 
-    async def _find_out(self) -> None:
-        self._not_found = None
+    async def _discover(self) -> None:
+        self._discovery_error = None
         try:
-            await self._router.prepare()
-            if self._direct and self._router.home is not None:
-                self._home = self._sockets.pool(self._router.home)
-        except (TransientError, EngineUnavailable) as trouble:
-            self._not_found = trouble
+            await self._topology.discover()
+            if self._direct and self._topology.home is not None:
+                self._pool = self._connections.pool(self._topology.home)
+        except (TransientError, EngineUnavailable) as error:
+            self._discovery_error = error
             raise
         finally:
-            self._found += 1
+            self._discoveries += 1
 
-    async def open_hearing(self, address: Address) -> HearingSocket:
-        return self._sockets.open_hearing(address)
+    async def open_subscriber(self, address: Address) -> SubscriberSocket:
+        return self._connections.open_subscriber(address)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
         thread = threading.Thread(
@@ -213,160 +223,59 @@ class RedisThreads:
         thread.start()
 
     def _work(self, work: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
-        """Until it ends by itself. Something that is thrown into this thread does not end it, either."""
+        """Run until ``work`` returns. An exception thrown into this thread restarts it."""
         try:
             while True:
                 try:
-                    return at_once(work())
+                    return run_sync(work())
                 except BaseException:
                     if self._closed:
                         raise
-                    log.exception("holdfast: a thread that listens was ended; it begins again")
-                    time.sleep(AGAIN_SECONDS)
+                    log.exception("holdfast: the thread that reads notifications failed; it is restarted")
+                    time.sleep(RESTART_SECONDS)
         finally:
             ended()
 
-    def gate(self) -> _Gate:
-        return _Gate()
+    def make_event(self) -> _ThreadEvent:
+        return _ThreadEvent()
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._closed = True
-        self._ears.close()
-        self._sockets.close()
+        self._pubsub.close()
+        self._connections.close()
         for thread in self._threads:
             join_thread(thread, STOP_SECONDS)
-        if self._overhearing is not None:
-            self._overhearing.close()
+        if self._reader is not None:
+            self._reader.close()
 
     def forked(self) -> None:
-        self._sockets.forget()
-        if self._overhearing is not None:
-            self._overhearing.close()
+        self._connections.forget()
+        if self._reader is not None:
+            self._reader.close()
 
 
-class _Gate:
-    """For threads to wait at. An interrupt in the middle of ``threading.Event`` would leave it locked."""
+class _ThreadEvent:
+    """Set once. An interrupt in the middle of ``threading.Event`` would leave its lock held."""
 
-    __slots__ = ("_opened", "_waiting")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._opened = False
-        self._waiting: list[threading.Lock] = []
+        self._is_set = False
+        self._waiters: list[ThreadWakeup] = []
 
     async def wait(self, seconds: float) -> bool:
-        if not self._opened:
-            lock = threading.Lock()
-            lock.acquire()
-            self._waiting.append(lock)
-            if not self._opened:
-                lock.acquire(timeout=seconds)
+        if not self._is_set:
+            wakeup = ThreadWakeup()
+            self._waiters.append(wakeup)
+            if not self._is_set:
+                wakeup.wait(seconds)
             with contextlib.suppress(ValueError):
-                self._waiting.remove(lock)
-        return self._opened
+                self._waiters.remove(wakeup)
+        return self._is_set
 
-    def open(self) -> None:
-        self._opened = True
-        for lock in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # told already
-                lock.release()
-
-
-class _Sockets:
-    """All connections of one client: a few for commands to each server, and those that listen."""
-
-    def __init__(self, settings: Settings, hooks: AdapterContext, closed: Callable[[], None]) -> None:
-        self._settings = settings
-        self._was_closed = closed
-        self._client = hooks.client
-        self._seconds = hooks.io_timeout
-        self._mutex = threading.RLock()
-        self._pools: dict[Address, Pool] = {}
-        self._hearing: set[HearingSocket] = set()
-        self._closed = False
-
-    def pool(self, address: Address) -> Pool:
-        pool = self._pools.get(address)
-        if pool is None:
-            with self._mutex:
-                pool = self._pools.get(address)
-                if pool is None:
-                    most = self._settings.connections
-                    pool = Pool(address, most, self._seconds, self._open, self._was_closed)
-                    self._pools[address] = pool
-        return pool
-
-    async def exchange(self, address: Address, payload: bytes, count: int) -> list[Any]:
-        return await self.pool(address).exchange(payload, count)
-
-    async def exchange_apart(self, address: Address, payload: bytes, count: int) -> list[Any]:
-        """Nobody shares a connection while it is in use."""
-        return await self.pool(address).exchange(payload, count)
-
-    async def ask_sentinel(self, address: Address, payload: bytes) -> Any:
-        """Each may take its share of the time: one that is silent must not use up that of the others."""
-        seconds = max(connect_seconds(self._seconds) / len(self._settings.addresses), 0.1)
-        line = SocketLine(open_socket(address, self._settings.sentinel_tls, seconds), address, seconds)
-        try:
-            credentials = _credentials(self._settings.sentinel_login)
-            return await ask_once(line, credentials, self._client, payload)
-        finally:
-            line.close()
-
-    def drop(self, address: Address) -> None:
-        self.pool(address).drop()
-        for line in self._hearing:
-            if line.address == address:
-                line.hang_up()
-
-    def open_hearing(self, address: Address) -> HearingSocket:
-        line = self._greeted(HearingSocket, address)
-        with self._mutex:
-            if not self._closed:
-                self._hearing = {*(each for each in self._hearing if each.is_open()), line}
-                return line
-        line.close()
-        return line
-
-    def _open(self, address: Address) -> SocketLine:
-        return self._greeted(SocketLine, address)
-
-    def _greeted(self, kind: type[S], address: Address) -> S:
-        seconds = connect_seconds(self._seconds)
-        ends_at = monotonic() + seconds
-        with marked_unsent():
-            connected = open_socket(address, self._settings.tls, seconds)
-        line = kind(connected, address, max(ends_at - monotonic(), 0.001))
-        try:
-            with marked_unsent():
-                at_once(greet(line, self._settings, _credentials(self._settings.login), self._client))
-            line.allow(self._seconds)
-        except BaseException:
-            line.close()
-            raise
-        return line
-
-    def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-        for pool in list(self._pools.values()):
-            pool.close()
-        for line in self._hearing:
-            line.hang_up()
-
-    def forget(self) -> None:
-        """This is the child of a fork: nobody else is here, and mutexes may be locked for ever."""
-        for pool in list(self._pools.values()):
-            pool.forget()
-        for line in list(self._hearing):
-            line.forget()
-
-
-def _credentials(login: Login) -> Credentials:
-    if login.provider is None:
-        return login.username, login.password
-    try:
-        return credentials_of(login.provider.get_credentials())
-    except Exception as error:
-        raise provider_failed(error) from error
+    def set(self) -> None:
+        self._is_set = True
+        for wakeup in list(self._waiters):
+            wakeup.post()

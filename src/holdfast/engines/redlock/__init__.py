@@ -1,7 +1,7 @@
 """``redlock://``: locks on a majority of independent Redis servers, with fencing tokens that it issues.
 
-The algorithm is Salvatore Sanfilippo's; what a number must be to count as a token is in ``protocols.quorum``.
-The URL and its options are described in ``settings.py``.
+The algorithm is Salvatore Sanfilippo's. ``protocols.quorum`` says when a number counts as a token.
+``config.py`` describes the URL and its options.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.urls import URL
 from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
+from .config import RedlockConfig, config_from_url
 from .guarantees import GUARANTEES
-from .keys import Space
-from .running import LINGER_SECONDS
-from .settings import RedlockSettings, settings_from_url
+from .keys import Keyspace
+from .quorum import LINGER_SECONDS
 from .threads import RedlockThreads
 
 if TYPE_CHECKING:
@@ -30,25 +30,25 @@ class RedlockEngine:
     session_bound = False
     guarantees = GUARANTEES
 
-    def __init__(self, url: str, settings: RedlockSettings, namespace: str) -> None:
+    def __init__(self, url: str, config: RedlockConfig, namespace: str) -> None:
         self.url = url
-        self._settings = settings
-        self._space = Space(namespace)
+        self._config = config
+        self._space = Keyspace(namespace)
 
-    def threads(self, hooks: AdapterContext) -> ThreadsAdapter:
-        return RedlockThreads(self._settings, self._space, hooks)
+    def threads(self, context: AdapterContext) -> ThreadsAdapter:
+        return RedlockThreads(self._config, self._space, context)
 
-    def asyncio(self, hooks: AdapterContext) -> AsyncioAdapter:
+    def asyncio(self, context: AdapterContext) -> AsyncioAdapter:
         from .asyncio import RedlockAsyncio
 
-        return RedlockAsyncio(self._settings, self._space, hooks)
+        return RedlockAsyncio(self._config, self._space, context)
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
-        """How this very server stands."""
+        """The findings about these nodes."""
         from .diagnosis import diagnose
 
-        return diagnose(self._settings, self._space, io_timeout)
+        return diagnose(self._config, self._space, io_timeout)
 
 
 def open_engine(url: URL, namespace: str, options: Mapping[str, Any]) -> RedlockEngine:
-    return RedlockEngine(str(url), settings_from_url(url, options), namespace)
+    return RedlockEngine(str(url), config_from_url(url, options), namespace)

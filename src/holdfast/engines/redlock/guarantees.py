@@ -1,4 +1,4 @@
-"""What Redlock promises, and where it can fail."""
+"""What the Redlock engine guarantees, and under which faults."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ GUARANTEES: Final = Guarantees(
     scope="cluster",
     fencing=(
         "a number that a majority of the nodes issued to this attempt and to no other; it cannot regress "
-        "while a majority remembers and those who forgot rejoin, whatever networks do and clocks show; but "
-        "one that is set ahead by a day or more, and back again, makes its node forget unnoticed"
+        "while a majority keeps its data and the other nodes rejoin, whatever networks and clocks do; one "
+        "exception: a node whose clock is set ahead by a day or more, and back again, loses data unnoticed"
     ),
-    fifo="no: who waits looks now and then; fair=True is refused",
+    fifo="no: waiters poll; fair=True is refused",
     crash_release="after its ttl",
     loss_signal="at the deadline by the local clock; when broken, at the next renewal",
     is_fifo=False,
@@ -36,23 +36,27 @@ GUARANTEES: Final = Guarantees(
     faults={
         "holder is killed": "kept: released after its ttl",
         "holder is paused": "loss signalled when it runs again; fenced by the next holder's larger token",
-        "waiter is killed": "kept: it held nothing and stood in nobody's way",
-        "a minority of nodes is down, slow, stopped or cut off": "kept: nobody waits for them",
+        "waiter is killed": "kept: it held nothing and blocked no other waiter",
+        "a minority of nodes is down, slow, stopped or cut off": "kept: no client waits for them",
         "nodes are down one after another, each for longer than the ttl": (
-            "kept: each is given what is held at the next renewal after it is back"
+            "kept: the next renewal repairs each node after it is back"
         ),
         "a majority of nodes is down, slow, stopped or cut off": (
-            "refused; loss of what is held signalled at its deadline"
+            "refused; the loss of a held lock is signalled at its deadline"
         ),
-        "node restarts with its data (appendfsync always)": "kept: its mark is renewed by itself",
+        "node restarts with its data (appendfsync always)": "kept: its mark is renewed automatically",
         "node restarts without its data, or is emptied": (
-            "kept: it issues nothing until it has rejoined, which waits for the end of all that it granted; "
-            "exclusion may break if that wait is cut short, tokens never repeat"
+            "kept: it issues nothing until it has rejoined, which waits for the end of all leases that it "
+            "granted; exclusion may break if that wait is cut short, tokens never repeat"
         ),
-        "a majority forgets": "refused until the set is made anew, with another source: guards notice",
-        "a minority of clocks jumps": "kept; one set ahead by a day or more: empty that node, let it rejoin",
-        "a majority of clocks jumps": "fenced: leases end early, others may hold too, with larger tokens",
-        "keys are evicted": "refused: a node that evicts is no node",
+        "a majority loses its data": "refused until a new set is made, with another source: guards notice",
+        "a minority of clocks jumps": (
+            "kept; after a jump ahead by a day or more: empty that node, let it rejoin"
+        ),
+        "a majority of clocks jumps": (
+            "fenced: leases end early, others may hold the lock too, with larger tokens"
+        ),
+        "keys are evicted": "refused: a server that evicts keys cannot be a node",
         "scripts are flushed": "kept: they are loaded again",
         **TWO_CLOCKS_FAULTS,
     },

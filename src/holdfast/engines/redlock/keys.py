@@ -1,9 +1,9 @@
-"""Where things are in the key space of a node. ::
+"""Names as keys of a node. ::
 
     holdfast::redlock                     the mark, a hash: one for all namespaces
     holdfast::redlock:shop:invoices       the record of a name
 
-No namespace is empty, so ``redis://`` on the same server has no key that begins like these.
+A namespace is never empty, so no key of ``redis://`` on the same server begins like these.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["MARK_KEY", "RECORDS", "Space"]
+__all__ = ["MARK_KEY", "RECORDS", "Keyspace"]
 
 MARK_KEY: Final = b"holdfast::redlock"
 RECORDS: Final = MARK_KEY + b":"
-"""What the keys of all records of all namespaces begin with."""
+"""The beginning of the keys of all records of all namespaces."""
 
 
-class Space:
+class Keyspace:
     """One namespace on all nodes."""
 
-    __slots__ = ("namespace", "packed", "prefix")
+    __slots__ = ("command_parts", "namespace", "prefix")
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self.packed: dict[object, tuple[bytes, bytes]] = {}
-        """What stands before and behind the parts of a command that are new each time."""
+        self.command_parts: dict[object, tuple[bytes, bytes]] = {}
+        """The constant parts of frequent commands, kept by ``codec.py``."""
         self.prefix = RECORDS + quote(namespace, safe="").encode() + b":"
 
     def key_of(self, name: str) -> bytes:
         return self.prefix + name.encode()
 
     def name_of(self, key: bytes) -> str | None:
-        """None: it is no key of this namespace."""
+        """None: the key is not of this namespace."""
         if not key.startswith(self.prefix):
             return None
         try:
@@ -42,9 +42,9 @@ class Space:
             return None
 
     def pattern_of(self, prefix: str) -> bytes:
-        """For SCAN: exactly the keys of all names with this prefix."""
-        return escaped(self.prefix + prefix.encode()) + b"*"
+        """A pattern for SCAN that matches exactly the keys of all names with this prefix."""
+        return escape_pattern(self.prefix + prefix.encode()) + b"*"
 
 
-def escaped(text: bytes) -> bytes:
+def escape_pattern(text: bytes) -> bytes:
     return b"".join([b"\\%c" % byte if byte in b"*?[]\\" else b"%c" % byte for byte in text])

@@ -1,25 +1,24 @@
-"""What clients claim of a record: until when, and what is left of it without them. Pure."""
+"""What the clients in a record claim, and what is left of the record without a client. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...rules.queueing import blockers, drop_clients, poll_after
-from ...rules.record import PATIENCE_SECONDS, Holder, Record, capped
+from ...rules.record import PATIENCE_SECONDS, Holder, Record
 from ...rules.requests import Absent, Acquire, Done, Inspect, Queued, Reply, Snapshot, Wake
 from ...rules.transitions import ADMITS, apply
-from .census import View
-from .table import Guard
+from .clients import RecordView
+from .records import Guard
 
 __all__ = [
-    "Standing",
-    "ends_at",
-    "expired",
+    "QueueView",
+    "expiry_guards",
     "holder_of",
-    "is_same_place",
-    "is_told_without_a_look",
-    "watches_not_much_longer",
-    "without",
+    "is_decided_without_others",
+    "keeps_place",
+    "watch_expires_soon",
+    "without_client",
 ]
 
 
@@ -30,9 +29,11 @@ def holder_of(record: Record, nonce: str) -> Holder | None:
     return None
 
 
-def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
-    """Whether what an attempt gets does not hang on others being alive: it was handed the lock, has its turn,
-    or is new here."""
+def is_decided_without_others(record: Record, ask: Acquire) -> bool:
+    """Whether the reply does not depend on other clients being alive.
+
+    That is so if the attempt was handed the lock, has its turn, or is new in the queue.
+    """
     for holder in record.holders:
         if holder.nonce == ask.nonce:
             return True
@@ -42,15 +43,8 @@ def is_told_without_a_look(record: Record, ask: Acquire) -> bool:
     return ask.wait
 
 
-def ends_at(holder: Holder, renewed_at: float) -> float:
-    """Until when a lease lasts, given when its client last renewed."""
-    if not holder.renews:
-        return holder.expires_at
-    return max(holder.expires_at, capped(renewed_at + holder.ttl, holder.until))
-
-
-def expired(view: View, now: float) -> Sequence[Guard]:
-    """Whose leases a decision at ``now`` takes for expired: it holds only while they have not renewed."""
+def expiry_guards(view: RecordView, now: float) -> Sequence[Guard]:
+    """The clients whose leases a decision at ``now`` takes for expired, with their last known renewals."""
     return [
         (holder.client, view.renewed_at[holder.client])
         for holder in view.record.holders
@@ -61,16 +55,16 @@ def expired(view: View, now: float) -> Sequence[Guard]:
     ]
 
 
-def watches_not_much_longer(record: Record, nonce: str, now: float) -> bool:
-    """Renewals reach leases and places in the queue; who watches is refreshed in the record, in good time."""
+def watch_expires_soon(record: Record, nonce: str, now: float) -> bool:
+    """Whether a watcher has to be refreshed in the record: renewals extend only leases and queue places."""
     return any(w.nonce == nonce and w.expires_at < now + PATIENCE_SECONDS / 2 for w in record.watchers)
 
 
-def is_same_place(before: Record, after: Record, nonce: str, now: float) -> bool:
-    """Whether an attempt that waits already would change nothing but how long its place is kept.
+def keeps_place(before: Record, after: Record, nonce: str, now: float) -> bool:
+    """Whether a waiting attempt would change only how long its place in the queue is kept.
 
-    That its client's renewals see to, so that looking again needs no writing: not with a long queue,
-    where everybody looks now and then and each would write all of it.
+    The renewals of its client extend its place anyway, so polling needs no write. In a long queue every
+    waiter polls, and each would write the whole record.
     """
     if before.holders != after.holders or len(before.queue) != len(after.queue):
         return False
@@ -82,18 +76,18 @@ def is_same_place(before: Record, after: Record, nonce: str, now: float) -> bool
     return before.ended == after.ended
 
 
-class Standing:
-    """Where all those stand who wait for one name: what the rule tells each, without asking it for each."""
+class QueueView:
+    """The replies of the rule to all waiters of one name, decided once."""
 
     __slots__ = ("_now", "_places", "_record")
 
-    def __init__(self, view: View, now: float) -> None:
-        told = apply(view.record, Inspect(), now, 0, view.dead).reply
-        self._record = told.record if isinstance(told, Snapshot) else view.record
+    def __init__(self, view: RecordView, now: float) -> None:
+        reply = apply(view.record, Inspect(), now, 0, view.dead).reply
+        self._record = reply.record if isinstance(reply, Snapshot) else view.record
         self._places = {waiter.nonce: place for place, waiter in enumerate(self._record.queue)}
         self._now = now
 
-    def of(self, nonce: str) -> Reply:
+    def reply_to(self, nonce: str) -> Reply:
         place = self._places.get(nonce)
         if place is not None:
             return Queued(place, poll_after(self._record, place, self._now), blockers(self._record, place))
@@ -101,10 +95,10 @@ class Standing:
         return Done() if watches else Absent()
 
 
-def without(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
-    """The record without all that a dead client claims, and who is to be told of it.
+def without_client(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
+    """The record without the claims of a dead client, and the wake-ups that this causes.
 
-    Time is left out of it: whether others' leases have run out only their own rows could tell.
+    Expiry is ignored: only the rows of the other clients could say whether their leases have expired.
     """
     after = drop_clients(record, {client}, now, ADMITS[record.kind])
     if after is record:

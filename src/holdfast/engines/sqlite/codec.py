@@ -1,7 +1,7 @@
 """Records as text. The schema number lets old and new clients share one engine while a fleet upgrades.
 
-The text is JSON. Where somebody waits, those who hold are on the second line, and each of those who wait has
-a line of its own from the fourth on: so ``shortcuts`` finds them without reading the rest.
+The text is JSON. If there are waiters, the holders are on the second line, and each waiter has its own line
+from the fourth on. So ``shortcuts`` finds them without decoding the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA: Final = 2
 _BEGINNING: Final = f"[{SCHEMA},"
 
 ENDING: Final = "],0,0,null,[],[]]"
-"""What comes behind those who wait where there is nothing more to say, as there mostly is of a lock."""
+"""The end of the text, after the waiters, of a lock without value, tombstones and watchers."""
 
 QUEUE_ENDING: Final = f"\n{ENDING}"
 
@@ -44,12 +44,12 @@ class SchemaTooNew(Exception):
 
 
 def beginning_of(kind: str | None) -> str:
-    """What a text begins with, up to the token."""
+    """The beginning of a text, up to the token."""
     return f"{_BEGINNING}{'null' if kind is None else quoted(kind)},"
 
 
 def encode(record: Record) -> str:
-    """As JSON, put together by hand: an idle record, and one that is held, are on the path of every grant."""
+    """As JSON, formatted by hand for speed: every grant encodes a record."""
     kind, token, holders, queue, limit, declared, value, ended, watchers = record
     what = "null" if kind is None else quoted(kind)
     held = ",".join(map(encode_holder, holders)) if holders else ""
@@ -93,7 +93,7 @@ def _value(value: StoredValue) -> str:
 
 
 def decode(text: str) -> Record:
-    """The record; a ValueError if it is none."""
+    """The record. Raises ValueError for any other text."""
     try:
         return _record(*_fields(_loads(text)))
     except (TypeError, IndexError, KeyError, RecursionError) as error:
@@ -126,14 +126,14 @@ def _record(
 
 
 def _waiter(*fields: Any) -> Waiter:
-    """Those of the first schema were one shorter."""
+    """The waiters of the first schema have one field less."""
     if len(fields) == 8 and fields[7] is not None:
         return Waiter(*fields[:7], Wants(*fields[7]))
     return Waiter(*fields)
 
 
 def _fields(parsed: Any) -> list[Any]:
-    """The ten fields; a newer schema may have more, and is named before anything else goes wrong."""
+    """The ten fields. A newer schema may have more, so the schema is checked first."""
     if isinstance(parsed, list) and parsed and isinstance(parsed[0], int):
         if parsed[0] > SCHEMA:
             raise SchemaTooNew(

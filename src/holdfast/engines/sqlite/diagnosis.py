@@ -1,4 +1,4 @@
-"""What there is to find out about a locks database: its place, its owner, its file."""
+"""``holdfast doctor`` for a locks database: its path, its owner, its file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import sqlite3
 import stat
 
 from ..findings import Finding, fail, ok, unknown
-from .database import new_database
-from .place import Place, mount_of
+from .database_file import DatabaseFile, find_mount
+from .schema import new_database
 
 __all__ = ["diagnose"]
 
 
-def diagnose(place: Place, io_timeout: float) -> list[Finding]:
-    """Whatever makes the database unusable is raised, as it is when a lock is taken."""
-    place.prepare(new_database).close()
-    path = place.real_path
+def diagnose(file: DatabaseFile, io_timeout: float) -> list[Finding]:
+    """The findings. What makes the database unusable is raised, as an acquire raises it."""
+    file.prepare(new_database).close()
+    path = file.real_path
     found = os.stat(path)
     return [
         ok("connection", "none: the file is read and written by this process"),
-        ok("path", path if path == place.path else f"{place.path}, which is {path}"),
+        ok("path", path if path == file.path else f"{file.path}, which is {path}"),
         _file_system(path),
         ok("owner", f"{_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}; others have no access"),
         ok("clock", "one machine, one clock"),
@@ -31,11 +31,14 @@ def diagnose(place: Place, io_timeout: float) -> list[Finding]:
 
 
 def _file_system(path: str) -> Finding:
-    mount_point, kind = mount_of(path)
+    mount_point, kind = find_mount(path)
     if not kind:
-        return unknown("file system", "this system does not tell its kind: a network mount would not do")
+        return unknown("file system", "unknown on this system: a network mount cannot be used")
     if kind in ("tmpfs", "ramfs"):
-        return ok("file system", f"{kind} ({mount_point}): a restart forgets all, tokens go on by the clock")
+        return ok(
+            "file system",
+            f"{kind} ({mount_point}): a restart deletes all locks; tokens continue with the wall clock",
+        )
     return ok("file system", f"{kind} ({mount_point}), local")
 
 
@@ -48,11 +51,11 @@ def _database(path: str, io_timeout: float) -> list[Finding]:
         return [fail("database", f"SQLite cannot read it ({error}): delete it while nothing uses it")]
     is_new = os.path.getsize(path) == 0
     if journal == "wal" or is_new:
-        state = "is new: the first lock prepares it" if is_new else "write-ahead log, as it must be"
+        state = "new: the first lock initialises it" if is_new else "write-ahead log, as required"
         journaling = ok("database", f"{state}; SQLite {sqlite3.sqlite_version}")
     else:
         journaling = fail(
-            "database", f"journal mode {journal}: it is no locks database of ours, or was changed"
+            "database", f"journal mode {journal}: not a locks database of Holdfast, or it was changed"
         )
     if damage != "ok":
         return [journaling, fail("integrity", f"damaged ({damage}): delete it while nothing uses it")]

@@ -1,4 +1,7 @@
-"""Tidying up the log, the forgotten and the dead, on a thread of its own: no caller waits for the disk."""
+"""Housekeeping on a separate thread, so that no caller waits for the disk.
+
+It copies the log back into the database, deletes idle records, and removes what dead clients left.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +18,36 @@ from ...rules.record import RETENTION_SECONDS, Record, is_idle
 from ...rules.requests import Inspect, Snapshot
 from ...rules.transitions import apply
 from ...runtime.clock import boottime, wall_us
-from ..local import Busy
-from .census import Census
-from .database import BEGIN_LOG, Database
+from ..local import StoreBusyError
+from .clients import ClientDirectory
+from .connection import DatabaseConnection
+from .database_file import DatabaseFile
 from .liveness import Status, alive_name, identify
-from .place import NEW, Place, Side
-from .table import Execute, understand
-from .wakeups import socket_name
+from .records import Execute, decode_stored
+from .schema import START_LOG
+from .side_directory import NEW_SUFFIX, SideDirectory
+from .sockets import socket_name
 
-__all__ = ["Janitor", "is_due", "shorten_log"]
+__all__ = ["Janitor", "is_due", "truncate_log"]
 
 log = logging.getLogger("holdfast")
 
-WRITES: Final = 1000
-"""After about so many changes by one client the log is copied back into the database."""
+CHANGES_PER_CHECKPOINT: Final = 1000
+"""After about this many changes by one client the log is copied back into the database."""
 
 LONG_LOG_PAGES: Final = 8000
-"""A log this long (32 MiB) is begun anew even if that keeps others from writing for a moment."""
+"""A log this long (32 MiB) is restarted even if that keeps other processes from writing for a moment."""
 
 HUGE_LOG_PAGES: Final = 4 * LONG_LOG_PAGES
-"""A log this long is cut off, too; a shorter one stays as it is, for to write over it is much cheaper than to
-make the file grow again."""
+"""A log this long is truncated, too. A shorter file keeps its size: overwriting it is much cheaper than
+letting it grow again."""
 
-LEFT_LOG_BYTES: Final = 1 << 20
-"""A log shorter than this is left behind: to read it again takes a millisecond, to copy it back a sync."""
+LOG_BYTES_KEPT: Final = 1 << 20
+"""A shorter log is left as it is: reading it takes the next client a millisecond, copying it back a sync."""
 
-LOOK_SECONDS: Final = 60.0
+RUN_INTERVAL_SECONDS: Final = 60.0
 SWEEP_US: Final = 600_000_000
-ROWS_AT_ONCE: Final = 200
+ROWS_PER_QUERY: Final = 200
 RETENTION_US: Final = int(RETENTION_SECONDS * 1_000_000)
 
 CLAIM_SWEEP: Final = "UPDATE meta SET value = ? WHERE key = 'swept_at' AND value = ?"
@@ -50,71 +55,72 @@ FORGET: Final = "DELETE FROM locks WHERE namespace = ? AND name = ? AND version 
 KEEP: Final = "UPDATE locks SET forget_at = ? WHERE namespace = ? AND name = ? AND version = ?"
 RAISE_FLOOR: Final = "UPDATE meta SET value = max(value, ?) WHERE key = 'floor'"
 
-_at_work: set[str] = set()
-"""Paths of the databases that a thread of this process is tidying."""
+_running: set[str] = set()
+"""Paths of the databases that a janitor thread of this process is working on."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_at_work.clear)
+    os.register_at_fork(after_in_child=_running.clear)
 
 
 class Janitor:
-    """Knows when there is something to do for one client's database."""
+    """Starts the housekeeping of one client's database when it is due."""
 
-    __slots__ = ("_changes", "_looked_at", "_place")
+    __slots__ = ("_changes", "_checked_at", "_file")
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
         self._changes = 0
-        """So many had been made when we last began."""
-        self._looked_at = boottime()
+        """The number of changes at the last start."""
+        self._checked_at = boottime()
 
-    def look_at_log(self, changes: int) -> None:
-        """Called now and then by who writes: so many changes were made through its connection by now."""
-        if abs(changes - self._changes) >= WRITES:  # fewer than before: it is another connection
+    def check_log(self, changes: int) -> None:
+        """Called now and then by a client that writes, with the number of changes of its connection."""
+        # Fewer changes than before: it is another connection.
+        if abs(changes - self._changes) >= CHANGES_PER_CHECKPOINT:
             self._changes = changes
             self.start()
 
-    def look(self) -> None:
-        """Called now and then by whoever holds or waits."""
-        if boottime() - self._looked_at >= LOOK_SECONDS:
+    def start_if_due(self) -> None:
+        """Called with each batch of renewals."""
+        if boottime() - self._checked_at >= RUN_INTERVAL_SECONDS:
             self.start()
 
     def start(self) -> None:
-        self._looked_at = boottime()
-        if self._place.path in _at_work:
+        self._checked_at = boottime()
+        if self._file.path in _running:
             return
-        _at_work.add(self._place.path)
+        _running.add(self._file.path)
         try:
             threading.Thread(target=self._work, name="holdfast-janitor", daemon=True).start()
         except RuntimeError:  # The interpreter is ending, or there can be no more threads.
-            _at_work.discard(self._place.path)
+            _running.discard(self._file.path)
 
     def _work(self) -> None:
         try:
-            tidy(self._place)
-        except (sqlite3.Error, Busy, OSError, EngineUnavailable) as error:
-            log.debug("holdfast: tidying %s is put off: %s", self._place.path, error)
+            clean_up(self._file)
+        except (sqlite3.Error, StoreBusyError, OSError, EngineUnavailable) as error:
+            log.debug("holdfast: housekeeping of %s is postponed: %s", self._file.path, error)
         finally:
-            _at_work.discard(self._place.path)
+            _running.discard(self._file.path)
 
 
-def tidy(place: Place) -> None:
-    """Copy the log back; every ten minutes, also forget what is idle and dead."""
-    database = Database(place)
+def clean_up(file: DatabaseFile) -> None:
+    """Copy the log back. Every ten minutes, also remove idle records and dead clients."""
+    database = DatabaseConnection(file)
     with database.mutex:
         try:
             execute = database.open().execute
-            # Nobody waits for the janitor, so it may wait for others: put off, a sweep would be lost.
+            # No caller waits for the janitor, so it may wait for other processes: a postponed sweep is lost.
             execute("PRAGMA busy_timeout = 2000")
-            _copy_log_back(execute)
+            _checkpoint(execute)
             if _is_time_to_sweep(execute):
-                sweep(place, execute)
+                sweep(file, execute)
         finally:
             database.close()
 
 
-def _copy_log_back(execute: Execute) -> None:
-    """Without keeping anyone from writing; only a log that grew long all the same is begun anew by force."""
+def _checkpoint(execute: Execute) -> None:
+    """Copy the log back without blocking writers. Only a log that is long nevertheless is restarted."""
     _, pages, _ = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages > LONG_LOG_PAGES:
         execute("PRAGMA busy_timeout = 100")
@@ -123,73 +129,76 @@ def _copy_log_back(execute: Execute) -> None:
         execute("PRAGMA busy_timeout = 2000")
 
 
-def shorten_log(place: Place, execute: Execute) -> None:
-    """Called by a client that leaves: a log that grew long is cut off by the last one out.
+def truncate_log(file: DatabaseFile, execute: Execute) -> None:
+    """Called by a client that closes: the last client truncates a long log.
 
-    Nobody but the next to open the database reads all of it. Nobody is kept from writing while the disk
-    is waited for: by then there is nothing left to copy, or others are there and it is left to them.
+    The log matters to the next client that opens the database, which reads all of it. No writer is blocked
+    while this waits for the disk: either nothing is left to copy, or other clients exist and this is left to
+    them.
     """
     with contextlib.suppress(OSError):
-        if os.stat(f"{place.real_path}-wal").st_size < LEFT_LOG_BYTES:
+        if os.stat(f"{file.real_path}-wal").st_size < LOG_BYTES_KEPT:
             return
     if execute("SELECT count(*) FROM clients WHERE dead = 0").fetchone()[0]:
         return
     _, pages, copied = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages == copied:
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        execute(BEGIN_LOG)  # The next one who comes does not wait for the disk, nor keeps others waiting.
+        execute(START_LOG)  # The next client then does not wait for the disk, nor block others.
 
 
 def is_due(swept_at: int, wall: int) -> bool:
-    """By the wall clock; one that was set back must not put it off for ever."""
+    """By the wall clock. A clock that was set back must not postpone the sweep for ever."""
     return not swept_at <= wall <= swept_at + SWEEP_US
 
 
 def _is_time_to_sweep(execute: Execute) -> bool:
-    """Only one of all processes sweeps at a time."""
+    """Whether a sweep is due and this process claimed it: one process sweeps at a time."""
     swept_at = execute("SELECT value FROM meta WHERE key = 'swept_at'").fetchone()[0]
     wall = wall_us()
     return is_due(swept_at, wall) and execute(CLAIM_SWEEP, (wall, swept_at)).rowcount == 1
 
 
-def sweep(place: Place, execute: Execute) -> None:
-    with contextlib.closing(place.open_side()) as side:
-        census = Census(side, identify(), lambda client: None)
+def sweep(file: DatabaseFile, execute: Execute) -> None:
+    with contextlib.closing(file.open_side_directory()) as side:
+        directory = ClientDirectory(side, identify(), lambda client: None)
         wall = wall_us()
-        _bury_the_dead(execute, census)
+        _mark_dead_clients(execute, directory)
         execute("DELETE FROM clients WHERE dead > 0 AND dead < ?", (wall - RETENTION_US,))
-        _forget_records(place, execute, census, wall)
+        _forget_records(file, execute, directory, wall)
         _remove_orphans(execute, side)
 
 
-def _bury_the_dead(execute: Execute, census: Census) -> None:
+def _mark_dead_clients(execute: Execute, directory: ClientDirectory) -> None:
     clients = [row[0] for row in execute("SELECT id FROM clients WHERE dead = 0").fetchall()]
-    for client, row in census.load(execute, clients).items():
-        if row is not None and census.probe(client, row.identity) is Status.DEAD:
-            census.bury(execute, client, row)
+    for client, row in directory.load(execute, clients).items():
+        if row is not None and directory.probe(client, row.identity) is Status.DEAD:
+            directory.mark_dead(execute, client, row)
 
 
-def _forget_records(place: Place, execute: Execute, census: Census, wall: int) -> None:
+def _forget_records(file: DatabaseFile, execute: Execute, directory: ClientDirectory, wall: int) -> None:
     select = "SELECT namespace, name, version, boot, record FROM locks WHERE forget_at < ?"
     rows = execute(select, (wall,)).fetchall()
-    for start in range(0, len(rows), ROWS_AT_ONCE):
+    for start in range(0, len(rows), ROWS_PER_QUERY):
         forgotten, kept = [], []
-        for namespace, key, version, boot, text in rows[start : start + ROWS_AT_ONCE]:
-            record = understand(place, key, text)
+        for namespace, key, version, boot, text in rows[start : start + ROWS_PER_QUERY]:
+            record = decode_stored(file, key, text)
             row = (namespace, key, version)
-            if _is_forgettable(execute, census, record, boot, wall):
+            if _is_forgettable(execute, directory, record, boot, wall):
                 forgotten.append((record.token, row))
             else:
                 kept.append((wall + RETENTION_US, *row))
         _forget(execute, forgotten, kept)
 
 
-def _is_forgettable(execute: Execute, census: Census, record: Record, boot: str, wall: int) -> bool:
-    """Nobody alive holds it or waits for it, and no value that is still of use is in it."""
+def _is_forgettable(
+    execute: Execute, directory: ClientDirectory, record: Record, boot: str, wall: int
+) -> bool:
+    """Whether no live client holds the lock or waits for it, and it carries no value that is still kept."""
     now = boottime()
-    view = census.view(execute, record, boot, now)
-    told = apply(view.record, Inspect(), now, wall, view.dead).reply
-    return isinstance(told, Snapshot) and is_idle(told.record) and told.record.value is None
+    view = directory.view(execute, record, boot, now)
+    reply = apply(view.record, Inspect(), now, wall, view.dead).reply
+    return isinstance(reply, Snapshot) and is_idle(reply.record) and reply.record.value is None
 
 
 def _forget(
@@ -197,7 +206,7 @@ def _forget(
     forgotten: list[tuple[int, tuple[str, bytes, int]]],
     kept: list[tuple[int, str, bytes, int]],
 ) -> None:
-    """In one transaction with the floor under all later tokens: the wall clock may have been set back."""
+    """Delete records and raise the floor of later tokens in one transaction: the clock may have gone back."""
     execute("BEGIN IMMEDIATE")
     try:
         if forgotten:
@@ -213,33 +222,33 @@ def _forget(
         raise
 
 
-def _remove_orphans(execute: Execute, side: Side) -> None:
-    """Files of clients that ended before they were in the table, or whose row is long gone."""
+def _remove_orphans(execute: Execute, side: SideDirectory) -> None:
+    """Remove the files of clients that ended before they had a row, or whose row was deleted long ago."""
     names = os.listdir(side.fd)
     for name in names:
-        if name.endswith(NEW) and _is_forgotten(side, name):
+        if name.endswith(NEW_SUFFIX) and _is_abandoned(side, name):
             side.unlink(name)
     files = {name.rpartition(".")[0] for name in names}
     rows = {row[0] for row in execute("SELECT id FROM clients").fetchall()}
     for client in files - rows:
-        _remove_if_free(side, client)
+        _remove_if_unlocked(side, client)
 
 
-def _is_forgotten(side: Side, name: str) -> bool:
-    """Whoever was making a database of it has died."""
+def _is_abandoned(side: SideDirectory, name: str) -> bool:
+    """Whether the process that was creating a database with this file has died."""
     with contextlib.suppress(OSError):
         found = os.stat(name, dir_fd=side.fd, follow_symlinks=False)
         return found.st_mtime * 1_000_000 + SWEEP_US < wall_us()
     return False
 
 
-def _remove_if_free(side: Side, client: str) -> None:
+def _remove_if_unlocked(side: SideDirectory, client: str) -> None:
     try:
         fd = side.open_to_read(alive_name(client))
     except OSError:
         return
     try:
-        # Held while it is removed: who is just about to lock it sees that it is gone, and makes another.
+        # Locked while it is removed: a client that locks it next sees that it is gone, and creates another.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         side.unlink(socket_name(client))
         side.unlink(alive_name(client))

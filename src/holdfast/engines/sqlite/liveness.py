@@ -1,9 +1,9 @@
-"""Who is alive. Each client holds a lock on a file of its own while it lives; the kernel lets go of it.
+"""Which clients are alive. Each client holds a lock on its own file while it lives; the kernel releases it.
 
-Locked means alive; free means dead; missing means unknown, and then a lease lasts its ttl. A lock taken with
-flock belongs to the open file and so outlives its process where a child inherited it. Children that Python
-forks close theirs. For children that it does not see, the process id that the client noted decides, where it
-means the same process to both: in one pid namespace, of one boot.
+A locked file means alive, an unlocked one dead, a missing one unknown; then a lease lasts its ttl. A lock
+taken with flock belongs to the open file, so it outlives its process if a child inherited the file. Children
+that Python forks close the file. For other children the process id in the client's row decides, if it names
+the same process to both clients: in one pid namespace, during one boot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import EngineUnavailable
-from .place import Side
+from .side_directory import SideDirectory
 
 __all__ = ["AliveFile", "Identity", "Status", "alive_name", "boot_id", "identify", "probe"]
 
@@ -29,20 +29,20 @@ class Status(enum.Enum):
 
 
 class Identity(NamedTuple):
-    """Who a client is to the operating system."""
+    """The process of a client, as the operating system names it."""
 
     boot: str
-    """Times told under the same text compare."""
+    """Names the clock: times on the same clock compare."""
     pid: int
     pid_namespace: int
-    """0: unknown, and then process ids say nothing."""
+    """0: unknown. Then process ids do not compare."""
     started: int
-    """When the process began, in the kernel's ticks: process ids are used again."""
+    """When the process started, in the kernel's ticks. It tells apart processes that had the same id."""
     host: str
 
 
 def boot_id() -> str:
-    """Names the clock by which times are told: this boot of the kernel, seen from this time namespace."""
+    """Names the clock of this process: this boot of the kernel, in this time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -57,7 +57,7 @@ def identify() -> Identity:
     pid = os.getpid()
     namespace, started = 0, 0
     try:
-        # A /proc of another pid namespace would tell of other processes under the same numbers.
+        # The /proc of another pid namespace shows other processes under the same ids.
         if os.readlink("/proc/self") == str(pid):
             namespace = os.stat("/proc/self/ns/pid").st_ino
             started = _process(pid)[1]
@@ -71,15 +71,15 @@ def alive_name(client: str) -> str:
 
 
 class AliveFile:
-    """The lock by which others see that this client lives."""
+    """The lock that shows other clients that this one is alive."""
 
     __slots__ = ("_fd", "name")
 
-    def __init__(self, side: Side, client: str) -> None:
+    def __init__(self, side: SideDirectory, client: str) -> None:
         self.name = alive_name(client)
         self._fd = self._lock(side)
 
-    def _lock(self, side: Side) -> int:
+    def _lock(self, side: SideDirectory) -> int:
         while True:
             side.unlink(self.name)
             fd = side.create(self.name)
@@ -88,7 +88,7 @@ class AliveFile:
                 if self._is_there(side, fd):
                     return fd
             except BlockingIOError:
-                pass  # Somebody sweeps up what looked forsaken: make another.
+                pass  # The janitor of another process is removing the file: create another.
             except OSError as error:
                 raise EngineUnavailable(
                     f"the file system of {side.path} has no file locks ({error.strerror}): "
@@ -96,7 +96,7 @@ class AliveFile:
                 ) from error
             os.close(fd)
 
-    def _is_there(self, side: Side, fd: int) -> bool:
+    def _is_there(self, side: SideDirectory, fd: int) -> bool:
         try:
             found = os.stat(self.name, dir_fd=side.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -104,24 +104,24 @@ class AliveFile:
         return os.path.samestat(found, os.fstat(fd))
 
     def close(self) -> None:
-        """In a child this leaves the parent's lock in place: only an explicit unlock would take it away."""
+        """In a child this keeps the parent's lock: only an explicit unlock would release it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
-def probe(side: Side, client: str, them: Identity | None, us: Identity) -> Status:
-    """Whether a client lives. ``them``: what it noted of itself, if it is known."""
+def probe(side: SideDirectory, client: str, them: Identity | None, us: Identity) -> Status:
+    """Whether a client is alive. ``them``: the identity in its row, if it is known."""
     if them is not None and _probe_process(them, us) is Status.DEAD:
         return Status.DEAD
     return _probe_lock(side, client)
 
 
-def _probe_lock(side: Side, client: str) -> Status:
+def _probe_lock(side: SideDirectory, client: str) -> Status:
     try:
         fd = side.open_to_read(alive_name(client))
-    except OSError:  # also where it is another user's, whose lock says nothing
+    except OSError:  # Also for a file of another user, whose lock proves nothing.
         return Status.UNKNOWN
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -136,7 +136,7 @@ def _probe_lock(side: Side, client: str) -> Status:
 
 
 def _probe_process(them: Identity, us: Identity) -> Status:
-    """By its process id, where that means the same process to both of us."""
+    """Probe the process id, if it names the same process to both clients."""
     if not them.pid_namespace or them.pid_namespace != us.pid_namespace or them.boot != us.boot:
         return Status.UNKNOWN
     try:
@@ -148,12 +148,12 @@ def _probe_process(them: Identity, us: Identity) -> Status:
     try:
         ended, started = _process(them.pid)
     except (OSError, ValueError, IndexError):
-        return Status.UNKNOWN  # Processes of one's own user can be hidden, too.
+        return Status.UNKNOWN  # Processes of the same user can be hidden, too.
     return Status.DEAD if ended or started != them.started else Status.ALIVE
 
 
 def _process(pid: int) -> tuple[bool, int]:
-    """Whether a process has ended (a zombie without threads), and when it began."""
+    """Whether a process has ended (a zombie without threads), and when it started."""
     # The name in parentheses may hold anything, so the fields are counted from its last parenthesis.
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""What there is to find out about a ZooKeeper ensemble: each server by its own word, and our rights in it."""
+"""The checks of ``holdfast doctor`` for ZooKeeper: the state of each server, and the rights of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from ...errors import EngineUnavailable
 from ..findings import Finding, clock, connection, fail, ok, unknown, warn
-from .options import Options
+from .config import Config
 
 __all__ = ["diagnose"]
 
@@ -23,35 +23,38 @@ ALL: Final = 31
 """Every permission at once."""
 
 
-def diagnose(options: Options, io_timeout: float) -> list[Finding]:
-    options.check_files()
+def diagnose(config: Config, io_timeout: float) -> list[Finding]:
+    config.check_files()
     findings: list[Finding] = []
-    for host in options.hosts:
-        findings += _server(options, host, io_timeout, f" {host}" if len(options.hosts) > 1 else "")
+    for host in config.hosts:
+        findings += _server(config, host, io_timeout, f" {host}" if len(config.hosts) > 1 else "")
     if all(each.status == "fail" and each.topic.startswith("connection") for each in findings):
         raise EngineUnavailable(f"ZooKeeper: {findings[0].text}")
-    return [*findings, *_ensemble(options, io_timeout)]
+    return [*findings, *_ensemble(config, io_timeout)]
 
 
-def _server(options: Options, host: str, io_timeout: float, label: str) -> list[Finding]:
-    encrypted = bool(options.more.get("use_ssl"))
-    is_verified = encrypted and bool(options.more.get("verify_certs"))
-    is_verified = is_verified and bool(options.more.get("check_hostname"))
+def _server(config: Config, host: str, io_timeout: float, label: str) -> list[Finding]:
+    encrypted = bool(config.more.get("use_ssl"))
+    is_verified = encrypted and bool(config.more.get("verify_certs"))
+    is_verified = is_verified and bool(config.more.get("check_hostname"))
     name, _, port = host.rpartition(":")
     name = name.strip("[]")
     found = [connection(f"connection{label}", name, encrypted, is_verified, "write tls=true&ca=…")]
     try:
-        told = _four_letters(options, name, int(port), io_timeout)
+        answer = _four_letters(config, name, int(port), io_timeout)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or error
         return [fail(f"connection{label}", f"{host} cannot be reached ({reason})")]
-    facts = dict(row.split(": ", 1) for row in told.splitlines() if ": " in row)
+    facts = dict(row.split(": ", 1) for row in answer.splitlines() if ": " in row)
     mode = facts.get("Mode")
     if mode is None:
-        found.append(unknown(f"mode{label}", "not told: allow it (4lw.commands.whitelist=srvr)"))
+        found.append(unknown(f"mode{label}", "unknown: allow it (4lw.commands.whitelist=srvr)"))
     elif mode == "standalone":
         found.append(
-            warn(f"mode{label}", "standalone: while it is down nothing is granted; an ensemble goes on")
+            warn(
+                f"mode{label}",
+                "standalone: while it is down nothing is granted; an ensemble tolerates failures",
+            )
         )
     elif mode == "read-only":
         found.append(fail(f"mode{label}", "read-only: it has lost the others, and grants nothing"))
@@ -60,43 +63,43 @@ def _server(options: Options, host: str, io_timeout: float, label: str) -> list[
     return found
 
 
-def _four_letters(options: Options, host: str, port: int, io_timeout: float) -> str:
+def _four_letters(config: Config, host: str, port: int, io_timeout: float) -> str:
     with socket.create_connection((host, port), io_timeout) as plain:
-        line: socket.socket = plain
-        if options.more.get("use_ssl"):
-            context = ssl.create_default_context(cafile=options.more.get("ca"))
-            if not options.more.get("verify_certs"):
+        stream: socket.socket = plain
+        if config.more.get("use_ssl"):
+            context = ssl.create_default_context(cafile=config.more.get("ca"))
+            if not config.more.get("verify_certs"):
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            elif not options.more.get("check_hostname"):
+            elif not config.more.get("check_hostname"):
                 context.check_hostname = False
-            if options.more.get("certfile"):
-                context.load_cert_chain(options.more["certfile"], options.more.get("keyfile"))
-            line = context.wrap_socket(plain, server_hostname=host)
+            if config.more.get("certfile"):
+                context.load_cert_chain(config.more["certfile"], config.more.get("keyfile"))
+            stream = context.wrap_socket(plain, server_hostname=host)
         try:
-            line.sendall(b"srvr")
-            told = b""
-            while chunk := line.recv(4096):
-                told += chunk
-            return told.decode("utf-8", "replace")
+            stream.sendall(b"srvr")
+            answer = b""
+            while chunk := stream.recv(4096):
+                answer += chunk
+            return answer.decode("utf-8", "replace")
         finally:
-            if line is not plain:
-                line.close()
+            if stream is not plain:
+                stream.close()
 
 
-def _ensemble(options: Options, io_timeout: float) -> list[Finding]:
+def _ensemble(config: Config, io_timeout: float) -> list[Finding]:
     client = KazooClient(
-        hosts=",".join(options.hosts),
+        hosts=",".join(config.hosts),
         timeout=max(io_timeout, 4.0),
-        auth_data=list(options.auth),
+        auth_data=list(config.auth),
         logger=_silent(),
-        **{name: value for name, value in options.more.items() if value is not None},
+        **{name: value for name, value in config.more.items() if value is not None},
     )
     try:
         client.start(timeout=io_timeout)
-        return [_version(client), *_rights(client, options)]
+        return [_version(client), *_rights(client, config)]
     except (KazooTimeoutError, KazooException) as error:
         raise EngineUnavailable(
-            f"ZooKeeper at {','.join(options.hosts)} grants no session ({error or 'no answer in time'})"
+            f"ZooKeeper at {','.join(config.hosts)} grants no session ({error or 'no answer in time'})"
         ) from error
     finally:
         client.stop()
@@ -104,7 +107,7 @@ def _ensemble(options: Options, io_timeout: float) -> list[Finding]:
 
 
 def _silent() -> logging.Logger:
-    """What goes wrong is told as a finding."""
+    """Failures become findings, not log entries."""
     logger = logging.getLogger("holdfast.doctor.kazoo")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
@@ -119,14 +122,14 @@ def _version(client: Any) -> Finding:
     return ok("version", f"ZooKeeper {text}")
 
 
-def _rights(client: Any, options: Options) -> list[Finding]:
-    """A node that ends with our session shows whether we may make one, and the leader's clock."""
-    if client.exists(options.prefix) is None:
+def _rights(client: Any, config: Config) -> list[Finding]:
+    """Creating an ephemeral node shows the right to do so, and the leader's clock."""
+    if client.exists(config.prefix) is None:
         return [
-            unknown("rights", f"{options.prefix} is not there yet: the first lock makes it"),
-            unknown("clock", "told by the nodes that are made; no grant depends on it"),
+            unknown("rights", f"{config.prefix} does not exist yet: the first lock creates it"),
+            unknown("clock", "known once a node can be created; no grant depends on it"),
         ]
-    path = f"{options.prefix}/doctor-{secrets.token_hex(8)}"
+    path = f"{config.prefix}/doctor-{secrets.token_hex(8)}"
 
     def ask() -> float:
         client.create(path, ephemeral=True)
@@ -136,12 +139,12 @@ def _rights(client: Any, options: Options) -> list[Finding]:
 
     try:
         found = [clock("clock", ask, precision=0.0005)]
-        entries, _ = client.get_acls(options.prefix)
+        entries, _ = client.get_acls(config.prefix)
     except NoAuthError:
-        return [fail("rights", f"missing on {options.prefix}: create, read, write, delete (setAcl)")]
-    everybody = any(each.id.scheme == "world" and each.perms & ALL == ALL for each in entries)
-    if everybody:
-        found.append(warn("rights", f"everybody may do anything below {options.prefix}: set an ACL there"))
+        return [fail("rights", f"missing on {config.prefix}: create, read, write, delete (setAcl)")]
+    is_open = any(each.id.scheme == "world" and each.perms & ALL == ALL for each in entries)
+    if is_open:
+        found.append(warn("rights", f"everyone may do anything below {config.prefix}: set an ACL there"))
     else:
-        found.append(ok("rights", f"what is needed; others are kept out by the ACL of {options.prefix}"))
+        found.append(ok("rights", f"as needed; the ACL keeps others out of {config.prefix}"))
     return found

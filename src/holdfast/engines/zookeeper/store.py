@@ -1,54 +1,27 @@
-"""The operations of the tickets family as requests of ZooKeeper. No I/O here: a transport sends them.
+"""The ticket store on ZooKeeper. No I/O here: its coroutines await ``SendRequests`` and ``AwaitConnected``,
+which ``threads`` and ``asyncio`` perform.
 
-Requests of one session are carried out in the order in which they were sent, or not at all, over however
-many connections. So when an answer was lost, a look tells what became of the request: no copy comes later.
+The servers process the requests of one session in the order of their sending, or not at all, over any number
+of connections. So after a lost reply a read tells the outcome of the request: no copy arrives later.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from kazoo.exceptions import NoNodeError
 
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
-from ...protocols.tickets.payload import encode_ticket
-from ...protocols.tickets.store import (
-    Arm,
-    Enter,
-    Evict,
-    Exchange,
-    Fill,
-    Keep,
-    Kept,
-    Lend,
-    Look,
-    Names,
-    NoSession,
-    Open,
-    Opened,
-    ReadNote,
-    Remove,
-    Removed,
-    SetLimit,
-    SetValue,
-    Take,
-)
-from ...rules.record import Tombstone
-from ...rules.tickets import LockConfig, LockView, Ticket, find
+from ...protocols.tickets.codec import encode_ticket
+from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, SessionEndedError
+from ...rules.record import StoredValue, Tombstone
+from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find
 from ...runtime.clock import boottime
-from .asking import failing
-from .entering import Entering
-from .entries import Entry
-from .link import Link
-from .names import TURN, Handle, Paths, listed, ticket_node
-from .options import Options
-from .reading import Reading, stand_of
-from .sessions import Sessions, letters_with
-from .upkeep import Upkeep
-from .wire import (
+from .codec import (
     EPHEMERAL,
     Create,
     Delete,
@@ -58,339 +31,378 @@ from .wire import (
     Multi,
     SetData,
 )
+from .config import Config
+from .creation import TicketCreation
+from .keys import SEQUENCE_MODULUS, Handle, Paths, ticket_node, tickets_from_children
+from .metadata import LockMetadata
+from .pool import SessionPool, append_notice
+from .queue_reader import QueueReader, view_of
+from .rpc import failed_operation
+from .session import Session
+from .ticket_cache import CachedTicket
 
 __all__ = ["ZooKeeperStore"]
 
-PATIENCE: Final = 1 / 6
-"""A sign of life that is not answered within this part of the session is tried over another connection."""
+KEEP_ALIVE_TIMEOUT: Final = 1 / 6
+"""A keep-alive without an answer within this part of the session is repeated over another connection."""
 
-PATIENCE_SECONDS_MIN: Final = 0.5
+KEEP_ALIVE_TIMEOUT_SECONDS_MIN: Final = 0.5
 
 TOO_OLD: Final = 0.8
-"""What is left of a session that is older than this part of itself is not worth much."""
-
-LEANING: Final = (Open, Keep, Enter, Remove, Exchange, Take)
-"""These know what it means that the session is gone."""
+"""Beyond this age, as a part of the session, too little of the session is left."""
 
 ATTEMPTS: Final = 20
-"""So often something is tried again that others changed in between."""
+"""A change is tried at most this often when other clients changed the node in between."""
 
-Work = Coroutine[Any, Any, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _through_any_session(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A method that depends on no session can be called again through the next one."""
+
+    @functools.wraps(method)
+    async def call(*arguments: P.args, **more: P.kwargs) -> T:
+        try:
+            return await method(*arguments, **more)
+        except SessionEndedError:
+            raise NotApplied("the session ended meanwhile") from None
+
+    return call
 
 
 class ZooKeeperStore:
-    """What one client asks of ZooKeeper. Each operation is a script."""
+    """One client's ``TicketStore``."""
 
-    def __init__(self, options: Options, paths: Paths, hooks: AdapterContext, desk: TicketClient) -> None:
-        self.sessions = Sessions(options, paths, hooks, desk)
+    def __init__(self, config: Config, paths: Paths, context: AdapterContext, client: TicketClient) -> None:
+        self.pool = SessionPool(config, paths, context, client)
         self._paths = paths
-        self._send = self.sessions.send
-        self._entries = entries = self.sessions.entries
-        self._reading = reading = Reading(self.sessions, paths)
-        self._upkeep = upkeep = Upkeep(self.sessions, paths)
-        self._entering = Entering(self.sessions, paths, entries, reading, upkeep)
-        self._scripts: dict[type, Callable[[Any], Work]] = {
-            Open: self._open,
-            Keep: self._keep,
-            Enter: self._enter,
-            Look: self._look,
-            Fill: self._fill,
-            Remove: self._remove,
-            Evict: self._evict,
-            ReadNote: self._read_note,
-            Exchange: self._exchange,
-            Lend: self._lend,
-            Take: self._take,
-            SetValue: self._set_value,
-            SetLimit: self._set_limit,
-            Names: self._names,
-            Arm: self._arm,
-        }
+        self._send = self.pool.send
+        self._cache = cache = self.pool.cache
+        self._reader = reader = QueueReader(self.pool, paths)
+        self._metadata = metadata = LockMetadata(self.pool, paths)
+        self._creation = TicketCreation(self.pool, paths, cache, reader, metadata)
 
     @property
     def source(self) -> str:
-        """By when the prefix was made: numbers of another ensemble do not compare."""
-        return f"zookeeper/{self.sessions.origin}{self._paths.base}"
-
-    def script(self, op: Any) -> Work:
-        work = self._scripts[op.__class__](op)
-        return work if op.__class__ in LEANING else self._apart(work)
-
-    @staticmethod
-    async def _apart(work: Work) -> Any:
-        """What leans on no session can be asked again through the next one."""
-        try:
-            return await work
-        except NoSession:
-            raise NotApplied("the session ended meanwhile") from None
+        """By when the prefix was created: zxids of different ensembles do not compare."""
+        return f"zookeeper/{self.pool.origin}{self._paths.base}"
 
     # --- sessions -------------------------------------------------------------------------------
 
-    async def _open(self, op: Open) -> Opened:
-        link = await self.sessions.opened(op.generation)
-        self._not_too_old(link)
-        return Opened(link, link.seconds, fresh=True, age=link.dating.age(boottime()))
+    async def open_session(self, seconds: float, generation: int) -> OpenedSession:
+        session = await self.pool.registered_session(generation)
+        self._not_too_old(session)
+        return OpenedSession(session, session.seconds, fresh=True, age=session.clock.age(boottime()))
 
-    async def _keep(self, op: Keep) -> Kept:
-        """A change that changes nothing: the leader and a majority agree on it, and no one is told."""
-        (link,) = op.sessions  # there is one length of session here
-        looks = [Exists(ticket.handle.path, None) for _, ticket in op.tickets]
-        patience = min(self.sessions.timeout, max(link.seconds * PATIENCE, PATIENCE_SECONDS_MIN))
+    async def keep_alive(
+        self, sessions: tuple[Session, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
+    ) -> KeptAlive:
+        """A write that changes nothing: the leader and a majority commit it, and no watch fires."""
+        (session,) = sessions  # ZooKeeper sessions have one length
+        looks = [Exists(ticket.handle.path, None) for _, ticket in tickets]
+        timeout = min(
+            self.pool.timeout, max(session.seconds * KEEP_ALIVE_TIMEOUT, KEEP_ALIVE_TIMEOUT_SECONDS_MIN)
+        )
         now = boottime()
         try:
-            heard, *seen = await self._send(link, [self.sessions.surely(link), *looks], patience)
-        except NoSession:
-            return self._not_kept(op)
-        if failing(heard) is not None:
-            self.sessions.link_over(link)
-            return self._not_kept(op)
-        for (_, ticket), stat in zip(op.tickets, seen, strict=True):
+            confirmed, *seen = await self._send(session, [self.pool.sync_write(session), *looks], timeout)
+        except SessionEndedError:
+            return _not_kept(tickets)
+        if failed_operation(confirmed) is not None:
+            self.pool.session_ended(session)
+            return _not_kept(tickets)
+        for (_, ticket), stat in zip(tickets, seen, strict=True):
             if stat is None:
-                self._entries.forget(ticket.nonce)
-        self._not_too_old(link)
+                self._cache.forget(ticket.nonce)
+        self._not_too_old(session)
         there = tuple([stat is not None for stat in seen])
-        return Kept((True,), there, age=link.dating.age(now))
+        return KeptAlive((True,), there, age=session.clock.age(now))
 
     @staticmethod
-    def _not_too_old(link: Link) -> None:
-        """Where nothing was heard for nearly as long as the session lasts, and it lives all the same: a new
-        connection counts at once."""
-        if link.dating.age(boottime()) > link.seconds * TOO_OLD:
-            link.doubt()
-            raise NotApplied("nothing was sent for too long: another connection is made")
-
-    @staticmethod
-    def _not_kept(op: Keep) -> Kept:
-        return Kept((False,), (False,) * len(op.tickets))
+    def _not_too_old(session: Session) -> None:
+        """Where no keep-alive counted for nearly the whole length of a session that still lives: open a new
+        connection, which counts at once."""
+        if session.clock.age(boottime()) > session.seconds * TOO_OLD:
+            session.reconnect()
+            raise NotApplied("no keep-alive for too long: another connection is opened")
 
     # --- tickets --------------------------------------------------------------------------------
 
-    async def _enter(self, op: Enter) -> LockView:
-        if self._entries.get(op.ticket.nonce) is not None:
-            # It may be there already: then an answer was lost.
-            stand = await self._look(Look(op.name, op.ticket.nonce, op.ticket.kind), surely=True)
-            if stand.note is not None or find(stand.tickets, op.ticket.nonce) is not None:
-                return stand
-        return await self._entering.enter(op)
+    async def create(
+        self,
+        name: str,
+        ticket: Ticket,
+        session: Session,
+        config: LockConfig | None,
+        declared: int,
+        alone: bool,
+    ) -> LockView:
+        if self._cache.get(ticket.nonce) is not None:
+            # The ticket may exist already: then a reply was lost.
+            view = await self._read_queue(name, ticket.nonce, ticket.kind, is_synced=True)
+            if view.note is not None or find(view.tickets, ticket.nonce) is not None:
+                return view
+        known = declared if config is None else config.declared
+        return await self._creation.create(name, ticket, session, known, alone)
 
-    async def _look(self, op: Look, surely: bool = False) -> LockView:
-        link = await self.sessions.opened()
-        stand = await self._looked(link, op, [self.sessions.surely(link)] if surely else [])
-        mine = find(stand.tickets, op.nonce) if op.nonce else None
-        entry = self._entries.get(op.nonce)
-        if mine is not None or entry is None:
-            return stand
-        return stand._replace(note=await self.sessions.note(entry.link, op.nonce))
+    @_through_any_session
+    async def read_queue(
+        self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
+    ) -> LockView:
+        return await self._read_queue(name, nonce, kind, behind)
 
-    async def _looked(self, link: Link, op: Look, first: list[Any]) -> LockView:
-        entry = self._entries.get(op.nonce)
-        if entry is not None and entry.foreseen is not None:
-            foreseen, entry.foreseen = entry.foreseen, None
-            if op.kind and not first and self.sessions.watches.is_armed(op.nonce):
-                return foreseen
-        if op.behind is not None and entry is not None and entry.ticket is not None and not first:
-            stand = await self._still_behind(link, entry, entry.ticket, op.behind)
-            if stand is not None:
-                return stand
-        folder = "" if entry is None else entry.folder
-        if not folder and op.kind in ("lock", "rwlock"):
-            folder = self._paths.kind(op.name, op.kind, 0)
-        if folder and op.kind:
-            requests = first + self._reading.requests(op.name, folder, op.kind)
-            read = (await self._send(link, requests))[len(first) :]
-            stood = self._stood(folder, op.kind, read, op.nonce)
+    async def _read_queue(
+        self, name: str, nonce: str, kind: str, behind: Ticket | None = None, is_synced: bool = False
+    ) -> LockView:
+        """``is_synced``: whatever this session has written before is seen."""
+        session = await self.pool.registered_session()
+        first = [self.pool.sync_write(session)] if is_synced else []
+        view = await self._view(session, name, nonce, kind, behind, first)
+        mine = find(view.tickets, nonce) if nonce else None
+        cached = self._cache.get(nonce)
+        if mine is not None or cached is None:
+            return view
+        return view._replace(note=await self.pool.note(cached.session, nonce))
+
+    async def _view(
+        self, session: Session, name: str, nonce: str, kind: str, behind: Ticket | None, first: list[Any]
+    ) -> LockView:
+        cached = self._cache.get(nonce)
+        if cached is not None and cached.prefetched_view is not None:
+            prefetched_view, cached.prefetched_view = cached.prefetched_view, None
+            if kind and not first and self.pool.notifications.is_armed(nonce):
+                return prefetched_view
+        if behind is not None and cached is not None and cached.ticket is not None and not first:
+            view = await self._still_behind(session, cached, cached.ticket, behind)
+            if view is not None:
+                return view
+        folder = "" if cached is None else cached.folder
+        if not folder and kind in ("lock", "rwlock"):
+            folder = self._paths.kind(name, kind, 0)
+        if folder and kind:
+            requests = first + self._reader.requests(name, folder, kind)
+            read = (await self._send(session, requests))[len(first) :]
+            stood = self._view_from(folder, kind, read, nonce)
             if stood is not None:
                 return stood
-        stand = await self._reading.stand(link, op.name)
-        return stand._replace(tickets=self._entries.known(stand.tickets))
+        view = await self._reader.view(session, name)
+        return view._replace(tickets=self._cache.completed(view.tickets))
 
-    async def _still_behind(self, link: Link, entry: Entry, mine: Ticket, behind: Ticket) -> LockView | None:
-        """Whether both are still there: in a crowd that is far less than listing everybody."""
-        if entry.link is not link:
+    async def _still_behind(
+        self, session: Session, cached: CachedTicket, mine: Ticket, behind: Ticket
+    ) -> LockView | None:
+        """Whether both tickets still exist: in a long queue that is far cheaper than listing it."""
+        if cached.session is not session:
             return None
-        there = await self._send(link, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
+        there = await self._send(session, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
         return None if None in there else LockView(LockConfig(mine.kind), (behind, mine))
 
-    async def _fill(self, op: Fill) -> tuple[Ticket, ...]:
-        link = await self.sessions.opened()
-        return await self._reading.filled(link, op.tickets)
+    @_through_any_session
+    async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        session = await self.pool.registered_session()
+        return await self._reader.filled(session, tickets)
 
-    async def _remove(self, op: Remove) -> Removed:
-        entry = self._entries.get(op.nonce)
-        if entry is None:
+    async def remove(
+        self, name: str, nonce: str, mode: str, order: int = 0, bury: Session | None = None
+    ) -> Removed:
+        """``bury`` needs nothing here: no copy of a request arrives later."""
+        cached = self._cache.get(nonce)
+        if cached is None:
             return Removed(False)
         try:
-            if entry.link.leave_past(boottime()):
-                raise NoSession
-            ticket = entry.ticket or await self._found(entry, op.nonce)
-            if ticket is None or (op.place and (op.place - ticket.place) % TURN):
-                removed = Removed(False, await self.sessions.note(entry.link, op.nonce))
+            if cached.session.give_up_expired(boottime()):
+                raise SessionEndedError
+            ticket = cached.ticket or await self._found(cached, nonce)
+            if ticket is None or (order and (order - ticket.order) % SEQUENCE_MODULUS):
+                removed = Removed(False, await self.pool.note(cached.session, nonce))
             else:
-                removed = await self._delete(entry.link, ticket)
-        except NoSession:
-            removed = Removed(False, entry.link.mail.get(op.nonce))
-        self._entries.leave(op.nonce)
+                removed = await self._delete(cached.session, ticket)
+        except SessionEndedError:
+            removed = Removed(False, cached.session.notices.get(nonce))
+        self._cache.forget_removed(nonce)
         return removed
 
-    async def _found(self, entry: Entry, nonce: str) -> Ticket | None:
-        """A ticket that we may have put."""
-        requests = [self.sessions.surely(entry.link), GetChildren2(entry.folder, None)]
-        _, read = await self._send(entry.link, requests)
-        return None if isinstance(read, NoNodeError) else find(listed(entry.folder, "", read[0]), nonce)
+    async def _found(self, cached: CachedTicket, nonce: str) -> Ticket | None:
+        """The ticket of an attempt that may have created one."""
+        requests = [self.pool.sync_write(cached.session), GetChildren2(cached.folder, None)]
+        _, read = await self._send(cached.session, requests)
+        return (
+            None
+            if isinstance(read, NoNodeError)
+            else find(tickets_from_children(cached.folder, "", read[0]), nonce)
+        )
 
-    async def _delete(self, link: Link, ticket: Ticket) -> Removed:
-        (result,) = await self._send(link, [Delete(ticket.handle.path, -1)])
+    async def _delete(self, session: Session, ticket: Ticket) -> Removed:
+        (result,) = await self._send(session, [Delete(ticket.handle.path, -1)])
         if isinstance(result, NoNodeError):
-            return Removed(False, await self.sessions.note(link, ticket.nonce))
+            return Removed(False, await self.pool.note(session, ticket.nonce))
         return Removed(True)
 
-    async def _evict(self, op: Evict) -> tuple[str, ...]:
-        """One by one: whoever has gone meanwhile is not among them."""
-        link = await self.sessions.opened()
+    @_through_any_session
+    async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
+        """One by one: a ticket that has gone meanwhile is not among those returned."""
+        session = await self.pool.registered_session()
         evicted: list[str] = []
-        for ticket in op.tickets:
+        for ticket in tickets:
             try:
-                if await self._evict_one(link, ticket, op.reason):
+                if await self._evict_one(session, ticket, reason):
                     evicted.append(ticket.nonce)
-            except (NotApplied, NoSession) as refusal:
+            except (NotApplied, SessionEndedError) as refusal:
                 raise (
                     OutcomeUnknown(f"some of them: {refusal}") if evicted else NotApplied(str(refusal))
                 ) from None
         return tuple(evicted)
 
-    async def _evict_one(self, link: Link, ticket: Ticket, reason: str) -> bool:
-        """The ticket goes and its client has a letter, in one step."""
-        mailbox = self._paths.session(ticket.handle.session)
+    async def _evict_one(self, session: Session, ticket: Ticket, reason: str) -> bool:
+        """Delete the ticket and leave its client a notice, in one multi."""
+        node = self._paths.session(ticket.handle.session)
         said = Tombstone(ticket.nonce, "broken", reason, 0.0)
         for _ in range(ATTEMPTS):
-            (read,) = await self._send(link, [GetData(mailbox, None)])
+            (read,) = await self._send(session, [GetData(node, None)])
             acts = [Delete(ticket.handle.path, -1)]
             if not isinstance(read, NoNodeError):
                 data, stat = read
-                acts.append(SetData(mailbox, letters_with(data, said), stat.version))
-            (results,) = await self._send(link, [Multi(tuple(acts))])
-            wrong = failing(results)
+                acts.append(SetData(node, append_notice(data, said), stat.version))
+            (results,) = await self._send(session, [Multi(tuple(acts))])
+            wrong = failed_operation(results)
             if wrong is None or wrong[0] == 0:
                 return wrong is None
-        raise OutcomeUnknown("a session is told too many things at once")
+        raise OutcomeUnknown("other clients keep changing the session's notices")
 
-    async def _read_note(self, op: ReadNote) -> Tombstone | None:
-        entry = self._entries.get(op.nonce)
-        self._entries.forget(op.nonce)
-        return await self.sessions.note(self.sessions.link() if entry is None else entry.link, op.nonce)
+    @_through_any_session
+    async def read_note(self, nonce: str) -> Tombstone | None:
+        cached = self._cache.get(nonce)
+        self._cache.forget(nonce)
+        return await self.pool.note(self.pool.session() if cached is None else cached.session, nonce)
 
-    async def _exchange(self, op: Exchange) -> None:
-        old, new, link = op.old, op.new, op.session
+    async def exchange(self, name: str, old: Ticket, new: Ticket, session: Session) -> None:
         folder = old.handle.path.rpartition("/")[0]
-        entry = self._entries.begin(new.nonce, folder, link)
-        entry.ticket = await self._moved(link, old, new)
+        cached = self._cache.add(new.nonce, folder, session)
+        cached.ticket = await self._moved(session, old, new)
 
-    async def _moved(self, link: Link, old: Ticket, new: Ticket) -> Ticket | None:
-        """In one step: the old node goes, another stands in its place, with the token that ``new`` has."""
+    async def _moved(self, session: Session, old: Ticket, new: Ticket) -> Ticket | None:
+        """In one multi, delete the old node and create another with the same order and the token of
+        ``new``."""
         folder = old.handle.path.rpartition("/")[0]
-        path = f"{folder}/{ticket_node(new.mode, new.nonce, link.session, new.place)}"
+        path = f"{folder}/{ticket_node(new.mode, new.nonce, session.session_id, new.order)}"
         acts = (
-            self.sessions.alive(link),
+            self.pool.check_session(session),
             Delete(old.handle.path, old.handle.version),
-            Create(path, encode_ticket(new, new.token), self.sessions.acl, EPHEMERAL),
+            Create(path, encode_ticket(new, new.token), self.pool.acl, EPHEMERAL),
         )
-        (results,) = await self._send(link, [Multi(acts)])
-        wrong = failing(results)
+        (results,) = await self._send(session, [Multi(acts)])
+        wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self.sessions.no_session(link)
+                raise self.pool.ended_error(session)
             return None
-        return new._replace(handle=Handle(path, link.session))
+        return new._replace(handle=Handle(path, session.session_id))
 
-    async def _lend(self, op: Lend) -> bool:
-        """A session of its own carries it, of which nobody gives a sign of life."""
-        link = self.sessions.another(op.seconds)
+    @_through_any_session
+    async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
+        """Attach the ticket to a session of its own, which gets no keep-alives."""
+        session = self.pool.extra_session(seconds)
         try:
-            await self.sessions.connected(link)
-            folder, old = op.ticket.handle.path.rpartition("/")[0], op.ticket.handle
-            node = ticket_node(op.ticket.mode, op.ticket.nonce, link.session, op.ticket.place)
-            put = Create(
-                f"{folder}/{node}", encode_ticket(op.ticket, op.ticket.token), self.sessions.acl, EPHEMERAL
-            )
-            (results,) = await self._send(link, [Multi((Delete(old.path, old.version), put))])
-        except NoSession:
-            raise NotApplied("the session that was to carry it ended at once") from None
+            await self.pool.connected(session)
+            folder, old = ticket.handle.path.rpartition("/")[0], ticket.handle
+            node = ticket_node(ticket.mode, ticket.nonce, session.session_id, ticket.order)
+            put = Create(f"{folder}/{node}", encode_ticket(ticket, ticket.token), self.pool.acl, EPHEMERAL)
+            (results,) = await self._send(session, [Multi((Delete(old.path, old.version), put))])
+        except SessionEndedError:
+            raise NotApplied("the session for the ticket ended at once") from None
         finally:
-            link.go_silent()
-            self.sessions.done_with(link)
-        lent = failing(results) is None
+            session.abandon()
+            self.pool.discard(session)
+        lent = failed_operation(results) is None
         if lent:
-            self._entries.forget(op.ticket.nonce)
+            self._cache.forget(ticket.nonce)
         return lent
 
-    async def _take(self, op: Take) -> Ticket | None:
-        ticket, link = op.ticket, op.session
+    async def attach(self, name: str, ticket: Ticket, session: Session) -> Ticket | None:
         handle: Handle = ticket.handle
         taken: Ticket | None
-        if handle.session == link.session:
-            taken = await self._rewritten(link, ticket)
+        if handle.session == session.session_id:
+            taken = await self._rewritten(session, ticket)
         else:
-            taken = await self._moved(link, ticket, ticket)
+            taken = await self._moved(session, ticket, ticket)
         if taken is not None:
-            self._entries.begin(ticket.nonce, handle.path.rpartition("/")[0], link, taken)
+            self._cache.add(ticket.nonce, handle.path.rpartition("/")[0], session, taken)
         return taken
 
-    async def _rewritten(self, link: Link, ticket: Ticket) -> Ticket | None:
+    async def _rewritten(self, session: Session, ticket: Ticket) -> Ticket | None:
         handle: Handle = ticket.handle
         payload = encode_ticket(ticket, ticket.token)
         (results,) = await self._send(
-            link, [Multi((self.sessions.alive(link), SetData(handle.path, payload, handle.version)))]
+            session,
+            [Multi((self.pool.check_session(session), SetData(handle.path, payload, handle.version)))],
         )
-        wrong = failing(results)
+        wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
-                raise self.sessions.no_session(link)
+                raise self.pool.ended_error(session)
             return None
         return ticket._replace(handle=handle._replace(version=results[1].version))
 
     # --- beside the tickets ---------------------------------------------------------------------
 
-    async def _set_value(self, op: SetValue) -> bool:
-        link = await self.sessions.opened()
-        return await self._upkeep.set_value(link, op)
+    @_through_any_session
+    async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
+        session = await self.pool.registered_session()
+        return await self._metadata.set_value(session, name, ticket, value)
 
-    async def _set_limit(self, op: SetLimit) -> LockView | None:
-        link = await self.sessions.opened()
-        return await self._upkeep.set_limit(link, op)
+    @_through_any_session
+    async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
+        session = await self.pool.registered_session()
+        return await self._metadata.set_config(session, name, seen, config)
 
-    async def _names(self, op: Names) -> list[tuple[str, LockView]]:
-        link = await self.sessions.opened()
-        return await self._reading.names(link, op.prefix)
+    @_through_any_session
+    async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
+        session = await self.pool.registered_session()
+        return await self._reader.names(session, prefix)
 
-    async def _arm(self, op: Arm) -> None:
-        """Whoever armed looks next, for what it waits for may have gone before: that is asked along."""
-        link = await self.sessions.opened()
-        entry = self._entries.get(op.nonce)
-        if entry is None or entry.link is not link or not op.tickets:
-            await self._reading.armed(link, op, [])
+    @_through_any_session
+    async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
+        """The attempt reads the queue next, for the ticket before its own may have gone: read it along."""
+        session = await self.pool.registered_session()
+        cached = self._cache.get(nonce)
+        if cached is None or cached.session is not session or not tickets:
+            await self._reader.watch(session, nonce, name, watched, tickets, [])
             return
-        kind = op.tickets[0].kind
-        if kind == "lock" and entry.ticket is not None:
-            await self._arm_behind(link, op, entry, entry.ticket)
+        kind = tickets[0].kind
+        if kind == "lock" and cached.ticket is not None:
+            await self._watch_behind(session, nonce, name, watched, tickets[0], cached, cached.ticket)
             return
-        look = self._reading.requests(op.name, entry.folder, kind)
-        read = (await self._reading.armed(link, op, look))[-len(look) :]
-        entry.foreseen = self._stood(entry.folder, kind, read)
+        look = self._reader.requests(name, cached.folder, kind)
+        read = (await self._reader.watch(session, nonce, name, watched, tickets, look))[-len(look) :]
+        cached.prefetched_view = self._view_from(cached.folder, kind, read)
 
-    async def _arm_behind(self, link: Link, op: Arm, entry: Entry, mine: Ticket) -> None:
-        """Of a mutex: if the one before us is there when it is put under watch, all is as it was seen."""
-        (behind,) = op.tickets
+    async def _watch_behind(
+        self,
+        session: Session,
+        nonce: str,
+        name: str,
+        watched: Watched,
+        behind: Ticket,
+        cached: CachedTicket,
+        mine: Ticket,
+    ) -> None:
+        """Of a mutex: if the ticket before ours exists when the watch is set, nothing has changed."""
         look = Exists(mine.handle.path, None)
-        watched, there = await self._reading.armed(link, op, [look])
-        if not isinstance(watched, NoNodeError) and there is not None:
-            entry.foreseen = LockView(LockConfig(mine.kind), (behind, mine))
+        before, there = await self._reader.watch(session, nonce, name, watched, (behind,), [look])
+        if not isinstance(before, NoNodeError) and there is not None:
+            cached.prefetched_view = LockView(LockConfig(mine.kind), (behind, mine))
             return
-        read = await self._send(link, self._reading.requests(op.name, entry.folder, mine.kind))
-        entry.foreseen = self._stood(entry.folder, mine.kind, read, op.nonce)
+        read = await self._send(session, self._reader.requests(name, cached.folder, mine.kind))
+        cached.prefetched_view = self._view_from(cached.folder, mine.kind, read, nonce)
 
-    def _stood(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> LockView | None:
+    def _view_from(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> LockView | None:
         if isinstance(read[0], NoNodeError):
             return None
         declared = int(folder.rpartition("-")[2]) if kind == "semaphore" else 0
-        stand = stand_of(folder, kind, declared, read, nonce)
-        return stand._replace(tickets=self._entries.known(stand.tickets))
+        view = view_of(folder, kind, declared, read, nonce)
+        return view._replace(tickets=self._cache.completed(view.tickets))
+
+
+def _not_kept(tickets: tuple[tuple[str, Ticket], ...]) -> KeptAlive:
+    return KeptAlive((False,), (False,) * len(tickets))

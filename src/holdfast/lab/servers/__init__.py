@@ -1,4 +1,5 @@
-"""Real servers on free loopback ports, each in a temporary folder, gone when who started them is.
+"""Real servers on free loopback ports, each in a temporary folder. They end with the process that started
+them.
 
 with Redis() as server:
     server.command("SET", "x", "1")

@@ -27,26 +27,26 @@ subjectAltName = IP:127.0.0.1, DNS:localhost
 subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
 """
-"""Strict enough for Python 3.13, which verifies to the letter of RFC 5280."""
+"""Complete enough for Python 3.13, which enforces RFC 5280 strictly."""
 
 
 class Certificates(NamedTuple):
-    """Paths of PEM files: an authority, and what it signed for 127.0.0.1 and localhost."""
+    """Paths of PEM files: an authority, and a certificate that it signed for 127.0.0.1 and localhost."""
 
     authority: Path
     certificate: Path
     key: Path
-    """Of the certificate. It serves servers and, where those want one, clients."""
+    """The key of the certificate, which servers use and, if the server requires one, clients."""
 
     def client_context(self) -> ssl.SSLContext:
-        """Trusts the authority, checks the name, and has a certificate to show."""
+        """A client context that trusts the authority, checks the host name, and has a client certificate."""
         context = ssl.create_default_context(cafile=str(self.authority))
         context.load_cert_chain(self.certificate, self.key)
         return context
 
 
 def make_certificates(folder: Path, openssl: str) -> Certificates:
-    """Make them in the folder, or return those that are there."""
+    """Create the certificates in the folder, or return those that exist."""
     made = Certificates(folder / "authority.crt", folder / "server.crt", folder / "server.key")
     if all(path.exists() for path in made):
         return made

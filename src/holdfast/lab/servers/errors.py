@@ -1,8 +1,8 @@
-"""What can go wrong with a server of the lab.
+"""The errors of the lab's servers.
 
-ServerFailed          it ended, or did not answer in time; the end of its log is in the message
-├── PortTaken         somebody else listens on its port
-└── ProgramMissing    it is not installed; the message names the package
+ServerFailed          the server ended, or did not answer in time; the message has the end of its log
+├── PortTaken         another process listens on its port
+└── ProgramMissing    the program is not installed; the message names the package
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ __all__ = ["PortTaken", "ProgramMissing", "ServerFailed"]
 
 
 class ServerFailed(RuntimeError):
-    """A server did not do what it was started for."""
+    """A server failed."""
 
 
 class PortTaken(ServerFailed):
-    """Between choosing the port and binding it, somebody else was faster."""
+    """Another process took the port between its choice and the bind."""
 
 
 class ProgramMissing(ServerFailed):
     """A program that the lab starts is not installed."""
 
     def __init__(self, program: str, package: str | None) -> None:
-        """``package``: what brings it on Debian; None: whoever named the program knows."""
+        """``package``: the Debian package of the program; None: unknown."""
         how = f": run `make servers`, or on Debian `apt-get install {package}`" if package else ""
         super().__init__(f"{program} is not installed{how}")

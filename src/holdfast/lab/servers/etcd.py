@@ -25,9 +25,10 @@ EVERYTHING: Final = base64.b64encode(b"\0").decode()
 class Etcd(Server):
     """``etcd``, alone unless ``EtcdCluster`` makes it one of several.
 
-    ``users`` are names and passwords; one must be ``root``. Each may read and write all keys. With ``tls``
-    clients must use it. A short heartbeat makes it ready sooner, and allows leases of one second; with etcd's
-    defaults (100, 1000) the shortest lasts two. With more data than ``quota_bytes`` it is full.
+    ``users`` are names and passwords; one must be ``root``. Each may read and write all keys. With ``tls``,
+    clients must use TLS. A short heartbeat makes the server ready sooner, and allows leases of one second;
+    with etcd's defaults (100, 1000) the shortest lease lasts two. ``quota_bytes`` limits the size of the
+    database.
     """
 
     kind = "etcd"
@@ -55,7 +56,7 @@ class Etcd(Server):
         self.fellows: Sequence[Etcd] = (self,)
         """All members of its cluster, itself included."""
         self.cluster_token = secrets.token_hex(8)
-        """Keeps members that meet by accident apart."""
+        """Keeps apart members of different clusters that reach each other by accident."""
 
     @property
     def client_url(self) -> str:
@@ -63,15 +64,15 @@ class Etcd(Server):
 
     @property
     def certificates(self) -> Certificates:
-        """Of a server with ``tls``."""
+        """The certificates of a server with ``tls``."""
         if not self.tls:
             raise ServerFailed("this etcd has no TLS")
         return make_certificates(self.folder, find_program("openssl", "openssl"))
 
-    # --- asking it
+    # --- requests
 
     def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask its JSON gateway: ``call("/v3/kv/put", {"key": …, "value": …})``. With users, as root."""
+        """Call the JSON gateway: ``call("/v3/kv/put", {"key": …, "value": …})``. With users, as root."""
         headers = {"Authorization": self._token()} if self.users and self._initialised else {}
         return self._request("POST", path, body or {}, headers)
 
@@ -104,7 +105,7 @@ class Etcd(Server):
         context = self.certificates.client_context()
         return http.client.HTTPSConnection(self.host, self.port, timeout=ASK_SECONDS, context=context)
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def command_line(self) -> list[str]:
         cluster = ",".join(f"{fellow.name}={fellow._peer_url}" for fellow in self.fellows)
@@ -133,7 +134,7 @@ class Etcd(Server):
         return [find_program("etcd", "etcd-server"), *words]
 
     def ping(self) -> bool:
-        """Healthy means that a majority has a leader and answers."""
+        """Healthy: a majority has a leader and answers."""
         return self._request("GET", "/health", None, {}).get("health") == "true"
 
     def initialise(self) -> None:
@@ -157,7 +158,7 @@ class Etcd(Server):
 
 
 class EtcdCluster(Group[Etcd]):
-    """Members that elect a leader; etcd's own pace, which a busy machine can keep."""
+    """Members that elect a leader, with etcd's default timing, which a busy machine can keep."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class EtcdCluster(Group[Etcd]):
         super().__init__(members)
 
     def leader(self) -> Etcd:
-        """The member that leads now."""
+        """The current leader."""
         for member in self.members:
             if member.running:
                 status = member.call("/v3/maintenance/status")

@@ -1,7 +1,7 @@
-"""A clock of its own for one server, set while it runs, by ``libfaketime``.
+"""A separate wall clock for one server, set while it runs, by ``libfaketime``.
 
-Only the wall clock is faked: a clock that is set does not move timers. Go programs such as etcd do not take
-their time from the C library, so this does nothing to them.
+Only the wall clock is faked: setting a clock does not move timers. Go programs such as etcd do not read the
+time through the C library, so this has no effect on them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ LIBRARY: Final = "*/faketime/libfaketime.so.1"
 
 
 class FakeClock:
-    """The file that says how far off the clock is, and the environment that makes a program read it."""
+    """The file with the offset of the clock, and the environment that makes a program read it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.set_offset(0.0)
 
     def set_offset(self, seconds: float) -> None:
-        """From now on the program's clock is so many seconds ahead of the machine's, or behind it."""
-        # Written beside and moved: the program reads the file at every look at the clock.
+        """Set the program's clock this many seconds ahead of the machine's clock, or behind it."""
+        # Written beside and renamed: the program reads the file whenever it reads the clock.
         written = self._file.with_suffix(".new")
         written.write_text(f"{seconds:+.6f}\n")
         os.replace(written, self._file)
 
     def environment(self) -> Mapping[str, str]:
         return {
-            # libc again, after it: Redis' own allocator crashes without.
+            # libc again, after it: the allocator of Redis crashes otherwise.
             "LD_PRELOAD": f"{_library()} libc.so.6",
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",

@@ -1,4 +1,4 @@
-"""Servers that are ready only together: a cluster, an ensemble."""
+"""Servers that become ready together: a cluster, an ensemble."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Group(Generic[S]):
         self._formed = False
 
     def form(self) -> None:
-        """Make them one, when all of them answer for the first time."""
+        """Form the group, when all members answer for the first time."""
 
     def settle(self) -> None:
-        """Wait until they work together, if that is more than that each of them answers."""
+        """Wait until the group works, if that needs more than that each member answers."""
 
     @property
     def addresses(self) -> str:
@@ -36,7 +36,7 @@ class Group(Generic[S]):
         return ",".join(member.address for member in self.members)
 
     def start(self) -> Self:
-        """Start those that do not run, and return when they are ready together."""
+        """Start the members that do not run. Returns when the group is ready."""
         first = not self.members[0].ports
         for attempt in range(GROUP_ATTEMPTS):
             if first:
@@ -60,14 +60,14 @@ class Group(Generic[S]):
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
-        """All of them; they can be started again."""
+        """Stop all members. They can be started again."""
         self._each(lambda member: member.stop())
 
     def kill(self) -> None:
         self._each(lambda member: member.kill())
 
     def restart(self, keep_data: bool = True, *, kill: bool = False) -> None:
-        """All of them at once, on the same ports."""
+        """Restart all members at once, on the same ports."""
         if kill:
             self.kill()
         else:
@@ -78,7 +78,7 @@ class Group(Generic[S]):
         self.start()
 
     def close(self) -> None:
-        """Stop all and remove their folders."""
+        """Stop all members and remove their folders."""
         self._formed = False
         self._each(lambda member: member.close())
 

@@ -1,6 +1,6 @@
 """MariaDB.
 
-As root it runs as the user ``mysql``, who owns its folder.
+For root, it runs as the user ``mysql``, who owns its folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS: Final = {
 class MariaDB(Server):
     """``mariadbd`` with the superuser ``holdfast``, who needs no password, and the database ``holdfast``.
 
-    ``settings`` are its own: ``{"innodb-lock-wait-timeout": "2"}``.
+    ``settings`` are settings of MariaDB: ``{"innodb-lock-wait-timeout": "2"}``.
     """
 
     kind = "mariadb"
@@ -48,7 +48,7 @@ class MariaDB(Server):
         return f"mariadb://holdfast@{self.address}/holdfast"
 
     def sql(self, statement: str, database: str = "") -> str:
-        """Have ``mariadb`` run it as root, over the local socket; return rows with tabs."""
+        """Run a statement with ``mariadb`` as root, over the local socket. Returns rows with tabs."""
         client = find_program("mariadb", PACKAGE)
         done = subprocess.run(
             [
@@ -70,14 +70,14 @@ class MariaDB(Server):
             raise ConnectionError(f"mariadb: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def user(self) -> str | None:
         return _user()
 
     def prepare(self) -> None:
         if not (self.data / "mysql").exists():
-            # `cp` keeps owners and modes, and is quicker than making the same again.
+            # `cp` keeps owners and modes, and is faster than mariadb-install-db.
             subprocess.run(
                 [find_program("cp", "coreutils"), "-a", f"{_template()}/.", str(self.data)], check=True
             )
@@ -112,13 +112,13 @@ class MariaDB(Server):
 
 
 def _user() -> str | None:
-    """The user that it runs as; None if we are not root."""
+    """The user that runs it; None if this process is not root."""
     return USER if os.geteuid() == 0 else None
 
 
 @functools.cache
 def _template() -> Path:
-    """A new database, made once for each of our processes: making it takes longer than all the rest."""
+    """A new database, created once for each process: creating it takes longer than all the rest."""
     return make_template(
         "mariadb",
         _user(),

@@ -22,7 +22,7 @@ class PgBouncer(Server):
 
     kind = "pgbouncer"
     stop_signal = signal.SIGQUIT
-    """At once, in every version: the others have come to mean that clients are waited for."""
+    """SIGQUIT ends it at once in every version. In newer versions the other signals wait for clients."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class PgBouncer(Server):
         return f"postgresql://{SUPERUSER}{secret}@{self.address}/postgres"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """Through the pool. The database ``pgbouncer`` is its own console: ``SHOW POOLS``."""
+        """Run a statement through the pool. The database ``pgbouncer`` is its console: ``SHOW POOLS``."""
         password = self.server.password
         return run_psql(self.host, self.port, statement, database=database, password=password)
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def user(self) -> str | None:
         return unprivileged_user()

@@ -1,4 +1,4 @@
-"""Free loopback ports, and who listens on one."""
+"""Free loopback ports, and the processes that listen on a port."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LISTENING: Final = "0A"
 
 
 def free_port() -> int:
-    """A port nobody listens on now, outside the range that outgoing connections take theirs from.
+    """A free port outside the range of outgoing connections.
 
-    A port of that range could be lost while its server is down: a client that keeps trying to reach it may
-    be given the same port at its own end, and then talks to itself.
+    A port of that range could be lost while its server is down: a client that keeps trying to connect may get
+    the same port for its own end, and then talks to itself.
     """
     chance = random.SystemRandom()
     highest = _first_ephemeral_port() - 1
@@ -41,16 +41,16 @@ def free_port() -> int:
 
 
 class Listeners(NamedTuple):
-    """Who listens on a port."""
+    """The listeners of a port."""
 
     we: bool
     others: bool
 
 
 def listeners(pids: Iterable[int], port: int) -> Listeners:
-    """Whether one of these processes itself listens on the port, and whether anybody else does.
+    """Whether one of these processes listens on the port, and whether another process does.
 
-    That a server answers there is not enough: it may be somebody else's, of the same kind.
+    That a server answers there proves nothing: it may be another server of the same kind.
     """
     sockets = _listening_sockets(port)
     ours = {socket for pid in pids for socket in _sockets_of(pid)} & sockets if sockets else set()

@@ -1,6 +1,6 @@
 """PostgreSQL.
 
-It refuses to run as root: then it runs as the user ``postgres``, who owns its folder.
+It refuses to run as root. For root, it runs as the user ``postgres``, who owns its folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUPERUSER: Final = "postgres"
 PSQL_SECONDS: Final = 30.0
 
 SETTINGS: Final = {
-    "fsync": "off",  # the end of a process loses nothing written
+    "fsync": "off",  # a process that ends loses no written data
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "300",
@@ -39,14 +39,14 @@ SETTINGS: Final = {
 class PostgreSQL(Server):
     """``postgres`` with the superuser ``postgres``.
 
-    With a ``password`` connections over TCP need it (SCRAM); without one everybody on loopback is trusted.
-    With ``tls`` it offers TLS. ``settings`` are its own: ``{"max_connections": "10"}``. ``standby_of``
-    another it follows that one, and only reads, until it is promoted.
+    With a ``password``, connections over TCP need it (SCRAM); without one, every connection over loopback is
+    trusted. With ``tls`` it offers TLS. ``settings`` are settings of PostgreSQL: ``{"max_connections":
+    "10"}``. With ``standby_of`` it is a read-only standby of that server until it is promoted.
     """
 
     kind = "postgresql"
     stop_signal = signal.SIGINT
-    """The fast way: clients are disconnected. At SIGTERM it would wait for them to leave."""
+    """Fast shutdown: clients are disconnected. At SIGTERM it would wait for them."""
 
     def __init__(
         self,
@@ -70,21 +70,22 @@ class PostgreSQL(Server):
 
     @property
     def certificates(self) -> Certificates:
-        """Of a server with ``tls``."""
+        """The certificates of a server with ``tls``."""
         if not self.tls:
             raise ServerFailed("this PostgreSQL has no TLS")
         return make_certificates(self.folder, find_program("openssl", "openssl"))
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """Have ``psql`` run it as the superuser, over the local socket; return rows as ``a|b`` lines."""
+        """Run a statement with ``psql`` as the superuser, over the local socket. Returns rows as ``a|b``
+        lines."""
         return run_psql(str(self.folder), self.port, statement, database=database)
 
     def promote(self) -> None:
-        """A standby takes over: from here on it writes, and follows nobody."""
+        """Promote a standby: from here on it accepts writes."""
         if self.sql("SELECT pg_promote()") != "t":
             raise ServerFailed(f"{self!r} was not promoted")
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def user(self) -> str | None:
         return unprivileged_user()
@@ -94,7 +95,7 @@ class PostgreSQL(Server):
             if self._primary is not None:
                 self._copy(self._primary)
                 return
-            # `cp` keeps owners and modes, and is quicker than making the same again.
+            # `cp` keeps owners and modes, and is faster than initdb.
             subprocess.run(
                 [find_program("cp", "coreutils"), "-a", f"{_template()}/.", str(self.data)], check=True
             )
@@ -106,7 +107,7 @@ class PostgreSQL(Server):
                 self._own(path)
 
     def _copy(self, primary: PostgreSQL) -> None:
-        """All that the other has, and how to follow it: its users, passwords and rules come along."""
+        """Copy the primary with all its users, passwords and rules, and the settings to follow it."""
         user = self.user()
         source = ["-h", str(primary.folder), "-p", str(primary.port), "-U", SUPERUSER]
         made = subprocess.run(
@@ -149,13 +150,13 @@ class PostgreSQL(Server):
 
 
 def unprivileged_user() -> str | None:
-    """Who runs what refuses to run as root; None if we are not root."""
+    """The user that runs programs which refuse to run as root; None if this process is not root."""
     return SUPERUSER if os.geteuid() == 0 else None
 
 
 @functools.cache
 def program(name: str) -> str:
-    """One of PostgreSQL's programs. Debian keeps them in a folder for each version."""
+    """The path of a program of PostgreSQL. Debian has a folder for each version."""
 
     def version(path: Path) -> int:
         return int(path.name) if path.name.isdigit() else 0
@@ -172,7 +173,7 @@ def program(name: str) -> str:
 def run_psql(
     host: str, port: int, statement: str, *, database: str = "postgres", password: str | None = None
 ) -> str:
-    """One statement, given on standard input, where nobody else can read it."""
+    """Run one statement, passed on standard input, which other users cannot read."""
     options = ["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", host, "-p", str(port), "-U", SUPERUSER]
     done = subprocess.run(
         [program("psql"), *options, "-d", database],
@@ -190,7 +191,7 @@ def run_psql(
 
 @functools.cache
 def _template() -> Path:
-    """A new database, made once for each of our processes: making it takes longer than all the rest."""
+    """A new database, created once for each process: creating it takes longer than all the rest."""
     options = ["-A", "trust", "-U", SUPERUSER, "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"]
     return make_template(
         "postgresql",

@@ -1,7 +1,7 @@
-"""Child processes that do not outlive us, and their families.
+"""Child processes that do not outlive this process, and their descendants.
 
 The kernel kills them when their parent dies (PR_SET_PDEATHSIG, set by ``setpriv``), however it dies. "Parent"
-means the very thread that started them, so one thread, which lasts as long as the process, starts them all.
+means the thread that started them, so one thread, which lasts as long as the process, starts them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Starter:
             future, how = self._orders.get()
             try:
                 future.set_result(how())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the order came from
+            except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
                 future.set_exception(error)
 
 
@@ -61,7 +61,7 @@ def launch(
     environment: Mapping[str, str],
     user: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that lives no longer than we do; Ctrl-C at our terminal does not reach it."""
+    """Start a program that ends with this process. Ctrl-C at the terminal does not reach it."""
     setpriv = shutil.which("setpriv")
     prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
@@ -82,12 +82,12 @@ def launch(
     global _starter
     with _guard:
         if _starter is None or _starter.pid != os.getpid():
-            _starter = _Starter()  # after a fork the thread is not there
+            _starter = _Starter()  # after a fork the thread does not exist
     return _starter.start(start)
 
 
 class Member(NamedTuple):
-    """A process, told from a later one that was given the same number."""
+    """A process, distinguished from a later one with the same id."""
 
     pid: int
     born: int
@@ -95,10 +95,10 @@ class Member(NamedTuple):
 
 
 class _Stat(NamedTuple):
-    """What we read of /proc/<pid>/stat."""
+    """Fields of /proc/<pid>/stat."""
 
     state: str
-    """The scheduler's letter. ``T``: stopped, ``Z``: dead and not yet reaped."""
+    """The state letter. ``T``: stopped, ``Z``: dead and not yet reaped."""
     parent: int
     born: int
 
@@ -120,7 +120,7 @@ def family(pid: int) -> list[Member]:
 
 
 def signal_all(members: Sequence[Member], number: signal.Signals) -> None:
-    """To those of them that still live."""
+    """Signal those of them that are alive."""
     for member in members:
         with contextlib.suppress(ProcessLookupError):
             if _state_of(member) is not None:
@@ -128,8 +128,8 @@ def signal_all(members: Sequence[Member], number: signal.Signals) -> None:
 
 
 def stand_still(pid: int) -> list[Member]:
-    """Stop a process and everything it started, and wait until all of them stand still."""
-    os.kill(pid, signal.SIGSTOP)  # first, so that it starts no others
+    """Stop a process and all its descendants, and wait until all of them are stopped."""
+    os.kill(pid, signal.SIGSTOP)  # the process first, so that it starts no others
     members = family(pid)
     signal_all(members, signal.SIGSTOP)
     until(
@@ -141,7 +141,7 @@ def stand_still(pid: int) -> list[Member]:
 
 
 def wait_until_gone(members: Sequence[Member]) -> None:
-    """Until none of them is there: one killed (-9) may still be dying, with its memory and its files."""
+    """Wait until all have ended: a killed process (-9) may still be releasing its memory and files."""
     until(
         lambda: all(_state_of(each) in (None, "Z") for each in members),
         f"of the processes {members} some did not end",
@@ -159,6 +159,6 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name in parentheses may hold anything, so the fields are counted from its last parenthesis.
+    # The name in parentheses may contain any character, so fields are counted from the last parenthesis.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], int(fields[1]), int(fields[19]))

@@ -17,7 +17,7 @@ from .server import Server, find_program
 __all__ = ["Persistence", "Redis"]
 
 Persistence = Literal["none", "aof-always", "rdb"]
-"""What a restart keeps: nothing, every write, or what was saved last (and at an orderly stop)."""
+"""What a restart keeps: nothing, every write, or the last snapshot (also taken at an orderly stop)."""
 
 PERSISTENCE: Final[Mapping[Persistence, Sequence[str]]] = {
     "none": ('save ""', "appendonly no"),
@@ -26,7 +26,7 @@ PERSISTENCE: Final[Mapping[Persistence, Sequence[str]]] = {
 }
 ASK_SECONDS: Final = 5.0
 PROGRAM: Final = "redis-server"
-"""And the name of the package that brings it."""
+"""The program and the name of its Debian package."""
 
 
 class Redis(Server):
@@ -66,32 +66,32 @@ class Redis(Server):
 
     @property
     def url(self) -> str:
-        """Without what TLS needs: see ``certificates``."""
+        """The URL, without the options for TLS: see ``certificates``."""
         user = f":{quote(self.password, safe='')}@" if self.password is not None else ""
         return f"{'rediss' if self.tls else 'redis'}://{user}{self.address}"
 
     @property
     def certificates(self) -> Certificates:
-        """Of a server with ``tls``."""
+        """The certificates of a server with ``tls``."""
         if not self.tls:
             raise ServerFailed("this Redis has no TLS")
         if self._certificates_of is not None:
             return self._certificates_of.certificates
         return make_certificates(self.folder, find_program("openssl", "openssl"))
 
-    # --- asking it
+    # --- requests
 
     def command(self, *words: str | bytes | float) -> Any:
-        """Ask it one thing, on a connection of its own. Texts come as bytes, an error is raised."""
+        """Send one command on a separate connection. Texts are returned as bytes, an error is raised."""
         return self.commands(words)[0]
 
     def commands(self, *commands: tuple[str | bytes | float, ...]) -> list[Any]:
-        """Several, one after the other on one connection."""
+        """Send several commands, one after the other on one connection."""
         with self.connection() as connection:
             return ask(connection, *commands)
 
     def is_replica(self) -> bool | None:
-        """None: it does not say. Whoever turns it round has it hang up on everybody."""
+        """None: unknown. Changing the role of a server makes it close all its connections."""
         try:
             return bool(self.command("ROLE")[0] == b"slave")
         except OSError:
@@ -99,7 +99,7 @@ class Redis(Server):
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[socket.socket]:
-        """A plain socket (or a TLS one), logged in as the default user."""
+        """A socket (with TLS, if the server uses it), logged in as the default user."""
         with socket.create_connection((self.host, self.port), ASK_SECONDS) as plain:
             if not self.tls:
                 self._log_in(plain)
@@ -118,7 +118,7 @@ class Redis(Server):
         if self.password is not None:
             ask(connection, ("AUTH", self.password))
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def prepare(self) -> None:
         """Write its configuration once: Redis itself rewrites it when its role changes."""
@@ -143,8 +143,8 @@ class Redis(Server):
     def _lines(self) -> Iterator[str]:
         yield f"bind {self.host}"
         yield f"dir {quoted(str(self.data))}"
-        yield "repl-diskless-sync-delay 0"  # a replica is not kept waiting for others
-        yield "shutdown-timeout 0"  # and does not keep us waiting at the end
+        yield "repl-diskless-sync-delay 0"  # a replica does not wait for other replicas
+        yield "shutdown-timeout 0"  # and shutdown does not wait for replicas
         yield from PERSISTENCE[self._persistence]
         yield from self._listening()
         if self.password is not None:

@@ -1,4 +1,4 @@
-"""Redis Cluster: masters that share the slots, and replicas of them if asked for."""
+"""Redis Cluster: masters that share the slots, and optional replicas of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIGRATE_MS: Final = 5000
 
 
 class ClusterNode(Redis):
-    """One node; it has a second port, on which nodes talk to each other."""
+    """One node. Its second port is the cluster bus between the nodes."""
 
     kind = "redis-cluster"
     port_names = ("client", "bus")
@@ -42,10 +42,10 @@ class ClusterNode(Redis):
 
 
 class RedisCluster(Group[ClusterNode]):
-    """Three masters with equal shares of the slots, unless told otherwise.
+    """By default three masters with equal shares of the slots.
 
-    A node counts as failed when it did not answer for ``node_timeout_ms``: a busy machine needs patience, a
-    test of failovers wants less.
+    A node counts as failed when it did not answer for ``node_timeout_ms``: a busy machine needs a long time,
+    a test of failovers a shorter one.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class RedisCluster(Group[ClusterNode]):
 
     @property
     def masters(self) -> Sequence[ClusterNode]:
-        """Those that were given slots at the beginning."""
+        """The nodes that had slots at the beginning."""
         return self.members[: self._count]
 
-    # --- making them one
+    # --- forming the cluster
 
     def form(self) -> None:
         for number, master in enumerate(self.masters):
@@ -94,7 +94,7 @@ class RedisCluster(Group[ClusterNode]):
             replica.command("CLUSTER", "REPLICATE", master.node_id)
 
     def settle(self) -> None:
-        until(self._all_well, "the cluster is not well", SETTLE_SECONDS)
+        until(self._all_well, "the cluster is not healthy", SETTLE_SECONDS)
 
     def _all_met(self) -> bool:
         known = [node.command("CLUSTER", "NODES").decode() for node in self.members]
@@ -111,17 +111,17 @@ class RedisCluster(Group[ClusterNode]):
             and all(info.get("master_link_status", "up") == "up" for info in replicas)
         )
 
-    # --- who has what
+    # --- slots
 
     def owner(self, slot: int) -> ClusterNode:
-        """The node that serves a slot, as the nodes that run see it."""
+        """The node that serves a slot, according to the running nodes."""
         for node in self.members:
             if node.answers() and (found := self._seen_by(node, slot)) is not None:
                 return found
-        raise ServerFailed(f"nobody serves slot {slot}")
+        raise ServerFailed(f"no node serves slot {slot}")
 
     def _seen_by(self, node: ClusterNode, slot: int) -> ClusterNode | None:
-        """The owner of a slot, as one node sees it."""
+        """The owner of a slot, according to one node."""
         for first, last, (_, port, *_rest), *_replicas in node.command("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(each for each in self.members if each.port == port)
@@ -134,13 +134,13 @@ class RedisCluster(Group[ClusterNode]):
     # --- resharding
 
     def begin_move(self, slot: int, target: ClusterNode) -> None:
-        """Open the slot: from now on its owner sends those who ask for a missing key to the target (ASK)."""
+        """Open the slot: from now on its owner redirects requests for missing keys to the target (ASK)."""
         source = self.owner(slot)
         target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.node_id)
         source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.node_id)
 
     def move_keys(self, slot: int, target: ClusterNode) -> int:
-        """Move the keys of an open slot; return how many."""
+        """Move the keys of an open slot. Returns their number."""
         source, moved = self.owner(slot), 0
         while keys := source.command("CLUSTER", "GETKEYSINSLOT", slot, 100):
             words: list[str | bytes | float] = ["MIGRATE", target.host, target.port, "", 0, MIGRATE_MS]
@@ -151,7 +151,7 @@ class RedisCluster(Group[ClusterNode]):
         return moved
 
     def end_move(self, slot: int, target: ClusterNode) -> None:
-        """Close the slot: it is the target's, and others say so (MOVED)."""
+        """Close the slot: the target owns it, and the other nodes redirect there (MOVED)."""
         others = [each for each in self.members if each is not target and each.answers()]
         masters = [target, *(each for each in others if each.is_replica() is False)]
 
@@ -163,16 +163,16 @@ class RedisCluster(Group[ClusterNode]):
             epochs = {_epochs(node)[target.node_id] for node in masters}
             return len(epochs) == 1 and all(self._seen_by(node, slot) is target for node in masters)
 
-        until(is_told, f"the nodes do not agree who has slot {slot}", SETTLE_SECONDS)
+        until(is_told, f"the nodes do not agree on the owner of slot {slot}", SETTLE_SECONDS)
 
     def move(self, slot: int, target: ClusterNode) -> None:
-        """The whole of it."""
+        """Move a slot with its keys: all three steps."""
         self.begin_move(slot, target)
         self.move_keys(slot, target)
         self.end_move(slot, target)
 
 
 def _epochs(node: ClusterNode) -> dict[str, str]:
-    """How late each node's say on its slots is, as one node knows it."""
+    """The configuration epoch of each node, according to one node."""
     rows = [line.split() for line in node.command("CLUSTER", "NODES").decode().splitlines()]
     return {row[0]: row[6] for row in rows}

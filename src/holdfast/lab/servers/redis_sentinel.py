@@ -1,4 +1,4 @@
-"""A Redis master with replicas, watched by Sentinels that replace it when it is gone."""
+"""A Redis master with replicas, and Sentinels that fail over to a replica."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["RedisSentinel", "SentinelProcess"]
 SETTLE_SECONDS: Final = 60.0
 
 PACE: Final = {"info-period": 500, "publish-period": 200, "ping-period": 500, "ask-period": 200}
-"""In milliseconds. At their own pace Sentinels take seconds to find each other and the replicas.
+"""In milliseconds. With the default, Sentinels take seconds to find each other and the replicas.
 
-A replica is promoted if it was heard of within five pings, and it is asked once a second while the master
-is down: with much quicker pings none is good enough, most of the time.
+A replica can be promoted if it answered within the last five ping periods, and while the master is down it is
+pinged once a second. With a much shorter period mostly no replica qualifies.
 """
 
 
@@ -57,11 +57,11 @@ class SentinelProcess(Redis):
 
     def wait_ready(self, timeout: float = SETTLE_SECONDS) -> None:
         super().wait_ready(timeout)
-        with contextlib.suppress(ReplyError):  # before Redis 7 it has one pace
+        with contextlib.suppress(ReplyError):  # before Redis 7 the period cannot be changed
             self.command("SENTINEL", "DEBUG", *[word for pair in PACE.items() for word in pair])
 
     def state(self) -> dict[str, str]:
-        """What it knows of the master: ``num-slaves``, ``flags``, …"""
+        """Its state of the master: ``num-slaves``, ``flags``, …"""
         words = [word.decode() for word in self.command("SENTINEL", "MASTER", self._service)]
         return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -71,7 +71,7 @@ class SentinelProcess(Redis):
         yield from self._listening()
         if self.password is not None:
             yield f"requirepass {quoted(self.password)}"
-            yield f"sentinel sentinel-pass {quoted(self.password)}"  # that of its peers
+            yield f"sentinel sentinel-pass {quoted(self.password)}"  # the password of its peers
         for user, rules in self._acl.items():
             yield f"user {user} {rules}"
         name = self._service
@@ -83,7 +83,7 @@ class SentinelProcess(Redis):
 
 
 class RedisSentinel:
-    """Redis nodes, the first of which is master at the beginning, and the Sentinels over them."""
+    """Redis nodes, the first of which is the master at the beginning, and their Sentinels."""
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class RedisSentinel:
         """``host:port,host:port`` of the Sentinels, for a URL."""
         return ",".join(sentinel.address for sentinel in self.sentinels)
 
-    # --- who leads
+    # --- the master
 
     def master(self) -> Redis:
-        """The node that the Sentinels name."""
+        """The current master, according to the Sentinels."""
         for sentinel in self.sentinels:
             if sentinel.answers():
                 _, port = sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
@@ -136,13 +136,13 @@ class RedisSentinel:
         raise ServerFailed("no Sentinel answers")
 
     def failover(self) -> Redis:
-        """Have the Sentinels replace a master that is well; return the new one when all of them name it."""
+        """Let the Sentinels replace a healthy master. Returns the new one when all of them name it."""
         old = self.master()
         self.sentinels[0].command("SENTINEL", "FAILOVER", self.service)
         return self.wait_for_another(old)
 
     def wait_for_another(self, old: Redis) -> Redis:
-        """Until another node is master, and says so itself; return it."""
+        """Wait until another node is the master and reports that role. Returns it."""
 
         def another() -> Redis | None:
             now = {self._named_by(sentinel) for sentinel in self.sentinels if sentinel.answers()}
@@ -154,7 +154,7 @@ class RedisSentinel:
     def _named_by(self, sentinel: SentinelProcess) -> int:
         return int(sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)[1])
 
-    # --- their life
+    # --- start and end
 
     def start(self) -> Self:
         try:

@@ -1,4 +1,4 @@
-"""SeaweedFS: an object store with the S3 API, of which one program is all."""
+"""SeaweedFS: an object store with the S3 API, in one program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeaweedFS(Server):
         return f"http://{self.address}"
 
     def environment(self) -> Mapping[str, str]:
-        """What AWS's tools and libraries read of their environment, so that they talk to this server."""
+        """The environment variables that make the tools and libraries of AWS use this server."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -51,7 +51,7 @@ class SeaweedFS(Server):
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def command_line(self) -> list[str]:
         ports = {f"{part}.port": self.ports[part] for part in PARTS}
@@ -67,9 +67,9 @@ class SeaweedFS(Server):
             "admin.ui": "false",
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
-            # It reports to its makers otherwise.
+            # Otherwise it sends usage data to its developers.
             "master.telemetry": "false",
-            # By default these lie in the folder for temporary files, by names that others can foresee.
+            # By default these are in the folder for temporary files, with predictable names.
             "filer.localSocket": self.folder / "filer.sock",
             "s3.localSocket": self.folder / "s3.sock",
             **ports,
@@ -85,7 +85,7 @@ class SeaweedFS(Server):
         ]
 
     def ping(self) -> bool:
-        """Whether the gateway answers and the bucket is there, which is made last."""
+        """Whether the gateway answers and the bucket exists, which is created last."""
         return self._status(self.port, "/") is not None and (
             self._status(self.ports["filer"], f"/buckets/{self.bucket}/") == http.client.OK
         )
@@ -102,6 +102,6 @@ class SeaweedFS(Server):
 
 
 def find_weed() -> str:
-    """Where the package put the program: beside this Python, which need not be on the PATH."""
+    """The path of the program: the package installs it beside this Python, which may not be in PATH."""
     beside = Path(sys.executable).parent / PROGRAM
     return str(beside) if os.access(beside, os.X_OK) else find_program(PROGRAM, None)

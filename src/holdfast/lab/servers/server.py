@@ -1,7 +1,7 @@
-"""One throw-away server: a program in the foreground, a folder of its own, ports of its own.
+"""One temporary server: a program in the foreground, with its own folder and ports.
 
-A kind of server says what to write before it starts, which command line it has and how it is asked whether it
-is ready. Starting, stopping, killing, pausing and cleaning up are here, once.
+A subclass says what to write before the start, which command line to run, and how to check that the server is
+ready. Starting, stopping, killing, pausing and cleaning up are here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .waiting import POLL_SECONDS
 __all__ = ["Server", "find_program", "make_template"]
 
 READY_SECONDS: Final = 60.0
-"""How long a server may take to answer. It is asked all the time, so this is for the error alone."""
+"""How long a server may take until it is ready. It is polled, so a long time only delays the error."""
 
 STOP_SECONDS: Final = 10.0
 PORT_ATTEMPTS: Final = 10
@@ -41,9 +41,9 @@ class Server:
     kind: ClassVar[str]
     """For the folder's name and for messages."""
     port_names: ClassVar[tuple[str, ...]] = ("client",)
-    """What it needs ports for; the first is the one that clients use."""
+    """The purposes of its ports. Clients use the first."""
     always_open: ClassVar[tuple[str, ...] | None] = None
-    """Those of its ports that it listens on whenever it is ready; None for all."""
+    """The ports on which it listens whenever it is ready; None: all."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
     host = HOST
@@ -59,27 +59,27 @@ class Server:
         self._log_start = 0
         self._owner = os.getpid()
 
-    # --- what a kind of server says
+    # --- hooks for subclasses
 
     def command_line(self) -> list[str]:
         """The program and its arguments, in the foreground."""
         raise NotImplementedError
 
     def ping(self) -> bool:
-        """Ask it whether it is ready. OSError counts as no."""
+        """Whether the server is ready. OSError counts as no."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Write what it reads at its start and is not there yet. The ports are known."""
+        """Write the files that it reads at its start, unless they exist. The ports are known."""
 
     def initialise(self) -> None:
-        """Tell it what it has to know from then on. Called once, when it answers for the first time."""
+        """Set it up. Called once, when it answers for the first time."""
 
     def user(self) -> str | None:
-        """Who it runs as, if not as us."""
+        """The user that runs it; None: the user of this process."""
         return None
 
-    # --- where it is
+    # --- address and files
 
     @property
     def port(self) -> int:
@@ -91,19 +91,19 @@ class Server:
 
     @property
     def folder(self) -> Path:
-        """Its own, for everything it reads and writes. Only its user may look."""
+        """Its folder, for everything that it reads and writes. Only its user has access."""
         if self._folder is None:
             raise ServerFailed(f"{self.kind} has not been started")
         return self._folder
 
     @property
     def data(self) -> Path:
-        """What it keeps from one start to the next."""
+        """The data that it keeps from one start to the next."""
         return self.folder / "data"
 
     @property
     def log(self) -> str:
-        """Everything it has printed so far, at all its starts."""
+        """Its whole output, of all its starts."""
         return self._log_path.read_text(errors="replace")
 
     @property
@@ -121,16 +121,17 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
-        """Whether it runs and says that it is ready."""
+        """Whether it runs and is ready."""
         try:
             return self.running and self.ping()
         except OSError:
             return False
 
-    # --- its life
+    # --- start and end
 
     def start(self) -> Self:
-        """Start it, and return when it answers: on free ports the first time, then on the same ones again."""
+        """Start it, and return when it is ready. Ports are chosen at the first start, and used again
+        later."""
         if self.running:
             return self
         first = not self.ports
@@ -144,7 +145,7 @@ class Server:
                 self.kill()
                 if not first or attempt == PORT_ATTEMPTS - 1:
                     raise
-                self._remove_folder()  # its files name the port
+                self._remove_folder()  # its files contain the port
             except BaseException:
                 self.kill()
                 if first:
@@ -155,7 +156,7 @@ class Server:
         raise AssertionError("the last attempt returns or raises")
 
     def spawn(self) -> None:
-        """Start it without waiting until it answers; for those that are ready only together with others."""
+        """Start it without waiting until it is ready, for the members of a group."""
         self._make_folder()
         if self._faketime and self._clock is None:
             self._clock = FakeClock(self.folder / "faketime")
@@ -171,7 +172,7 @@ class Server:
             )
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Until it listens on all its ports and answers."""
+        """Wait until it listens on all its ports and is ready."""
         deadline = time.monotonic() + timeout
         while not self._is_ready():
             if not self.running:
@@ -184,7 +185,7 @@ class Server:
             self._initialised = True
 
     def stop(self) -> None:
-        """Ask it to end, and kill it if it does not. Folder and ports remain for another ``start``."""
+        """Terminate it, and kill it if that fails. Folder and ports remain for another ``start``."""
         if self._process is None:
             return
         self.resume()
@@ -197,9 +198,9 @@ class Server:
         self._reap(members)
 
     def kill(self) -> None:
-        """SIGKILL to it and everything it started, and wait until they are gone.
+        """Send SIGKILL to it and all its descendants, and wait until they have ended.
 
-        All stand still first: as at a loss of power, none of them sees another one die and says a last word.
+        All are stopped first, so that no process reacts to the death of another: as in a power failure.
         """
         if self._process is None:
             return
@@ -208,7 +209,7 @@ class Server:
         self._reap(members)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and does nothing. Returns when it stands still."""
+        """SIGSTOP: it keeps its connections and does nothing. Returns when it is stopped."""
         if not self.running:
             raise ServerFailed(f"{self.kind} is not running")
         stand_still(self.pid)
@@ -221,7 +222,7 @@ class Server:
         self._paused = False
 
     def restart(self, keep_data: bool = True, *, kill: bool = False) -> None:
-        """Stop (or ``kill``) it and start it again on the same ports, with its data or without."""
+        """Stop (or ``kill``) it and start it again on the same ports, with or without its data."""
         if kill:
             self.kill()
         else:
@@ -236,7 +237,7 @@ class Server:
         self._initialised = False
 
     def shift_clock(self, seconds: float) -> None:
-        """Set its wall clock so far off the machine's; 0 puts it right. Needs ``faketime=True``."""
+        """Set the offset of its wall clock to the machine's clock. Needs ``faketime=True``."""
         if self._clock is None:
             raise ServerFailed(f"start this {self.kind} with faketime=True to shift its clock")
         self._clock.set_offset(seconds)
@@ -264,7 +265,7 @@ class Server:
         state = "running" if self.running else "stopped"
         return f"<{type(self).__name__} {self.host}:{self.ports.get(self.port_names[0], '?')} {state}>"
 
-    # --- inside
+    # --- internals
 
     def _make_folder(self) -> None:
         if self._folder is None:
@@ -281,7 +282,7 @@ class Server:
             self._initialised = False
 
     def _own(self, path: Path) -> None:
-        """Give a file of ours to the user it runs as."""
+        """Give a file to the user that runs the server."""
         user = self.user()
         if user is not None:
             shutil.chown(path, user, user)
@@ -290,7 +291,7 @@ class Server:
         pids = [member.pid for member in family(self.pid)]
         found = {name: listeners(pids, port) for name, port in self.ports.items()}
         if any(each.others for each in found.values()):
-            raise PortTaken(f"somebody else listens on one of the ports of {self.kind}: {self.ports}")
+            raise PortTaken(f"another process listens on one of the ports of {self.kind}: {self.ports}")
         if not all(found[name].we for name in self.always_open or self.port_names):
             return False
         return self.answers()
@@ -332,7 +333,7 @@ def make_template(kind: str, user: str | None, command_line: Callable[[Path], li
 
 
 def find_program(name: str, package: str | None) -> str:
-    """Where a program is; in the folders for administrators too, which are not on everybody's PATH."""
+    """The path of a program, also in the folders for administrators, which may not be in PATH."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *NOT_FOUND_BY_PATH])
     found = shutil.which(name, path=path)
     if found is None:
@@ -345,6 +346,6 @@ _open_servers: set[Server] = set()
 
 @atexit.register
 def _close_all() -> None:
-    """What was left open."""
+    """Close the servers that were left open."""
     for server in list(_open_servers):
         server.close()

@@ -1,4 +1,4 @@
-"""Waiting until something is so, by asking again and again."""
+"""Waiting for a condition by polling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T | None], complaint: str, timeout: float) -> T:
-    """Ask until the answer is true, and return it. The time limit is there for the complaint alone."""
+    """Poll until the result is true, and return it. The time limit only serves to report an error."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         if time.monotonic() > deadline:

@@ -19,9 +19,9 @@ __all__ = ["ZooKeeper", "ZooKeeperEnsemble"]
 ASK_SECONDS: Final = 5.0
 PING_SECONDS: Final = 0.2
 JAR: Final = Path("/usr/share/java/zookeeper.jar")
-"""Its manifest names the other jars it needs."""
+"""The jar whose manifest names the other jars."""
 LOGGER: Final = Path("/usr/share/java/slf4j-simple.jar")
-"""Prints; without it ZooKeeper would end without a word. It comes with the same package."""
+"""The logging library: without it ZooKeeper would end without a message. The same package has it."""
 
 JVM_OPTIONS: Final = (
     "-Xmx128m",
@@ -30,13 +30,13 @@ JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.forceSync=no",
-    # Who elects asks the others again ever more rarely, up to once a minute: too long for one who waits.
+    # During an election a member polls the others ever more rarely, up to once a minute: too slow for tests.
     "-Dzookeeper.fastleader.maxNotificationInterval=1000",
     "-Djava.net.preferIPv4Stack=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )
-"""Small and quick to start; no wait for the disk, as the end of a process loses nothing written."""
+"""Small and quick to start. No wait for the disk: a process that ends loses no written data."""
 
 
 class ZooKeeper(Server):
@@ -63,7 +63,7 @@ class ZooKeeper(Server):
         """All members of its ensemble, itself included; none if it stands alone."""
 
     def four_letters(self, word: str, timeout: float = ASK_SECONDS) -> str:
-        """Ask it with one of its four-letter words: ``ruok``, ``srvr``, ``cons``, ``wchp``."""
+        """Send one of its four-letter words: ``ruok``, ``srvr``, ``cons``, ``wchp``. Returns the reply."""
         with socket.create_connection((self.host, self.port), timeout) as connection:
             connection.sendall(word.encode())
             with connection.makefile("rb") as stream:
@@ -74,7 +74,7 @@ class ZooKeeper(Server):
         lines = self.four_letters("srvr", timeout).splitlines()
         return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 
-    # --- what the base asks
+    # --- hooks of the base class
 
     def prepare(self) -> None:
         lines = {
@@ -103,7 +103,7 @@ class ZooKeeper(Server):
         return [java, *JVM_OPTIONS, "-cp", f"{JAR}:{LOGGER}", main, str(self._configuration)]
 
     def ping(self) -> bool:
-        # While it starts it may take a question and never answer it.
+        # While it starts, it may accept a request and never answer it.
         return bool(self.mode(PING_SECONDS))
 
     @property
@@ -116,7 +116,7 @@ class ZooKeeper(Server):
 
 
 class _Member(ZooKeeper):
-    """One of an ensemble; it listens on its quorum port only while it leads."""
+    """A member of an ensemble. It listens on its quorum port only while it is the leader."""
 
     port_names = ("client", "election", "quorum")
     always_open = ("client", "election")
@@ -136,7 +136,7 @@ class ZooKeeperEnsemble(Group[ZooKeeper]):
         super().__init__(members)
 
     def leader(self) -> ZooKeeper:
-        """The member that leads now."""
+        """The current leader."""
         for member in self.members:
             if member.running and member.mode() == "leader":
                 return member

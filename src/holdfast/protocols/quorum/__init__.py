@@ -1,6 +1,6 @@
 """The quorum family: a lock on a majority of independent nodes (Redlock), with tokens issued by it.
 
-It answers the requests of the records family, so everything above (waiting, renewing, loss, hand-over) is the
+It answers the requests of the records family. So everything above (waiting, renewal, loss, handover) is the
 same as on every other engine.
 """
 

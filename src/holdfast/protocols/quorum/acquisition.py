@@ -1,8 +1,9 @@
-"""Taking names on a majority of the nodes, each with a token that the majority issued.
+"""Acquiring names on a majority of the nodes, each with a token that the majority issued.
 
-One round where all nodes answer the same number, which they do unless somebody else's numbers are ahead of
-our clock; a second one, the stamp, where they do not. Then, last of all, a look at the clock: a grant that
-took longer than it lasts is none. Whatever fails is released on every node that may have it.
+One round is enough where all nodes answer the same number, which they do unless the numbers of another client
+are ahead of the local clock. Otherwise a second round, the stamp, follows. The check of the clock comes last:
+a grant that took longer than its lease lasts is none. Every attempt that fails is released on every node that
+may have it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Final
 
 from ...core.effects import NotApplied, Pause, TransientError
 from ...rules import node
-from ...rules.node import Issued, Skewed, Spent, Taken, Unready
+from ...rules.node import ClockSkewed, HeldByOther, Issued, TokensExhausted, Unready
 from ...rules.requests import Acquire, Busy, Exhausted, Granted, Queued, Reply
 from .effects import Answers, Batch, Random
-from .membership import described, hear, join, look_after, look_after_in_time
+from .membership import describe_shortfall, join, note_node_replies, restore_unready, restore_unready_if_due
 from .state import Attempt, Quorum, column
 from .tally import (
     FAILED,
@@ -28,42 +29,52 @@ from .tally import (
     is_answered,
     issued_by_all,
 )
-from .views import Seen, holders_of, seen_claims, soonest_end
+from .views import SeenClaim, holders_of, seen_claims, soonest_end
 
-__all__ = ["Taking", "acquire", "acquire_in_order", "let_go", "take"]
+__all__ = ["Acquisition", "acquire", "acquire_in_order", "release_failed", "run_round"]
 
-SPLIT_TRIES: Final = 2
-"""How often one who came at the same moment as others, so that nobody has a majority, tries again at once."""
+SPLIT_RETRIES: Final = 2
+"""How often an attempt is repeated at once where clients that came at the same moment split the nodes."""
 
 SPLIT_SECONDS: Final = 0.02
 
 _new: Final = tuple.__new__
 
-NOTHING_THERE: Final = (Taken, node.Lost, Skewed, Unready, Spent, NotApplied)
-"""Answers to Acquire that say: nothing of this attempt is here."""
+ABSENT_REPLIES: Final = (HeldByOther, node.Lost, ClockSkewed, Unready, TokensExhausted, NotApplied)
+"""Answers to Acquire after which the node has nothing of the attempt."""
 
 
-class Taking:
-    """One name of a round."""
+class Acquisition:
+    """One name in one round."""
 
-    __slots__ = ("attempt", "index", "is_plain", "judged", "owner", "sent", "told", "ttl", "verdict")
+    __slots__ = (
+        "answers_judged",
+        "attempt",
+        "index",
+        "is_unanimous",
+        "owner",
+        "replies",
+        "sent",
+        "ttl",
+        "verdict",
+    )
 
     def __init__(self, attempt: Attempt, owner: str, ttl: float) -> None:
         self.attempt = attempt
         self.owner = owner
-        """By which this try is known to nodes."""
+        """The name of this try on the nodes."""
         self.ttl = ttl
         self.index = 0
-        """Which of the round it is."""
+        """The place of the name in the batch of the round."""
         self.sent = 0.0
-        """Before its first request was sent."""
-        self.told: Answers = {}
+        """The time before its first request was sent."""
+        self.replies: Answers = {}
         """What the nodes answered to the round."""
         self.verdict: Verdict = FAILED
-        self.judged = 0
-        """By how many answers."""
-        self.is_plain = False
-        """Whether all of these said the same: it is ours, with this number."""
+        self.answers_judged = 0
+        """How many answers the verdict is based on."""
+        self.is_unanimous = False
+        """Whether all of these answers issued the same number to this attempt."""
 
     @property
     def name(self) -> str:
@@ -72,281 +83,306 @@ class Taking:
     @property
     def answers(self) -> dict[int, Any]:
         """What the nodes answered to this name."""
-        return column(self.told, self.index)
+        return column(self.replies, self.index)
 
-    def seen(self, size: int) -> list[Seen]:
-        """Who has it, as far as the answers tell."""
-        heard = [reply for reply in self.answers.values() if reply.__class__ in (Taken, Issued)]
-        return seen_claims(heard, size, size - len(heard))
+    def seen_claims(self, size: int) -> list[SeenClaim]:
+        """The attempts that have the name, as far as the answers show."""
+        shown = [reply for reply in self.answers.values() if reply.__class__ in (HeldByOther, Issued)]
+        return seen_claims(shown, size, size - len(shown))
 
 
 async def acquire(quorum: Quorum, name: str, ask: Acquire) -> Reply:
-    """One name: granted, or, with nothing left behind on the nodes, when to try again."""
+    """One name: granted, or the time of the next try with nothing left behind on the nodes."""
     attempt = quorum.attempt(name, ask.nonce)
-    for again in range(SPLIT_TRIES + 1):
-        taking = _taking(quorum, attempt, ask)
-        await take(quorum, [taking])
-        if taking.verdict.__class__ is not Counted:
-            (taking,) = await _learn(quorum, [taking], ((attempt, ask),))
-        if taking.verdict.__class__ is Counted:
-            return _granted(quorum, taking, ask)
-        seen = taking.seen(quorum.size)
-        if seen or again == SPLIT_TRIES:
+    for again in range(SPLIT_RETRIES + 1):
+        acquisition = _new_acquisition(quorum, attempt, ask)
+        await run_round(quorum, [acquisition])
+        if acquisition.verdict.__class__ is not Counted:
+            (acquisition,) = await _retry_after_correction(quorum, [acquisition], ((attempt, ask),))
+        if acquisition.verdict.__class__ is Counted:
+            return _granted(quorum, acquisition, ask)
+        seen = acquisition.seen_claims(quorum.size)
+        if seen or again == SPLIT_RETRIES:
             break
         await Pause(SPLIT_SECONDS * await Random())
     attempt.holders = holders_of(seen, quorum.stretch)
-    if any(reply.__class__ is Spent for reply in taking.answers.values()):
+    if any(reply.__class__ is TokensExhausted for reply in acquisition.answers.values()):
         quorum.forget(attempt)
         return Exhausted()
     if not ask.wait:
         quorum.forget(attempt)
         return Busy(attempt.holders, 0.0)
-    quorum.waits(attempt)
+    quorum.add_waiter(attempt)
     return Queued(0, quorum.poll_after(attempt.tries, soonest_end(seen), await Random()), ())
 
 
 async def acquire_in_order(
     quorum: Quorum, asks: Sequence[tuple[str, Acquire]], stop_when_refused: bool
 ) -> list[Reply]:
-    """Several names in one round; those behind the first that is not granted are given back."""
+    """Several names in one round. Names behind the first one that is not granted are released."""
     wanted = [(quorum.attempt(name, ask.nonce), ask) for name, ask in asks]
-    takings = await take(quorum, [_taking(quorum, attempt, ask) for attempt, ask in wanted])
-    if not all(taking.verdict.__class__ is Counted for taking in takings):
-        takings = await _learn(quorum, takings, wanted)
+    acquisitions = await run_round(
+        quorum, [_new_acquisition(quorum, attempt, ask) for attempt, ask in wanted]
+    )
+    if not all(acquisition.verdict.__class__ is Counted for acquisition in acquisitions):
+        acquisitions = await _retry_after_correction(quorum, acquisitions, wanted)
     replies: list[Reply] = []
     refused = False
-    for taking, (attempt, ask) in zip(takings, wanted, strict=True):
+    for acquisition, (attempt, ask) in zip(acquisitions, wanted, strict=True):
         if refused and stop_when_refused:
-            if taking.verdict.__class__ is Counted:
-                await let_go(quorum, (taking,))
+            if acquisition.verdict.__class__ is Counted:
+                await release_failed(quorum, (acquisition,))
             quorum.forget(attempt)
-        elif taking.verdict.__class__ is Counted:
-            replies.append(_granted(quorum, taking, ask))
+        elif acquisition.verdict.__class__ is Counted:
+            replies.append(_granted(quorum, acquisition, ask))
         else:
             refused = True
-            replies.append(Busy(holders_of(taking.seen(quorum.size), quorum.stretch), 0.0))
+            replies.append(Busy(holders_of(acquisition.seen_claims(quorum.size), quorum.stretch), 0.0))
             quorum.forget(attempt)
     return replies
 
 
-def _granted(quorum: Quorum, taking: Taking, ask: Acquire) -> Granted:
-    attempt = taking.attempt
-    attempt.token = token = taking.verdict.token  # type: ignore[union-attr]  # the callers have looked
+def _granted(quorum: Quorum, acquisition: Acquisition, ask: Acquire) -> Granted:
+    attempt = acquisition.attempt
+    attempt.token = token = acquisition.verdict.token  # type: ignore[union-attr]  # the callers have checked
     if ask.max_hold is not None:
-        attempt.held_until = taking.sent + ask.max_hold
+        attempt.held_until = acquisition.sent + ask.max_hold
     if quorum.waiting:
-        quorum.no_longer_waits(attempt)
+        quorum.remove_waiter(attempt)
     return _new(Granted, (token, (), "lock", "exclusive", ask.ttl, ask.max_hold, ask.metadata, 0.0))
 
 
-async def _learn(
-    quorum: Quorum, takings: list[Taking], wanted: Sequence[tuple[Attempt, Acquire]]
-) -> list[Taking]:
-    """Not all of a round is ours: another one, where the first taught us what was wrong with it."""
-    if await _corrected(quorum, takings):
-        takings = await _take_again(quorum, takings, wanted)
-    if not all(is_answered(taking.answers, quorum.size) for taking in takings):
-        for taking in takings:
-            if taking.verdict.__class__ is Counted:
-                await let_go(quorum, (taking,))
-            if not quorum.is_waiting(taking.attempt):
-                quorum.forget(taking.attempt)
-        hear(quorum, takings[0].answers)
-        raise NotApplied(described(quorum, len(_taking_part(takings[0]))))
-    return takings
+async def _retry_after_correction(
+    quorum: Quorum, acquisitions: list[Acquisition], wanted: Sequence[tuple[Attempt, Acquire]]
+) -> list[Acquisition]:
+    """Not all names were granted. Another round follows where the first one showed a cause that can be
+    corrected."""
+    if await _correct_cause(quorum, acquisitions):
+        acquisitions = await _retry_failed(quorum, acquisitions, wanted)
+    if not all(is_answered(acquisition.answers, quorum.size) for acquisition in acquisitions):
+        for acquisition in acquisitions:
+            if acquisition.verdict.__class__ is Counted:
+                await release_failed(quorum, (acquisition,))
+            if not quorum.is_waiting(acquisition.attempt):
+                quorum.forget(acquisition.attempt)
+        note_node_replies(quorum, acquisitions[0].answers)
+        raise NotApplied(describe_shortfall(quorum, len(_participating(acquisitions[0]))))
+    return acquisitions
 
 
-async def _take_again(
-    quorum: Quorum, takings: list[Taking], wanted: Sequence[tuple[Attempt, Acquire]]
-) -> list[Taking]:
-    """Another round for the names that failed. Those that are ours stay ours: asked for once more, under
-    another owner, they would be found taken, by nobody but ourselves."""
+async def _retry_failed(
+    quorum: Quorum, acquisitions: list[Acquisition], wanted: Sequence[tuple[Attempt, Acquire]]
+) -> list[Acquisition]:
+    """Another round for the names that failed. Granted names are not requested again: under a new owner the
+    nodes would answer that they are taken, by this very client."""
     again = [
-        _taking(quorum, *each)
-        for each, taking in zip(wanted, takings, strict=True)
-        if taking.verdict.__class__ is not Counted
+        _new_acquisition(quorum, *each)
+        for each, acquisition in zip(wanted, acquisitions, strict=True)
+        if acquisition.verdict.__class__ is not Counted
     ]
-    retaken = iter(await take(quorum, again))
-    takings = [each if each.verdict.__class__ is Counted else next(retaken) for each in takings]
+    repeated = iter(await run_round(quorum, again))
+    acquisitions = [each if each.verdict.__class__ is Counted else next(repeated) for each in acquisitions]
     now = quorum.now()
     late = [
         each
-        for each in takings
+        for each in acquisitions
         if each.verdict.__class__ is Counted and now >= quorum.valid_until(each.sent, each.ttl)
     ]
-    if late:  # they were in time, and are not any more
-        await let_go(quorum, late)
-    for taking in late:
-        taking.verdict = FAILED
-    return takings
+    if late:  # they were in time in the first round, and are not any more
+        await release_failed(quorum, late)
+    for acquisition in late:
+        acquisition.verdict = FAILED
+    return acquisitions
 
 
-def _taking_part(taking: Taking) -> list[Any]:
-    return [reply for reply in taking.answers.values() if reply.__class__ in (Issued, Taken, Spent)]
+def _participating(acquisition: Acquisition) -> list[Any]:
+    return [
+        reply
+        for reply in acquisition.answers.values()
+        if reply.__class__ in (Issued, HeldByOther, TokensExhausted)
+    ]
 
 
-def _taking(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Taking:
+def _new_acquisition(quorum: Quorum, attempt: Attempt, ask: Acquire) -> Acquisition:
     metadata = json.dumps(dict(ask.metadata), separators=(",", ":")) if ask.metadata else ""
     attempt.ttl = ttl = ask.ttl
     owner = attempt.begin(quorum.next_try())
-    max_hold = 0 if ask.max_hold is None else quorum.kept_us(ask.max_hold)
-    attempt.terms = (quorum.kept_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "", 0)
-    return Taking(attempt, owner, ttl)
+    max_hold = 0 if ask.max_hold is None else quorum.node_ttl_us(ask.max_hold)
+    attempt.terms = (quorum.node_ttl_us(ttl), max_hold, ask.client, ask.owner, metadata, (), "", 0)
+    return Acquisition(attempt, owner, ttl)
 
 
-async def take(quorum: Quorum, takings: list[Taking]) -> list[Taking]:
-    """Ask all nodes, stamp where they differ, look at the clock, let go of what failed."""
+async def run_round(quorum: Quorum, acquisitions: list[Acquisition]) -> list[Acquisition]:
+    """Ask all nodes, stamp where their numbers differ, check the clock, release what failed."""
     if not quorum.set_id:
         await join(quorum)
     if quorum.unready:
-        await look_after_in_time(quorum)
+        await restore_unready_if_due(quorum)
     sent = quorum.now()
     hint = quorum.hint(quorum.wall_us())
     asks: list[tuple[str, node.Acquire]] = []
-    for taking in takings:
-        taking.index = len(asks)
-        asks.append((taking.attempt.name, _new(node.Acquire, (taking.owner, hint, *taking.attempt.terms))))
-    answers = await quorum.ask(tuple(asks), _enough_to_judge(quorum, takings))
+    for acquisition in acquisitions:
+        acquisition.index = len(asks)
+        asks.append(
+            (
+                acquisition.attempt.name,
+                _new(node.Acquire, (acquisition.owner, hint, *acquisition.attempt.terms)),
+            )
+        )
+    answers = await quorum.ask(tuple(asks), _enough_to_judge(quorum, acquisitions))
     to_stamp = []
-    for taking in takings:
-        taking.sent, taking.told = sent, answers
-        if taking.judged != len(answers) or taking.verdict is FAILED:
-            taking.is_plain = False
-            taking.verdict = after_acquire(taking.answers, quorum.size, final=True) or FAILED
-        _remember(quorum, taking)
-        if taking.verdict.__class__ is ToStamp:
-            to_stamp.append(taking)
+    for acquisition in acquisitions:
+        acquisition.sent, acquisition.replies = sent, answers
+        if acquisition.answers_judged != len(answers) or acquisition.verdict is FAILED:
+            acquisition.is_unanimous = False
+            acquisition.verdict = after_acquire(acquisition.answers, quorum.size, final=True) or FAILED
+        _learn_from_answers(quorum, acquisition)
+        if acquisition.verdict.__class__ is ToStamp:
+            to_stamp.append(acquisition)
     if to_stamp:
         await _stamp(quorum, to_stamp)
     now = quorum.now()
     failed = []
-    for taking in takings:
-        if now >= quorum.valid_until(taking.sent, taking.ttl):
-            taking.verdict = FAILED
-        if taking.verdict.__class__ is not Counted:
-            failed.append(taking)
+    for acquisition in acquisitions:
+        if now >= quorum.valid_until(acquisition.sent, acquisition.ttl):
+            acquisition.verdict = FAILED
+        if acquisition.verdict.__class__ is not Counted:
+            failed.append(acquisition)
     if failed:
-        await let_go(quorum, failed)
-    return takings
+        await release_failed(quorum, failed)
+    return acquisitions
 
 
-def _enough_to_judge(quorum: Quorum, takings: Sequence[Taking]) -> Callable[[Answers], bool]:
-    """What was judged on the way stays with the taking: more often than not no more answers come."""
+def _enough_to_judge(quorum: Quorum, acquisitions: Sequence[Acquisition]) -> Callable[[Answers], bool]:
+    """The verdict on the way is kept in the acquisition: most often no more answers come."""
     size, needed = quorum.size, quorum.majority
 
-    def is_clear(taking: Taking, answers: dict[int, Any]) -> bool:
-        """One who cannot have it wants to know whether somebody has it, or too few nodes take part."""
+    def is_clear(acquisition: Acquisition, answers: dict[int, Any]) -> bool:
+        """A failed attempt needs more: is the name held, or do too few nodes take part?"""
         verdict = after_acquire(answers, size)
         if verdict is None:
             return False
-        taking.verdict, taking.judged, taking.is_plain = verdict, len(answers), False
+        acquisition.verdict, acquisition.answers_judged, acquisition.is_unanimous = (
+            verdict,
+            len(answers),
+            False,
+        )
         return verdict is not FAILED or is_answered(answers, size) is not None
 
     def enough(answers: Answers) -> bool:
         if len(answers) < needed:
             return False
-        if len(takings) == 1:  # nearly always
-            taking = takings[0]
+        if len(acquisitions) == 1:  # nearly always
+            acquisition = acquisitions[0]
             number = issued_by_all(answers)
             if number is None:
-                return is_clear(taking, column(answers, 0))
-            taking.verdict, taking.judged, taking.is_plain = _new(Counted, (number,)), len(answers), True
+                return is_clear(acquisition, column(answers, 0))
+            acquisition.verdict, acquisition.answers_judged, acquisition.is_unanimous = (
+                _new(Counted, (number,)),
+                len(answers),
+                True,
+            )
             return True
-        return all(is_clear(taking, column(answers, index)) for index, taking in enumerate(takings))
+        return all(
+            is_clear(acquisition, column(answers, index)) for index, acquisition in enumerate(acquisitions)
+        )
 
     return enough
 
 
-def _remember(quorum: Quorum, taking: Taking) -> None:
-    """What the answers teach beyond this attempt, and where nothing of it is or can arrive any more."""
-    if taking.is_plain:
-        quorum.saw(taking.verdict.token)  # type: ignore[union-attr]  # one that is plain is counted
+def _learn_from_answers(quorum: Quorum, acquisition: Acquisition) -> None:
+    """Note numbers and unready nodes, and the nodes where nothing of this attempt is or can still arrive."""
+    if acquisition.is_unanimous:
+        quorum.note_number(acquisition.verdict.token)  # type: ignore[union-attr]  # a unanimous verdict is Counted
         return
     absent = []
-    for each, reply in taking.answers.items():
+    for each, reply in acquisition.answers.items():
         kind = reply.__class__
         if kind is Issued:
-            if reply.number > quorum.seen:
-                quorum.saw(reply.number)
+            if reply.number > quorum.largest_seen:
+                quorum.note_number(reply.number)
             continue
-        if kind is Taken:
-            quorum.saw(reply.claim.number)
+        if kind is HeldByOther:
+            quorum.note_number(reply.claim.number)
         elif kind is Unready:
             quorum.unready.add(each)
-        if isinstance(reply, NOTHING_THERE):
+        if isinstance(reply, ABSENT_REPLIES):
             absent.append(each)
     if absent:
-        taking.attempt.absent = frozenset(absent)
+        acquisition.attempt.absent = frozenset(absent)
 
 
-async def _stamp(quorum: Quorum, takings: list[Taking]) -> None:
-    """Have a majority issue the largest of the numbers we got. Counted only once they have said so."""
+async def _stamp(quorum: Quorum, acquisitions: list[Acquisition]) -> None:
+    """Have a majority issue the largest number. It counts only once they have confirmed it."""
     asks: dict[int, list[int]] = {}
-    for index, taking in enumerate(takings):
-        if isinstance(taking.verdict, ToStamp):
-            for each in taking.verdict.nodes:
+    for index, acquisition in enumerate(acquisitions):
+        if isinstance(acquisition.verdict, ToStamp):
+            for each in acquisition.verdict.nodes:
                 asks.setdefault(each, []).append(index)
-    verdicts = [taking.verdict for taking in takings]
+    verdicts = [acquisition.verdict for acquisition in acquisitions]
 
     def judge(index: int, answers: Answers, final: bool) -> Verdict | None:
         verdict = verdicts[index]
         if not isinstance(verdict, ToStamp):
             return verdict
-        known = takings[index].answers
+        known = acquisitions[index].answers
         issued = [n for n, r in known.items() if r.__class__ is Issued and r.number == verdict.number]
-        told = {
+        stamped = {
             n: answer if isinstance(answer, TransientError) else answer[asks[n].index(index)]
             for n, answer in answers.items()
             if index in asks[n]
         }
-        return after_stamp(verdict.number, issued, told, quorum.size, final)
+        return after_stamp(verdict.number, issued, stamped, quorum.size, final)
 
     def enough(answers: Answers) -> bool:
-        return all(judge(index, answers, False) is not None for index in range(len(takings)))
+        return all(judge(index, answers, False) is not None for index in range(len(acquisitions)))
 
     batches: dict[int, Batch] = {}
     for each, indices in asks.items():
         batches[each] = tuple(
-            [(takings[i].name, node.Stamp(takings[i].owner, _number(verdicts[i]))) for i in indices]
+            [(acquisitions[i].name, node.Stamp(acquisitions[i].owner, _number(verdicts[i]))) for i in indices]
         )
     answers = await quorum.ask_each(batches, enough)
-    for index, taking in enumerate(takings):
-        taking.verdict = judge(index, answers, True) or FAILED
+    for index, acquisition in enumerate(acquisitions):
+        acquisition.verdict = judge(index, answers, True) or FAILED
 
 
 def _number(verdict: Verdict) -> int:
     return verdict.number if isinstance(verdict, ToStamp) else 0
 
 
-async def let_go(quorum: Quorum, takings: Sequence[Taking]) -> None:
-    """Release what was not granted, on every node that may have it, also on those that never answered: what
-    they were asked may have yet to arrive. Nobody waits for that."""
+async def release_failed(quorum: Quorum, acquisitions: Sequence[Acquisition]) -> None:
+    """Release attempts that were not granted, without waiting, on every node that may have them. A node that
+    has not answered may still get the request."""
     asks: dict[int, list[tuple[str, node.Release]]] = {}
     longest = 0.0
-    for taking in takings:
-        release = quorum.release_of(taking.attempt)
-        for each in quorum.may_have(taking.attempt):
+    for acquisition in acquisitions:
+        release = quorum.release_of(acquisition.attempt)
+        for each in quorum.nodes_to_release(acquisition.attempt):
             asks.setdefault(each, []).append(release)
-        longest = max(longest, taking.attempt.terms[0] / 1e6)
+        longest = max(longest, acquisition.attempt.terms[0] / 1e6)
     if asks:
         batches: dict[int, Batch] = {each: tuple(releases) for each, releases in asks.items()}
-        await quorum.ask_each(batches, lambda answers: True, behind_until=quorum.now() + longest)
-    for taking in takings:
-        taking.attempt.owner = ""
-        taking.attempt.token = 0
+        await quorum.ask_each(batches, lambda answers: True, handoff_until=quorum.now() + longest)
+    for acquisition in acquisitions:
+        acquisition.attempt.owner = ""
+        acquisition.attempt.token = 0
 
 
-# --- learning from what went wrong --------------------------------------------------------------
+# --- correcting a failed round ------------------------------------------------------------------
 
 
-async def _corrected(quorum: Quorum, takings: list[Taking]) -> bool:
-    """Whether another round, at once, can do what this one, of which something failed, could not."""
-    replies = takings[0].answers
-    skewed = [reply.now for reply in replies.values() if reply.__class__ is Skewed]
+async def _correct_cause(quorum: Quorum, acquisitions: list[Acquisition]) -> bool:
+    """Correct what made the round fail. Whether another round can succeed at once."""
+    replies = acquisitions[0].answers
+    skewed = [reply.now for reply in replies.values() if reply.__class__ is ClockSkewed]
     if len(skewed) >= quorum.majority:
-        # Most clocks differ from ours: theirs it is that numbers are measured by.
+        # Most clocks differ from the local one, and nodes compare hints with their own clocks.
         quorum.offset = sorted(skewed)[len(skewed) // 2] - quorum.wall_us()
         return True
-    if all(is_answered(taking.answers, quorum.size) for taking in takings) and not quorum.is_to_look_after():
-        return False  # nobody needs the others, who were looked after lately
-    return bool(quorum.unready) and await look_after(quorum)
+    if (
+        all(is_answered(acquisition.answers, quorum.size) for acquisition in acquisitions)
+        and not quorum.is_restore_due()
+    ):
+        return False  # the other nodes are not needed, and were restored lately
+    return bool(quorum.unready) and await restore_unready(quorum)

@@ -1,4 +1,4 @@
-"""What can be asked about a name, or done to it, without holding it."""
+"""Operations on a name without holding it: inspect, list, break."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from ...core.effects import Nonce, Notify, OutcomeUnknown
 from ...rules import node
 from ...rules.node import NamePage, View
 from ...rules.requests import Break, Broken, Reply, Snapshot
-from .acquisition import Taking, let_go, take
+from .acquisition import Acquisition, release_failed, run_round
 from .effects import Answers, Batch
-from .membership import join, too_few
+from .membership import join, too_few_nodes
 from .state import Attempt, Quorum, column
 from .tally import Counted, majority
-from .views import Seen, holders_of, record_of, seen_claims
+from .views import SeenClaim, holders_of, record_of, seen_claims
 
 __all__ = ["break_lock", "inspect", "list_names"]
 
 BREAKER_SECONDS: Final = 10.0
-"""How long the number that fences off the broken may take to be issued."""
+"""The time limit for issuing the number that fences off the broken attempts."""
 
 
 async def inspect(quorum: Quorum, name: str) -> Snapshot:
-    views = await _look(quorum, name, _is_clear)
+    views = await _views_of(quorum, name, _is_clear)
     return Snapshot(record_of(views, quorum.size, quorum.size - len(views), quorum.stretch), 0.0)
 
 
-async def _look(
+async def _views_of(
     quorum: Quorum, name: str, enough: Callable[[list[View], int], bool] = lambda views, size: False
 ) -> list[View]:
-    """What the nodes show: a majority at least, and all that answer in time unless fewer are enough."""
+    """The views of a majority at least, and of all nodes that answer in time unless fewer are enough."""
     await join(quorum)
-    batch: Batch = ((name, node.Look()),)
-    answers = await quorum.ask(batch, lambda told: enough(_views(told), quorum.size))
+    batch: Batch = ((name, node.Inspect()),)
+    answers = await quorum.ask(batch, lambda answers: enough(_views(answers), quorum.size))
     views = _views(answers)
     if len(views) < quorum.majority:
-        raise await too_few(quorum, column(answers, 0), len(views))
+        raise await too_few_nodes(quorum, column(answers, 0), len(views))
     return views
 
 
@@ -45,7 +45,7 @@ def _views(answers: Answers) -> list[View]:
 
 
 def _is_clear(views: list[View], size: int) -> bool:
-    """Whether nodes that have not answered cannot change who holds it."""
+    """Whether nodes that have not answered cannot change the holders."""
     if len(views) < majority(size):
         return False
     return all(each.nodes >= majority(size) for each in seen_claims(views, size, size - len(views)))
@@ -56,25 +56,25 @@ async def list_names(quorum: Quorum, prefix: str) -> list[tuple[str, Snapshot]]:
     await join(quorum)
     found: dict[str, list[View]] = {}
     complete = 0
-    told_all, replies = await _all_pages(quorum, prefix)
-    for pages in told_all:
+    pages_of_nodes, replies = await _all_pages(quorum, prefix)
+    for pages in pages_of_nodes:
         complete += 1
-        # A name can be on two pages of a node; it is one node that shows it.
+        # A name can be on two pages of one node. It counts once.
         shown = {name: View(record, page.now) for page in pages for name, record in page.found}
         for name, view in shown.items():
             found.setdefault(name, []).append(view)
     if complete < quorum.majority:
-        raise await too_few(quorum, replies, complete)
-    told = []
+        raise await too_few_nodes(quorum, replies, complete)
+    snapshots = []
     for name in sorted(found, key=str.encode):
-        stands = record_of(found[name], quorum.size, quorum.size - complete, quorum.stretch)
-        if stands.holders:
-            told.append((name, Snapshot(stands, 0.0)))
-    return told
+        record = record_of(found[name], quorum.size, quorum.size - complete, quorum.stretch)
+        if record.holders:
+            snapshots.append((name, Snapshot(record, 0.0)))
+    return snapshots
 
 
 async def _all_pages(quorum: Quorum, prefix: str) -> tuple[list[list[NamePage]], dict[int, Any]]:
-    """The pages of each node that told all of them, and what each node said last."""
+    """The pages of each node that answered for all of them, and the last answer of each node."""
     cursors = dict.fromkeys(range(quorum.size), "")
     pages: dict[int, list[NamePage]] = {each: [] for each in cursors}
     complete = []
@@ -86,9 +86,9 @@ async def _all_pages(quorum: Quorum, prefix: str) -> tuple[list[list[NamePage]],
         def enough(answers: Answers, wanted: int = wanted) -> bool:
             return len(answers) >= wanted
 
-        told = column(await quorum.ask_each(asks, enough), 0)
+        answers = column(await quorum.ask_each(asks, enough), 0)
         for each in list(cursors):
-            replies[each] = reply = told.get(each)
+            replies[each] = reply = answers.get(each)
             if not isinstance(reply, NamePage):
                 del cursors[each]
                 continue
@@ -101,8 +101,8 @@ async def _all_pages(quorum: Quorum, prefix: str) -> tuple[list[list[NamePage]],
 
 
 async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
-    """Take it from whoever has it, on a majority, with a number that the majority issues to nobody else."""
-    views = await _look(quorum, name)
+    """Replace all claims on a majority by a claim with a new number, then release that claim."""
+    views = await _views_of(quorum, name)
     unseen = quorum.size - len(views)
     victims = [each for each in _all_seen(views, quorum) if _is_meant(each, ask.token, quorum, unseen)]
     if not victims:
@@ -110,27 +110,27 @@ async def break_lock(quorum: Quorum, name: str, ask: Break) -> Reply:
     attempt = Attempt(name, await Nonce())
     owner = attempt.begin(quorum.next_try())
     owners = tuple(victim.owner for victim in victims)
-    kept_us = quorum.kept_us(BREAKER_SECONDS)
+    kept_us = quorum.node_ttl_us(BREAKER_SECONDS)
     attempt.terms = (kept_us, 0, quorum.client, "break_lock", "", owners, ask.reason, 0)
-    taking = Taking(attempt, owner, BREAKER_SECONDS)
+    acquisition = Acquisition(attempt, owner, BREAKER_SECONDS)
     try:
-        await take(quorum, [taking])
-    finally:  # whatever came of it, also if we are interrupted: nobody is to wait for the breaker
+        await run_round(quorum, [acquisition])
+    finally:  # also after an error or an interrupt: no waiter must wait for the breaker
         if attempt.owner:
-            await let_go(quorum, (taking,))
-    if not isinstance(taking.verdict, Counted):
-        raise OutcomeUnknown("it was broken on too few nodes, or somebody else took it meanwhile")
+            await release_failed(quorum, (acquisition,))
+    if not isinstance(acquisition.verdict, Counted):
+        raise OutcomeUnknown("it was broken on too few nodes, or another client acquired it meanwhile")
     for victim in victims:
         if victim.claim.client == quorum.client:
-            await Notify(victim.owner.rpartition(".")[0])  # others find out when they next renew
+            await Notify(victim.owner.rpartition(".")[0])  # other clients learn it at their next renewal
     held = [each for each in victims if each.nodes + unseen >= quorum.majority]
-    return Broken(taking.verdict.token, holders_of(held, quorum.stretch))
+    return Broken(acquisition.verdict.token, holders_of(held, quorum.stretch))
 
 
-def _all_seen(views: list[View], quorum: Quorum) -> list[Seen]:
-    """Also those who have it on a few nodes only, and block others there."""
+def _all_seen(views: list[View], quorum: Quorum) -> list[SeenClaim]:
+    """Every attempt with a claim, also on a minority of the nodes, where it blocks others."""
     return seen_claims(views, quorum.size, quorum.size)
 
 
-def _is_meant(seen: Seen, token: int | None, quorum: Quorum, unseen: int) -> bool:
-    return token is None or (seen.token == token and seen.at_it + unseen >= quorum.majority)
+def _is_meant(seen: SeenClaim, token: int | None, quorum: Quorum, unseen: int) -> bool:
+    return token is None or (seen.token == token and seen.issued_by + unseen >= quorum.majority)

@@ -1,4 +1,5 @@
-"""What the quorum protocol awaits beyond ``core.ops``: several nodes at once, and chance."""
+"""The effects of the quorum protocol beyond ``core.effects``: requests to several nodes, and random
+numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from ...core.effects import Nonce, Notify, Pause, TransientError
 from ...rules.node import NodeReply, NodeRequest
 from ...rules.node.membership import (
     Admit,
+    DescribeNode,
     FencePage,
-    Fences,
-    Greeting,
-    Hello,
+    ListFences,
     Marked,
+    NodeDescription,
     Prime,
-    Raise,
+    RaiseFences,
     Rejoin,
     Start,
     Trust,
@@ -26,35 +27,38 @@ __all__ = ["Answers", "Batch", "Broadcast", "QuorumCoroutine", "QuorumOp", "Rand
 
 T = TypeVar("T")
 
-Question = NodeRequest | List | Hello | Prime | Start | Trust | Rejoin | Admit | Fences | Raise
-Answer = NodeReply | NamePage | Greeting | Marked | FencePage
+NodeQuestion = (
+    NodeRequest | List | DescribeNode | Prime | Start | Trust | Rejoin | Admit | ListFences | RaiseFences
+)
+NodeAnswer = NodeReply | NamePage | NodeDescription | Marked | FencePage
 
-Batch = tuple[tuple[str, Question], ...]
+Batch = tuple[tuple[str, NodeQuestion], ...]
 """Questions about names for one node, answered in their order. The name is empty where none is meant."""
 
 Answers = dict[int, tuple[Any, ...] | TransientError]
-"""Node → its answers, or why there are none: Refused (nothing happened there) or Unknown (it may have). A
-node that is not in it has not answered: it may yet do what it was asked."""
+"""Node → its answers, or the error: NotApplied (nothing happened there) or OutcomeUnknown (it may have). A
+node that is missing has not answered, and may still execute the request."""
 
 
 class Broadcast(NamedTuple):
-    """Ask several nodes at once; go on as soon as ``enough`` says so, or when the time is up."""
+    """Ask several nodes at once. Returns as soon as ``enough`` is true, or when the time is up."""
 
     asks: tuple[tuple[int, Batch], ...]
     enough: Callable[[Answers], bool]
-    """Asked after every answer, and at once where there is nobody left to wait for."""
+    """Called after every answer, and at once where no node is left to wait for."""
     seconds: float
     member: str
-    """``set/size``: with the run of the server at the other end, what a node's mark must say."""
-    behind_until: float | None = None
-    """Go on telling those who have not heard it, behind the caller's back, until this moment."""
+    """``set/size``: the mark of a node must be this and the run id of its server."""
+    handoff_until: float | None = None
+    """Hinted handoff: send the request again, in the background, to nodes that did not get it, until this
+    moment."""
 
     def __await__(self) -> Generator[Broadcast, Answers, Answers]:
         return (yield self)
 
 
 class Random:
-    """A number between 0 and 1, so that two who collide do not collide again."""
+    """A random number between 0 and 1, so that two clients that collide do not collide again."""
 
     __slots__ = ()
 

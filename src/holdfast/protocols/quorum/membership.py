@@ -1,9 +1,9 @@
-"""Which nodes may take part: those whose mark says that they have forgotten nothing.
+"""Which nodes may take part: those whose mark says that they have lost no data.
 
-A node that forgets would issue numbers again that are tokens already. So a node issues numbers only while its
-mark carries the id of the set and of the server's present life, its run. The mark goes the way of everything
-else: absent, the node has forgotten, and has to rejoin. The mark of an earlier life is renewed where the
-node's own settings say that it remembers all it ever answered.
+A node that lost data would issue numbers again that are tokens already. So a node issues numbers only while
+its mark has the id of the set and the run id of its server. The mark is lost with the other data: a node
+without a mark has to rejoin. The mark of an earlier run is renewed where the node's own settings say that no
+answer is ever lost.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ...core.effects import Nonce, NotApplied, Pause, TransientError
 from ...errors import EngineUnavailable
 from ...rules.node import (
     Admit,
+    ClockSkewed,
+    DescribeNode,
     FencePage,
-    Fences,
-    Greeting,
-    Hello,
+    ListFences,
     Marked,
+    NodeDescription,
     Prime,
-    Raise,
+    RaiseFences,
     Rejoin,
-    Skewed,
     Start,
     Trust,
     Unready,
@@ -36,45 +36,45 @@ from .state import DECIDE_SECONDS, Quorum
 __all__ = [
     "NodeState",
     "Status",
-    "described",
-    "hear",
+    "describe_shortfall",
     "initialise",
     "join",
-    "look_after",
-    "look_after_in_time",
+    "note_node_replies",
     "rejoin",
-    "run_of",
-    "set_of",
+    "restore_unready",
+    "restore_unready_if_due",
+    "run_id_of",
+    "set_id_of",
     "state_of",
     "status",
-    "too_few",
+    "too_few_nodes",
 ]
 
-LOOK_AFTER_SECONDS: Final = 0.5
-LOOK_AFTER_SECONDS_MAX: Final = 16.0
-"""How long to wait before nodes that are not ready are looked after again: ever longer."""
+RESTORE_SECONDS: Final = 0.5
+RESTORE_SECONDS_MAX: Final = 16.0
+"""The pause between two attempts to restore unready nodes. It doubles with every failure."""
 
 JOIN_SECONDS: Final = 0.5
-"""Who comes for the first time has connections to make, perhaps on a busy machine: so long at least."""
+"""The least time limit of the first round: the client has to connect, perhaps on a busy machine."""
 
 REJOIN_MARGIN_SECONDS: Final = 1.0
 REJOIN_DRIFT: Final = 0.02
-"""How much longer than the longest ttl one who rejoins waits: clocks run at different speeds."""
+"""A node that rejoins waits longer than the longest ttl by this part: clocks run at different rates."""
 
 PAGE: Final = 500
 PAGE_TRIES: Final = 20
 
-HELLO: Final[Batch] = (("", Hello()),)
+DESCRIBE: Final[Batch] = (("", DescribeNode()),)
 
 
 class NodeState(NamedTuple):
-    """How a node stands, by its own word."""
+    """The state of a node, as it reports it."""
 
-    what: str
-    """``ready``, ``restarted`` (its mark is of an earlier life), ``primed``, ``empty`` or ``unfit``."""
+    state: str
+    """``ready``, ``restarted`` (its mark is of an earlier run), ``primed``, ``empty`` or ``unfit``."""
     set_id: str
     size: int
-    run: str
+    run_id: str
 
 
 class Status(NamedTuple):
@@ -82,63 +82,63 @@ class Status(NamedTuple):
 
     label: str
     state: str
-    told: str
-    """What that means and what to do about it."""
+    advice: str
+    """The reason and what to do about it; empty: the node takes part."""
 
 
-def run_of(mark: str) -> str:
+def run_id_of(mark: str) -> str:
     return mark.rpartition("/")[2]
 
 
-def set_of(mark: str) -> str:
+def set_id_of(mark: str) -> str:
     return mark.partition("/")[0]
 
 
-def state_of(greeting: Greeting) -> NodeState:
-    mark = greeting.mark
-    if greeting.complaint:
-        return NodeState("unfit", "", 0, greeting.run)
-    for text, what in ((mark.ready, "ready"), (mark.primed, "primed")):
+def state_of(description: NodeDescription) -> NodeState:
+    mark = description.mark
+    if description.complaint:
+        return NodeState("unfit", "", 0, description.run_id)
+    for text, state in ((mark.ready, "ready"), (mark.primed, "primed")):
         if text:
             set_id, _, rest = text.partition("/")
             size, _, run = rest.partition("/")
-            if run == greeting.run:
-                return NodeState(what, set_id, int(size), greeting.run)
-            if what == "ready":
-                return NodeState("restarted", set_id, int(size), greeting.run)
-    return NodeState("empty", "", 0, greeting.run)
+            if run == description.run_id:
+                return NodeState(state, set_id, int(size), description.run_id)
+            if state == "ready":
+                return NodeState("restarted", set_id, int(size), description.run_id)
+    return NodeState("empty", "", 0, description.run_id)
 
 
-async def greet(
-    quorum: Quorum, nodes: Sequence[int], until_said: int, at_least: float = 0.0
-) -> dict[int, Greeting]:
-    """What nodes say of themselves; goes on when so many have said to which set they belong."""
+async def describe_nodes(
+    quorum: Quorum, nodes: Sequence[int], until_ready: int, seconds_min: float = 0.0
+) -> dict[int, NodeDescription]:
+    """Descriptions of nodes. Returns early once ``until_ready`` ready nodes are of one set."""
 
     def enough(answers: Answers) -> bool:
         sets = Counter(
             state.set_id
             for answer in answers.values()
-            if not isinstance(answer, TransientError) and (state := state_of(answer[0])).what == "ready"
+            if not isinstance(answer, TransientError) and (state := state_of(answer[0])).state == "ready"
         )
-        return bool(sets) and max(sets.values()) >= until_said
+        return bool(sets) and max(sets.values()) >= until_ready
 
-    answers = await quorum.ask_each(dict.fromkeys(nodes, HELLO), enough, at_least)
-    greetings = {}
+    answers = await quorum.ask_each(dict.fromkeys(nodes, DESCRIBE), enough, seconds_min)
+    descriptions = {}
     for node in nodes:
         answer = answers.get(node)
         if answer is None or isinstance(answer, TransientError):
-            quorum.heard[node] = str(answer or "no answer")
+            quorum.node_reports[node] = str(answer or "no answer")
         else:
-            quorum.heard[node] = greetings[node] = answer[0]
-    _refuse_doubles(quorum, greetings)
-    return greetings
+            quorum.node_reports[node] = descriptions[node] = answer[0]
+    _refuse_same_server(quorum, descriptions)
+    return descriptions
 
 
-def _refuse_doubles(quorum: Quorum, greetings: dict[int, Greeting]) -> None:
-    """Two addresses of one server are one vote, whatever the list of addresses says."""
+def _refuse_same_server(quorum: Quorum, descriptions: dict[int, NodeDescription]) -> None:
+    """Two addresses of one server are one vote."""
     by_run: dict[str, int] = {}
-    for node, greeting in greetings.items():
-        other = by_run.setdefault(greeting.run, node)
+    for node, description in descriptions.items():
+        other = by_run.setdefault(description.run_id, node)
         if other != node:
             raise EngineUnavailable(
                 f"{quorum.labels[other]} and {quorum.labels[node]} are one server: "
@@ -146,97 +146,99 @@ def _refuse_doubles(quorum: Quorum, greetings: dict[int, Greeting]) -> None:
             )
 
 
-def _trouble_with(quorum: Quorum, greeting: Greeting | str) -> str:
-    """Why this node does not take part; empty: it does."""
-    if isinstance(greeting, str):
-        return greeting
-    state = state_of(greeting)
-    if state.what == "unfit":
-        return greeting.complaint
+def _reason_against(quorum: Quorum, description: NodeDescription | str) -> str:
+    """Why this node does not take part; empty: it takes part."""
+    if isinstance(description, str):
+        return description
+    state = state_of(description)
+    if state.state == "unfit":
+        return description.complaint
     if state.set_id and state.size != quorum.size:
         return f"it belongs to a set of {state.size} nodes, not of {quorum.size}: name all nodes of the set"
     if state.set_id and quorum.set_id and state.set_id != quorum.set_id:
         return "it belongs to another set of nodes"
-    if state.what == "empty":
+    if state.state == "empty":
         if not quorum.set_id and _all_are_empty(quorum):
             return "it has no mark, and neither have the others; run: holdfast redlock init"
-        return "it has no mark: it has forgotten, or is new; run: holdfast redlock rejoin"
-    if state.what == "restarted" and not greeting.durable:
+        return "it has no mark: it lost its data, or is new; run: holdfast redlock rejoin"
+    if state.state == "restarted" and not description.durable:
         return (
-            "it was restarted and may have forgotten (not appendonly yes with appendfsync always); "
+            "it was restarted and may have lost data (not appendonly yes with appendfsync always); "
             "run: holdfast redlock rejoin"
         )
-    return "" if state.what == "ready" else "it is being started"
+    return "" if state.state == "ready" else "it is being started"
 
 
 def _all_are_empty(quorum: Quorum) -> bool:
-    """Whether there is no set that a node could rejoin."""
-    return len(quorum.heard) == quorum.size and all(
-        isinstance(heard, Greeting) and state_of(heard).what in ("empty", "primed")
-        for heard in quorum.heard.values()
+    """Whether no set exists that a node could rejoin."""
+    return len(quorum.node_reports) == quorum.size and all(
+        isinstance(report, NodeDescription) and state_of(report).state in ("empty", "primed")
+        for report in quorum.node_reports.values()
     )
 
 
-def described(quorum: Quorum, answered: int) -> str:
-    """Why there is no majority, for people."""
-    told = [
-        f"{quorum.labels[node]}: {why}"
-        for node, heard in sorted(quorum.heard.items())
-        if (why := _trouble_with(quorum, heard))
+def describe_shortfall(quorum: Quorum, answered: int) -> str:
+    """The message of the error that there is no majority."""
+    reasons = [
+        f"{quorum.labels[node]}: {reason}"
+        for node, report in sorted(quorum.node_reports.items())
+        if (reason := _reason_against(quorum, report))
     ]
-    return f"{answered} of {quorum.size} nodes take part, {quorum.majority} must; {'; '.join(told)}"
+    return f"{answered} of {quorum.size} nodes take part, {quorum.majority} must; {'; '.join(reasons)}"
 
 
-def hear(quorum: Quorum, replies: Mapping[int, Any]) -> None:
-    """Keep why nodes did not take part, for the message. Those not ready tell when looked after."""
+def note_node_replies(quorum: Quorum, replies: Mapping[int, Any]) -> None:
+    """Note why nodes did not take part, for the message. Unready nodes say why when they are restored."""
     for node in quorum.nodes:
         reply = replies.get(node)
         if reply is None:
-            quorum.heard[node] = "no answer so far"  # nobody waits for all where some are enough to know
+            quorum.node_reports[node] = "no answer so far"  # a round ends before all have answered
         elif isinstance(reply, TransientError):
-            quorum.heard[node] = str(reply)
-        elif isinstance(reply, Skewed):
-            quorum.heard[node] = "its clock differs from the others' by more than a minute"
+            quorum.node_reports[node] = str(reply)
+        elif isinstance(reply, ClockSkewed):
+            quorum.node_reports[node] = "its clock differs from the others' by more than a minute"
         elif isinstance(reply, Unready):
             quorum.unready.add(node)
         else:
-            quorum.heard.pop(node, None)
+            quorum.node_reports.pop(node, None)
 
 
-async def too_few(quorum: Quorum, replies: Mapping[int, Any], answered: int) -> NotApplied:
-    """Why a question came to nothing. Nodes that are not ready are looked after, for whoever asks again."""
-    hear(quorum, replies)
+async def too_few_nodes(quorum: Quorum, replies: Mapping[int, Any], answered: int) -> NotApplied:
+    """The error of a round with too few answers. Unready nodes are restored for the next try."""
+    note_node_replies(quorum, replies)
     if quorum.unready:
-        await look_after(quorum)
-    return NotApplied(described(quorum, answered))
+        await restore_unready(quorum)
+    return NotApplied(describe_shortfall(quorum, answered))
 
 
 # --- joining ------------------------------------------------------------------------------------
 
 
 async def join(quorum: Quorum) -> None:
-    """Learn which set this is; initialise it if nobody has. Nothing to do where it is known already."""
+    """Learn the id of the set. Initialise a set where all nodes are empty."""
     if quorum.set_id:
         return
-    greetings = await greet(quorum, range(quorum.size), quorum.majority, JOIN_SECONDS)
-    states = {node: state_of(greeting) for node, greeting in greetings.items()}
-    set_id = _set_named(quorum, states)
+    descriptions = await describe_nodes(quorum, range(quorum.size), quorum.majority, JOIN_SECONDS)
+    states = {node: state_of(description) for node, description in descriptions.items()}
+    set_id = _set_of_majority(quorum, states)
     if set_id is None:
-        if len(states) < quorum.size or any(s.what not in ("empty", "primed") for s in states.values()):
-            raise NotApplied(described(quorum, sum(1 for s in states.values() if s.what == "ready")))
+        if len(states) < quorum.size or any(s.state not in ("empty", "primed") for s in states.values()):
+            raise NotApplied(
+                describe_shortfall(quorum, sum(1 for s in states.values() if s.state == "ready"))
+            )
         if not quorum.initialises:
             raise EngineUnavailable(
                 "the nodes are empty and init=manual: run holdfast redlock init once for this set"
             )
-        set_id = await initialise(quorum, greetings)
-        greetings = {}
-    quorum.belongs_to(set_id)
-    await _mend(quorum, greetings)
+        set_id = await initialise(quorum, descriptions)
+        descriptions = {}
+    quorum.set_membership(set_id)
+    await _restore_marks(quorum, descriptions)
 
 
-def _set_named(quorum: Quorum, states: dict[int, NodeState]) -> str | None:
-    """The set to which a majority belongs."""
-    sets = Counter(s.set_id for s in states.values() if s.what in ("ready", "restarted"))
+def _set_of_majority(quorum: Quorum, states: dict[int, NodeState]) -> str | None:
+    """The id of the set of a majority; None: there is none."""
+    sets = Counter(s.set_id for s in states.values() if s.state in ("ready", "restarted"))
     for set_id, count in sets.items():
         if count >= quorum.majority:
             sizes = {s.size for s in states.values() if s.set_id == set_id}
@@ -249,50 +251,54 @@ def _set_named(quorum: Quorum, states: dict[int, NodeState]) -> str | None:
     return None
 
 
-async def initialise(quorum: Quorum, greetings: dict[int, Greeting]) -> str:
-    """Make one set of nodes that are all there and all empty. Others may be doing the same at this moment:
-    the node with the smallest run decides whose set it becomes."""
-    first = min(greetings, key=lambda node: greetings[node].run)
-    greeting = greetings[first]
-    set_id = set_of(greeting.mark.primed) if run_of(greeting.mark.primed) == greeting.run else await Nonce()
-    troubles: list[str] = []
-    primed = await _prime(quorum, {first: greeting}, set_id, troubles)
+async def initialise(quorum: Quorum, descriptions: dict[int, NodeDescription]) -> str:
+    """Make a set of nodes that are all reachable and all empty. Other clients may be doing the same at this
+    moment: the node with the smallest run id decides whose set it becomes."""
+    first = min(descriptions, key=lambda node: descriptions[node].run_id)
+    description = descriptions[first]
+    set_id = (
+        set_id_of(description.mark.primed)
+        if run_id_of(description.mark.primed) == description.run_id
+        else await Nonce()
+    )
+    errors: list[str] = []
+    primed = await _prime(quorum, {first: description}, set_id, errors)
     if first not in primed:
-        raise NotApplied("; ".join([f"{quorum.labels[first]} does not answer, or was restarted", *troubles]))
-    set_id = set_of(primed[first])
-    others = {node: each for node, each in greetings.items() if node != first}
-    primed |= await _prime(quorum, others, set_id, troubles)
-    if len(primed) < quorum.size or {set_of(mark) for mark in primed.values()} != {set_id}:
-        told = "the nodes are being initialised by somebody else, or some of them do not answer"
-        raise NotApplied("; ".join([told, *troubles]))
+        raise NotApplied("; ".join([f"{quorum.labels[first]} does not answer, or was restarted", *errors]))
+    set_id = set_id_of(primed[first])
+    others = {node: each for node, each in descriptions.items() if node != first}
+    primed |= await _prime(quorum, others, set_id, errors)
+    if len(primed) < quorum.size or {set_id_of(mark) for mark in primed.values()} != {set_id}:
+        reason = "the nodes are being initialised by another client, or some of them do not answer"
+        raise NotApplied("; ".join([reason, *errors]))
     starts: dict[int, Batch] = {node: (("", Start(mark)),) for node, mark in primed.items()}
-    answers = await quorum.ask_each(starts, lambda told: _marked(told) >= quorum.size)
-    if _marked(answers) < quorum.majority:
+    answers = await quorum.ask_each(starts, lambda answers: _count_ready(answers) >= quorum.size)
+    if _count_ready(answers) < quorum.majority:
         raise NotApplied("the nodes were primed, but too few of them could be started")
     return set_id
 
 
 async def _prime(
-    quorum: Quorum, greetings: dict[int, Greeting], set_id: str, troubles: list[str]
+    quorum: Quorum, descriptions: dict[int, NodeDescription], set_id: str, errors: list[str]
 ) -> dict[int, str]:
-    """Node → how it is primed now. ``troubles``: what kept nodes from it is added to these."""
+    """Node → its primed mark. The errors of the other nodes are added to ``errors``."""
     asks: dict[int, Batch] = {}
-    for node, greeting in greetings.items():
-        wanted = mark_text(set_id, quorum.size, greeting.run)
-        asks[node] = (("", Prime(wanted, greeting.mark.primed)),)
-    answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks))
+    for node, description in descriptions.items():
+        wanted = mark_text(set_id, quorum.size, description.run_id)
+        asks[node] = (("", Prime(wanted, description.mark.primed)),)
+    answers = await quorum.ask_each(asks, lambda answers: len(answers) >= len(asks))
     primed = {}
     for node, answer in answers.items():
         if isinstance(answer, TransientError):
-            troubles.append(str(answer))
+            errors.append(str(answer))
         elif isinstance(answer[0], Marked):
             mark = answer[0].mark.primed
-            if run_of(mark) == greetings[node].run:
+            if run_id_of(mark) == descriptions[node].run_id:
                 primed[node] = mark
     return primed
 
 
-def _marked(answers: Answers) -> int:
+def _count_ready(answers: Answers) -> int:
     return sum(
         1
         for answer in answers.values()
@@ -300,44 +306,44 @@ def _marked(answers: Answers) -> int:
     )
 
 
-# --- looking after nodes that are not ready -----------------------------------------------------
+# --- unready nodes ------------------------------------------------------------------------------
 
 
-async def look_after(quorum: Quorum) -> bool:
-    """Nodes said that they are not ready: renew the marks of those that remember. True: some are, now."""
-    greetings = await greet(quorum, sorted(quorum.unready), quorum.size + 1)
-    mended = await _mend(quorum, greetings)
-    quorum.unready.clear()  # they will say so again
-    quorum.looked_in_vain = 0 if mended else quorum.looked_in_vain + 1
-    pause = min(LOOK_AFTER_SECONDS * 2 ** min(quorum.looked_in_vain, 10), LOOK_AFTER_SECONDS_MAX)
-    quorum.looks_after_at = quorum.now() + pause
-    return mended
+async def restore_unready(quorum: Quorum) -> bool:
+    """Renew the marks of unready nodes that have lost no data. Whether some are ready now."""
+    descriptions = await describe_nodes(quorum, sorted(quorum.unready), quorum.size + 1)
+    is_restored = await _restore_marks(quorum, descriptions)
+    quorum.unready.clear()  # they answer so again if they still are
+    quorum.failed_restores = 0 if is_restored else quorum.failed_restores + 1
+    pause = min(RESTORE_SECONDS * 2 ** min(quorum.failed_restores, 10), RESTORE_SECONDS_MAX)
+    quorum.restores_at = quorum.now() + pause
+    return is_restored
 
 
-async def look_after_in_time(quorum: Quorum) -> None:
-    """Now and then, before anything is asked that is counted by the clock."""
-    if quorum.is_to_look_after():
-        await look_after(quorum)
+async def restore_unready_if_due(quorum: Quorum) -> None:
+    """Restore from time to time, before a request whose time counts."""
+    if quorum.is_restore_due():
+        await restore_unready(quorum)
 
 
-async def _mend(quorum: Quorum, greetings: dict[int, Greeting]) -> bool:
+async def _restore_marks(quorum: Quorum, descriptions: dict[int, NodeDescription]) -> bool:
     asks: dict[int, Batch] = {}
-    mended = False
-    for node, greeting in greetings.items():
-        state = state_of(greeting)
+    is_restored = False
+    for node, description in descriptions.items():
+        state = state_of(description)
         if (state.set_id, state.size) != (quorum.set_id, quorum.size):
             continue  # empty, or of another set
-        wanted = mark_text(quorum.set_id, quorum.size, greeting.run)
-        if state.what == "restarted" and greeting.durable:
-            asks[node] = (("", Trust(wanted, greeting.mark.ready)),)
-        elif state.what == "primed":
+        wanted = mark_text(quorum.set_id, quorum.size, description.run_id)
+        if state.state == "restarted" and description.durable:
+            asks[node] = (("", Trust(wanted, description.mark.ready)),)
+        elif state.state == "primed":
             asks[node] = (("", Start(wanted)),)
-        elif state.what == "ready":
-            mended = True  # by somebody else, since it was asked
+        elif state.state == "ready":
+            is_restored = True  # another client has renewed it
     if asks:
-        answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks))
-        mended = mended or _marked(answers) > 0
-    return mended
+        answers = await quorum.ask_each(asks, lambda answers: len(answers) >= len(asks))
+        is_restored = is_restored or _count_ready(answers) > 0
+    return is_restored
 
 
 # --- rejoining ----------------------------------------------------------------------------------
@@ -346,60 +352,60 @@ async def _mend(quorum: Quorum, greetings: dict[int, Greeting]) -> bool:
 async def rejoin(
     quorum: Quorum, nodes: frozenset[int], wait: float | None = None, remembers: bool = False
 ) -> dict[int, str]:
-    """Have nodes that forgot take part again: wait until nothing they granted can still be relied on, tell
-    them all fences, set their marks. Node → what became of it.
+    """Have nodes take part again after data loss: wait until every lease that they granted has ended, copy
+    all fences to them, set their marks. Returns the result for each node.
 
     ``remembers``: the operator knows that a restarted node has lost nothing.
     """
     await join(quorum)
-    greetings = await greet(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
-    intact = {node for node, each in greetings.items() if _is_intact(quorum, each)}
-    wanted = {node: each for node, each in greetings.items() if node in nodes and node not in intact}
-    told = dict.fromkeys(nodes - greetings.keys(), "did not answer")
-    told |= dict.fromkeys(nodes & intact, "is ready")
-    told |= {node: f"cannot: {each.complaint}" for node, each in wanted.items() if each.complaint}
+    descriptions = await describe_nodes(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
+    intact = {node for node, each in descriptions.items() if _is_intact(quorum, each)}
+    wanted = {node: each for node, each in descriptions.items() if node in nodes and node not in intact}
+    results = dict.fromkeys(nodes - descriptions.keys(), "did not answer")
+    results |= dict.fromkeys(nodes & intact, "is ready")
+    results |= {node: f"cannot: {each.complaint}" for node, each in wanted.items() if each.complaint}
     wanted = {node: each for node, each in wanted.items() if not each.complaint}
     if remembers:
-        told |= await _trust(quorum, wanted)
-        wanted = {node: each for node, each in wanted.items() if node not in told}
+        results |= await _trust(quorum, wanted)
+        wanted = {node: each for node, each in wanted.items() if node not in results}
     if not wanted:
-        return told
+        return results
     if len(intact) < quorum.majority:
         raise EngineUnavailable(
-            f"{len(intact)} of {quorum.size} nodes have forgotten nothing; {quorum.majority} must, "
+            f"{len(intact)} of {quorum.size} nodes have lost no data; {quorum.majority} must, "
             "for only a majority knows all numbers that were issued"
         )
-    told |= await _begin_to_rejoin(quorum, wanted)
-    wanted = {node: each for node, each in wanted.items() if node not in told}
-    longest = max(greetings[node].mark.longest for node in intact)
+    results |= await _mark_rejoining(quorum, wanted)
+    wanted = {node: each for node, each in wanted.items() if node not in results}
+    longest = max(descriptions[node].mark.longest for node in intact)
     waited = 0.0
     while True:
         missing = (rejoin_seconds(longest) if wait is None else wait) - waited
         await Pause(missing)
         waited += missing
         fences, longest = await _fences_of_majority(quorum, intact)
-        # An attempt that was under way when we first looked may have asked for a longer ttl than all before.
+        # An attempt that was under way at the first look may have requested a longer ttl than all before.
         if wait is not None or rejoin_seconds(longest) <= waited:
-            return told | await _admit(quorum, wanted, fences, longest)
+            return results | await _admit(quorum, wanted, fences, longest)
 
 
 def rejoin_seconds(longest_us: int) -> float:
-    """How long whatever a node granted before it forgot can still be relied on, or decided."""
+    """How long a lease that a node granted before its data loss can still be relied on, or decided."""
     return max(longest_us / 1e6, DECIDE_SECONDS) * (1.0 + REJOIN_DRIFT) + REJOIN_MARGIN_SECONDS
 
 
-def _is_intact(quorum: Quorum, greeting: Greeting) -> bool:
-    return state_of(greeting) == NodeState("ready", quorum.set_id, quorum.size, greeting.run)
+def _is_intact(quorum: Quorum, description: NodeDescription) -> bool:
+    return state_of(description) == NodeState("ready", quorum.set_id, quorum.size, description.run_id)
 
 
-async def _trust(quorum: Quorum, wanted: dict[int, Greeting]) -> dict[int, str]:
+async def _trust(quorum: Quorum, wanted: dict[int, NodeDescription]) -> dict[int, str]:
     asks: dict[int, Batch] = {}
-    for node, greeting in wanted.items():
-        state = state_of(greeting)
-        if state.what == "restarted" and state.set_id == quorum.set_id:
-            mark = mark_text(quorum.set_id, quorum.size, greeting.run)
-            asks[node] = (("", Trust(mark, greeting.mark.ready)),)
-    answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks)) if asks else {}
+    for node, description in wanted.items():
+        state = state_of(description)
+        if state.state == "restarted" and state.set_id == quorum.set_id:
+            mark = mark_text(quorum.set_id, quorum.size, description.run_id)
+            asks[node] = (("", Trust(mark, description.mark.ready)),)
+    answers = await quorum.ask_each(asks, lambda answers: len(answers) >= len(asks)) if asks else {}
     return {
         node: "trusted: its mark was renewed"
         for node, answer in answers.items()
@@ -407,46 +413,46 @@ async def _trust(quorum: Quorum, wanted: dict[int, Greeting]) -> dict[int, str]:
     }
 
 
-async def _begin_to_rejoin(quorum: Quorum, wanted: dict[int, Greeting]) -> dict[int, str]:
-    """Those that did not hear it."""
-    marks = {node: mark_text(quorum.set_id, quorum.size, each.run) for node, each in wanted.items()}
+async def _mark_rejoining(quorum: Quorum, wanted: dict[int, NodeDescription]) -> dict[int, str]:
+    """Mark the nodes as rejoining. Returns the nodes that did not answer."""
+    marks = {node: mark_text(quorum.set_id, quorum.size, each.run_id) for node, each in wanted.items()}
     asks: dict[int, Batch] = {node: (("", Rejoin(mark)),) for node, mark in marks.items()}
-    answers = await quorum.ask_each(asks, lambda told: len(told) >= len(asks))
-    heard = {
+    answers = await quorum.ask_each(asks, lambda answers: len(answers) >= len(asks))
+    acknowledged = {
         node
         for node, answer in answers.items()
         if not isinstance(answer, TransientError)
         and answer[0] == Marked(answer[0].mark._replace(rejoins=marks[node]))
     }
-    return dict.fromkeys(wanted.keys() - heard, "did not answer")
+    return dict.fromkeys(wanted.keys() - acknowledged, "did not answer")
 
 
 async def _fences_of_majority(quorum: Quorum, intact: set[int]) -> tuple[dict[str, int], int]:
-    """The largest fence of every name among a majority that has forgotten nothing, and their longest ttl."""
+    """The largest fence of every name among a majority that has lost no data, and the longest ttl there."""
     fences: dict[str, int] = {}
     complete = 0
     longest = 0
     for node in sorted(intact):
-        pages = await _pages(quorum, node)
-        greeting = (await greet(quorum, (node,), 1)).get(node)
-        if pages is None or greeting is None or not _is_intact(quorum, greeting):
+        pages = await _fences_of_node(quorum, node)
+        description = (await describe_nodes(quorum, (node,), 1)).get(node)
+        if pages is None or description is None or not _is_intact(quorum, description):
             continue
         complete += 1
-        longest = max(longest, greeting.mark.longest)
+        longest = max(longest, description.mark.longest)
         for name, fence in pages.items():
             fences[name] = max(fences.get(name, 0), fence)
     if complete < quorum.majority:
-        raise NotApplied(f"only {complete} of {quorum.size} nodes told all their fences: run it again")
+        raise NotApplied(f"only {complete} of {quorum.size} nodes listed all their fences: run it again")
     return fences, longest
 
 
-async def _pages(quorum: Quorum, node: int) -> dict[str, int] | None:
-    """All fences of one node; None: it stopped answering."""
+async def _fences_of_node(quorum: Quorum, node: int) -> dict[str, int] | None:
+    """All fences of one node; None: the node stopped answering."""
     fences: dict[str, int] = {}
     cursor = ""
     failures = 0
     while failures < PAGE_TRIES:
-        answers = await quorum.ask_each({node: (("", Fences(cursor)),)}, bool)
+        answers = await quorum.ask_each({node: (("", ListFences(cursor)),)}, bool)
         answer = answers.get(node)
         if answer is None or isinstance(answer, TransientError):
             failures += 1
@@ -463,19 +469,22 @@ async def _pages(quorum: Quorum, node: int) -> dict[str, int] | None:
 
 
 async def _admit(
-    quorum: Quorum, wanted: dict[int, Greeting], fences: dict[str, int], longest: int
+    quorum: Quorum, wanted: dict[int, NodeDescription], fences: dict[str, int], longest: int
 ) -> dict[int, str]:
-    told = {}
-    for node, greeting in wanted.items():
-        mark = mark_text(quorum.set_id, quorum.size, greeting.run)
-        steps: list[Raise | Admit] = [*(Raise(page) for page in _in_pages(fences)), Admit(mark, longest)]
-        admitted = await _told_all(quorum, node, steps)
-        told[node] = (
+    results = {}
+    for node, description in wanted.items():
+        mark = mark_text(quorum.set_id, quorum.size, description.run_id)
+        steps: list[RaiseFences | Admit] = [
+            *(RaiseFences(page) for page in _in_pages(fences)),
+            Admit(mark, longest),
+        ]
+        admitted = await _ask_in_order(quorum, node, steps)
+        results[node] = (
             f"rejoined: {len(fences)} fences were copied"
             if admitted is not None and admitted.mark.ready == mark
             else "was restarted or emptied meanwhile, or does not answer: run it again"
         )
-    return told
+    return results
 
 
 def _in_pages(fences: dict[str, int]) -> list[tuple[tuple[str, int], ...]]:
@@ -483,8 +492,8 @@ def _in_pages(fences: dict[str, int]) -> list[tuple[tuple[str, int], ...]]:
     return [items[start : start + PAGE] for start in range(0, len(items), PAGE)]
 
 
-async def _told_all(quorum: Quorum, node: int, steps: Sequence[Raise | Admit]) -> Marked | None:
-    """One step after the other; the last answer, or None where one was not answered."""
+async def _ask_in_order(quorum: Quorum, node: int, steps: Sequence[RaiseFences | Admit]) -> Marked | None:
+    """Ask one step after the other. Returns the last answer, or None if a step was not answered."""
     last: Marked | None = None
     for step in steps:
         answer = (await quorum.ask_each({node: (("", step),)}, bool)).get(node)
@@ -494,18 +503,18 @@ async def _told_all(quorum: Quorum, node: int, steps: Sequence[Raise | Admit]) -
     return last
 
 
-# --- for people ---------------------------------------------------------------------------------
+# --- status -------------------------------------------------------------------------------------
 
 
 async def status(quorum: Quorum) -> list[Status]:
-    """How every node stands. Changes nothing."""
-    greetings = await greet(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
-    sets = Counter(state_of(each).set_id for each in greetings.values() if state_of(each).set_id)
+    """The status of every node. Changes nothing."""
+    descriptions = await describe_nodes(quorum, range(quorum.size), quorum.size + 1, JOIN_SECONDS)
+    sets = Counter(state_of(each).set_id for each in descriptions.values() if state_of(each).set_id)
     if sets and not quorum.set_id:
-        quorum.belongs_to(max(sets, key=lambda each: sets[each]))
+        quorum.set_membership(max(sets, key=lambda each: sets[each]))
     found = []
     for node, label in enumerate(quorum.labels):
-        each = greetings.get(node)
-        what = "unreachable" if each is None else state_of(each).what
-        found.append(Status(label, what, _trouble_with(quorum, quorum.heard[node])))
+        each = descriptions.get(node)
+        state = "unreachable" if each is None else state_of(each).state
+        found.append(Status(label, state, _reason_against(quorum, quorum.node_reports[node])))
     return found

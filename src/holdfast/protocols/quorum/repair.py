@@ -1,11 +1,12 @@
-"""Giving what a majority has to nodes that lack it, at each renewal.
+"""Read repair at each renewal: nodes that lack a claim of the majority get it.
 
-One was not reached when the name was taken, or was away for longer than the ttl, or forgot and rejoined. Left
-alone, what is held for long would be on ever fewer nodes, until the failure of a single one ends it.
+Such a node was not reached by the acquire, or was away for longer than the ttl, or lost its data and
+rejoined. Without repair a claim that is held for long would be on fewer and fewer nodes, until the failure of
+one node ends it.
 
-This is no grant: the token stays what the majority issued. Nor does it stretch what is relied on: a renewal
-counts only where it is answered before the last one ran out, and until then no other attempt can have had a
-majority.
+A repair is no grant: the token stays the number that the majority issued. It does not extend the lease
+either: a renewal counts only if it is answered before the last one has expired, and until then no other
+attempt can have had a majority.
 """
 
 from __future__ import annotations
@@ -19,59 +20,62 @@ from ...rules.node import Lost
 from .effects import Answers, Batch
 from .state import Attempt, Quorum
 
-__all__ = ["ask_all", "spread", "who_may_lack"]
+__all__ = ["ask_all_nodes", "nodes_lacking", "repair_nodes"]
 
-HEAR_SECONDS: Final = 0.05
-HEAR_PART: Final = 1 / 20
-"""So long a renewal waits for nodes beyond a majority, and for such a part of the ttl, at most."""
+WAIT_SECONDS: Final = 0.05
+WAIT_PART: Final = 1 / 20
+"""How long a renewal waits for nodes beyond a majority, as a time and as a part of the ttl: the smaller
+one."""
 
-SILENT_SECONDS: Final = 10.0
-"""So long no renewal waits for a node that kept one waiting in vain."""
+UNRESPONSIVE_SECONDS: Final = 10.0
+"""How long no renewal waits for a node after a renewal has waited for it in vain."""
 
 
-async def ask_all(
+async def ask_all_nodes(
     quorum: Quorum, batch: Batch, is_clear: Callable[[Answers], bool], shortest_ttl: float
 ) -> Answers:
-    """Hear all nodes, if that takes no time to speak of; else a majority, as everyone does."""
+    """Wait for all nodes for a short time, then for a majority."""
     now = quorum.now()
-    awaited = [each for each in quorum.nodes if quorum.silent.get(each, 0.0) <= now]
+    awaited = [each for each in quorum.nodes if quorum.unresponsive.get(each, 0.0) <= now]
 
     def enough(answers: Answers) -> bool:
         return all(each in answers for each in awaited) and is_clear(answers)
 
-    seconds = min(quorum.node_seconds, HEAR_SECONDS, shortest_ttl * HEAR_PART)
+    seconds = min(quorum.node_seconds, WAIT_SECONDS, shortest_ttl * WAIT_PART)
     answers = await quorum.ask(batch, enough)._replace(seconds=seconds)
     for each in awaited:
         if each in answers:
-            quorum.silent.pop(each, None)
+            quorum.unresponsive.pop(each, None)
         else:
-            quorum.silent[each] = now + SILENT_SECONDS
+            quorum.unresponsive[each] = now + UNRESPONSIVE_SECONDS
     if seconds == quorum.node_seconds or is_clear(answers):
         return answers
     return await quorum.ask(batch, is_clear)
 
 
-def who_may_lack(told: Mapping[int, Any], nodes: Sequence[int]) -> list[int]:
-    """The nodes without it, and those that have said nothing: one that has it is not changed by being asked.
+def nodes_lacking(replies: Mapping[int, Any], nodes: Sequence[int]) -> list[int]:
+    """The nodes without the claim, and those that have not answered: a repair does not change a node that has
+    it.
 
-    Where it was broken, somebody wanted it so.
+    A node where the lock was broken is left alone.
     """
     return [
         each
         for each in nodes
-        if each not in told or (told[each].__class__ is Lost and told[each].reason != "broken")
+        if each not in replies or (replies[each].__class__ is Lost and replies[each].reason != "broken")
     ]
 
 
-async def spread(quorum: Quorum, lacking: Mapping[int, Sequence[Attempt]]) -> None:
-    """Give it to them. Nobody waits for that: the next renewal finds it there or not."""
+async def repair_nodes(quorum: Quorum, lacking: Mapping[int, Sequence[Attempt]]) -> None:
+    """Send the claims, without waiting. The next renewal shows which nodes have them."""
     hint, now = quorum.hint(quorum.wall_us()), quorum.now()
     asks: dict[int, Batch] = {}
     for each, attempts in lacking.items():
         for attempt in attempts:
             attempt.absent -= {each}
-        # Now that whoever ends it will tell this node, too: it must not have begun to before that.
-        claims = [(a.name, _claim_of(quorum, a, hint, now)) for a in attempts if not a.is_over]
+        # ``absent`` changes first: a release that starts now includes this node. One that started before is
+        # skipped.
+        claims = [(a.name, _claim_of(quorum, a, hint, now)) for a in attempts if not a.is_released]
         if claims:
             asks[each] = tuple(claims)
     if asks:
@@ -80,6 +84,6 @@ async def spread(quorum: Quorum, lacking: Mapping[int, Sequence[Attempt]]) -> No
 
 def _claim_of(quorum: Quorum, attempt: Attempt, hint: int, now: float) -> node.Acquire:
     _, _, client, label, metadata, *_ = attempt.terms
-    max_hold = 0 if attempt.held_until == inf else max(quorum.kept_us(attempt.held_until - now), 1)
-    ttl = quorum.kept_us(attempt.ttl)
+    max_hold = 0 if attempt.held_until == inf else max(quorum.node_ttl_us(attempt.held_until - now), 1)
+    ttl = quorum.node_ttl_us(attempt.ttl)
     return node.Acquire(attempt.owner, hint, ttl, max_hold, client, label, metadata, token=attempt.token)

@@ -1,4 +1,4 @@
-"""The requests of the records family, answered by a quorum: what an adapter of such an engine runs."""
+"""The requests of the records family, answered by a quorum."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ from .state import Quorum
 
 __all__ = ["apply", "apply_in_order", "refusal"]
 
-ELSEWHERE = "sqlite://, redis:// and postgresql:// can"
+ALTERNATIVES = "sqlite://, redis:// and postgresql:// can"
 
 
 def refusal(request: Request) -> str | None:
-    """Why a quorum cannot do this; None: it can."""
+    """Why a quorum cannot serve this request; None: it can."""
     if isinstance(request, Acquire):
         if request.kind == "lock":
             return None
         return (
-            f"a {request.kind} cannot be split over a quorum of independent nodes: {ELSEWHERE}"
+            f"a {request.kind} cannot be split over a quorum of independent nodes: {ALTERNATIVES}"
             if request.kind == "semaphore"
-            else f"a quorum of independent nodes has no reader/writer locks: {ELSEWHERE}"
+            else f"a quorum of independent nodes has no reader/writer locks: {ALTERNATIVES}"
         )
     if isinstance(request, SetValue):
-        return f"independent nodes have no one place for a value: {ELSEWHERE}"
+        return f"independent nodes have no one place for a value: {ALTERNATIVES}"
     if isinstance(request, (Downgrade, Resize)):
-        return f"a quorum of independent nodes has plain locks only: {ELSEWHERE}"
+        return f"a quorum of independent nodes has plain locks only: {ALTERNATIVES}"
     return None
 
 
 def apply(quorum: Quorum, name: str, request: Request) -> QuorumCoroutine[Reply]:
     """What ``Apply(name, request)`` means here."""
-    if request.__class__ is Acquire and request.kind == "lock":  # the shortest way, for every grant
+    if request.__class__ is Acquire and request.kind == "lock":  # the hot path
         return acquisition.acquire(quorum, name, request)
     if request.__class__ not in _ALWAYS:
         why_not = refusal(request)
         if why_not is not None:
             raise Unsupported(why_not)
-    return _SCRIPTS[request.__class__](quorum, name, request)
+    return _COROUTINES[request.__class__](quorum, name, request)
 
 
 async def apply_in_order(
@@ -72,20 +72,20 @@ async def apply_in_order(
         why_not = refusal(request)
         if why_not is not None:
             raise Unsupported(why_not)
-    asks = cast("Sequence[tuple[str, Acquire]]", steps)  # nothing else is ever asked in order
+    asks = cast("Sequence[tuple[str, Acquire]]", steps)  # the protocol above asks nothing else in order
     return await acquisition.acquire_in_order(quorum, asks, stop_when_refused)
 
 
 async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:
-    """Nobody renews it any more; that is all it takes. Its release comes when its time is over."""
+    """The client stops its renewal; nodes need not know. The lease expires."""
     return Done() if ask.nonce in quorum.attempts else Gone("expired")
 
 
 async def _watch(quorum: Quorum, name: str, ask: Watch) -> Reply:
-    """Nodes tell nobody of changes: who watches is told to look now and then."""
-    stands = await admin.inspect(quorum, name)
+    """Nodes report no changes: a watcher polls."""
+    snapshot = await admin.inspect(quorum, name)
     quorum.watching.add(ask.nonce)
-    return stands
+    return snapshot
 
 
 async def _unwatch(quorum: Quorum, name: str, ask: Unwatch) -> Reply:
@@ -101,7 +101,7 @@ async def _inspect(quorum: Quorum, name: str, ask: Inspect) -> Reply:
     return await admin.inspect(quorum, name)
 
 
-_SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumCoroutine[Reply]]] = {
+_COROUTINES: dict[type, Callable[[Quorum, str, Any], QuorumCoroutine[Reply]]] = {
     Acquire: acquisition.acquire,
     Release: lease_operations.release,
     Withdraw: lease_operations.withdraw,
@@ -116,5 +116,5 @@ _SCRIPTS: dict[type, Callable[[Quorum, str, Any], QuorumCoroutine[Reply]]] = {
     Inspect: _inspect,
 }
 
-_ALWAYS = frozenset(_SCRIPTS) - {Acquire}
-"""What is never refused."""
+_ALWAYS = frozenset(_COROUTINES) - {Acquire}
+"""Requests that are never refused."""

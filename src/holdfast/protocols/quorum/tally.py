@@ -1,8 +1,8 @@
-"""What a majority says. Pure: the model check runs these very functions, and so does every client.
+"""What the answers of a majority mean. Pure: every client and the model check run the same functions.
 
-A number is a token where a majority of the nodes issued that same number to this attempt. Since no node
-issues a number twice, no two attempts can have the same token; and since two majorities share a node, whose
-numbers only grow, who comes later has the larger one.
+A number is a token where a majority of the nodes issued that same number to this attempt. No node issues a
+number twice, so no two attempts can have the same token. Two majorities share a node, whose numbers only
+grow, so the later attempt has the larger token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ...rules.node import Issued, Kept, Lost, Spent, Taken
+from ...rules.node import Applied, HeldByOther, Issued, Lost, TokensExhausted
 
 __all__ = [
     "FAILED",
@@ -20,12 +20,12 @@ __all__ = [
     "Verdict",
     "after_acquire",
     "after_stamp",
+    "applied_by_all",
     "is_answered",
-    "is_kept",
-    "is_over",
+    "is_release_decided",
     "issued_by_all",
-    "kept_by_all",
     "majority",
+    "still_held",
     "why_lost",
 ]
 
@@ -35,20 +35,20 @@ def majority(size: int) -> int:
 
 
 class Counted(NamedTuple):
-    """A majority issued this number to us: it is the token."""
+    """A majority issued this number to the attempt: it is the token."""
 
     token: int
 
 
 class ToStamp(NamedTuple):
-    """We have a majority, with different numbers: have these nodes issue the largest, too."""
+    """A majority issued different numbers: have these nodes issue the largest, too."""
 
     number: int
     nodes: tuple[int, ...]
 
 
 class Failed(NamedTuple):
-    """There is no majority for us."""
+    """The attempt has no majority."""
 
 
 Verdict = Counted | ToStamp | Failed
@@ -56,9 +56,9 @@ FAILED: Final = Failed()
 
 
 def issued_by_all(answers: Mapping[int, Any]) -> int | None:
-    """The number that everyone who answered a lone Acquire has issued: nearly always they agree.
+    """The number that all answers to a single Acquire have; None: they differ. Nearly always they agree.
 
-    An engine mostly has one and the same answer for all of them, which is looked at once.
+    An engine mostly uses one answer object for all nodes. It is checked once.
     """
     known: Any = None
     for answer in answers.values():
@@ -71,19 +71,19 @@ def issued_by_all(answers: Mapping[int, Any]) -> int | None:
     return None if known is None else known[0].number
 
 
-def kept_by_all(answers: Mapping[int, Any]) -> bool:
-    """Whether everyone who answered a lone question had our claim: nearly always all did."""
+def applied_by_all(answers: Mapping[int, Any]) -> bool:
+    """Whether all answers to a single question are Applied, as they nearly always are."""
     known: Any = None
     for answer in answers.values():
         if answer is not known:
-            if answer.__class__ is not tuple or answer[0].__class__ is not Kept:
+            if answer.__class__ is not tuple or answer[0].__class__ is not Applied:
                 return False
             known = answer
     return known is not None
 
 
 def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) -> Verdict | None:
-    """What the answers to Acquire amount to; None: wait for more. ``final``: there will be no more."""
+    """The verdict on the answers to Acquire; None: wait for more. ``final``: there are no more."""
     numbers = {node: reply.number for node, reply in answers.items() if reply.__class__ is Issued}
     needed = majority(size)
     if len(numbers) >= needed:
@@ -91,7 +91,7 @@ def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) ->
         if token is not None:
             return Counted(token)
         largest = max(numbers.values())
-        # Also those who have not answered: they may have it by the time the stamp arrives.
+        # Also nodes that have not answered: they may have the claim by the time the stamp arrives.
         others = (
             n for n in range(size) if numbers.get(n, 0) < largest and (n in numbers or n not in answers)
         )
@@ -100,8 +100,10 @@ def after_acquire(answers: Mapping[int, Any], size: int, final: bool = False) ->
 
 
 def is_answered(answers: Mapping[int, Any], size: int) -> bool | None:
-    """Whether a majority takes part, whoever has the name there; None: nobody can tell yet."""
-    takes_part = sum(1 for reply in answers.values() if reply.__class__ in (Issued, Taken, Spent))
+    """Whether a majority takes part, whichever attempt has the name; None: undecided."""
+    takes_part = sum(
+        1 for reply in answers.values() if reply.__class__ in (Issued, HeldByOther, TokensExhausted)
+    )
     if takes_part >= majority(size):
         return True
     return False if len(answers) - takes_part > size - majority(size) else None
@@ -110,7 +112,7 @@ def is_answered(answers: Mapping[int, Any], size: int) -> bool | None:
 def after_stamp(
     number: int, issued: Iterable[int], answers: Mapping[int, Any], size: int, final: bool = False
 ) -> Counted | Failed | None:
-    """What the answers to Stamp amount to. ``issued``: the nodes that had issued this number before."""
+    """The verdict on the answers to Stamp. ``issued``: the nodes that had issued this number before."""
     at_it = set(issued)
     refused = 0
     for node, reply in answers.items():
@@ -125,7 +127,7 @@ def after_stamp(
 
 
 def _agreed(numbers: Iterable[int], needed: int) -> int | None:
-    """The number that so many have; there can be but one."""
+    """The number that ``needed`` nodes issued. There is one at most."""
     count: dict[int, int] = {}
     for number in numbers:
         count[number] = times = count.get(number, 0) + 1
@@ -134,23 +136,23 @@ def _agreed(numbers: Iterable[int], needed: int) -> int | None:
     return None
 
 
-def is_kept(answers: Mapping[int, Any], size: int) -> bool | None:
-    """Whether a majority still has our claim; None: nobody can tell yet."""
-    kept = sum(1 for reply in answers.values() if reply.__class__ is Kept)
+def still_held(answers: Mapping[int, Any], size: int) -> bool | None:
+    """Whether a majority still has the claim; None: undecided."""
+    kept = sum(1 for reply in answers.values() if reply.__class__ is Applied)
     lost = sum(1 for reply in answers.values() if reply.__class__ is Lost)
     if kept >= majority(size):
         return True
     return False if lost > size - majority(size) else None
 
 
-def is_over(answers: Mapping[int, Any], size: int) -> bool:
-    """Whether so many have answered, this way or that, that no majority can have our claim any more."""
+def is_release_decided(answers: Mapping[int, Any], size: int) -> bool:
+    """Whether so many have answered, with either result, that no majority can have the claim any more."""
     classes = [reply.__class__ for reply in answers.values()]
-    return classes.count(Kept) + classes.count(Lost) >= majority(size)
+    return classes.count(Applied) + classes.count(Lost) >= majority(size)
 
 
 def why_lost(replies: Iterable[Any]) -> tuple[str, str]:
-    """The reason and its note: what somebody did to us weighs more than that time passed."""
+    """The reason and its note. A break or another holder takes precedence over expiry."""
     reasons = {reply.reason: reply.note for reply in replies if reply.__class__ is Lost}
     for reason in ("broken", "stolen"):
         if reason in reasons:

@@ -1,7 +1,7 @@
-"""What the nodes show, as one record. Pure.
+"""The views of several nodes as one record. Pure.
 
-A claim counts as holding the name where a majority has it, or could have it: what cannot be seen is not gone.
-Nodes have clocks of their own, so all times are told relative to the moment of looking, which is 0.
+A claim counts as holding the name where a majority has it or, with the nodes that did not answer, could have
+it. Nodes have clocks of their own, so all times are relative to the moment of the inspection, which is 0.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from ...rules.node import Claim, Taken, View
+from ...rules.node import Claim, HeldByOther, View
 from ...rules.record import Holder, Record
 from .tally import majority
 
-__all__ = ["Seen", "holders_of", "record_of", "seen_claims", "soonest_end"]
+__all__ = ["SeenClaim", "holders_of", "record_of", "seen_claims", "soonest_end"]
 
 
-class Seen(NamedTuple):
+class SeenClaim(NamedTuple):
     """One attempt as several nodes show it."""
 
     owner: str
     token: int
     """The number that most of them issued to it."""
-    at_it: int
+    issued_by: int
     """How many nodes issued that number."""
     nodes: int
     """How many nodes have its claim."""
     claim: Claim
     age: float
     remaining: float
-    """Seconds until no majority has it any more."""
+    """Seconds until no majority has the claim any more."""
 
 
-def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[Seen]:
-    """Those who have the name on so many nodes that they may have a majority; ``unseen`` nodes are silent."""
+def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[SeenClaim]:
+    """Attempts that may have a majority; ``unseen`` nodes have not answered."""
     by_owner: dict[str, list[tuple[Claim, int]]] = {}
     for reply in replies:
         found = _claim_of(reply)
@@ -47,38 +47,39 @@ def seen_claims(replies: Iterable[Any], size: int, unseen: int) -> list[Seen]:
 
 
 def _claim_of(reply: Any) -> tuple[Claim, int] | None:
-    if reply.__class__ is Taken:
+    if reply.__class__ is HeldByOther:
         return reply.claim, reply.now
     if reply.__class__ is View and reply.record.claim is not None:
         return reply.record.claim, reply.now
     return None
 
 
-def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> Seen:
+def _seen(claims: list[tuple[Claim, int]], needed: int, unseen: int) -> SeenClaim:
     count: dict[int, int] = {}
     for claim, _ in claims:
         count[claim.number] = count.get(claim.number, 0) + 1
     token, at_it = max(count.items(), key=lambda item: (item[1], item[0]))
     for claim, _ in claims:
         if claim.token:
-            token, at_it = claim.token, needed  # it was handed over: its holder knew the token
+            token, at_it = claim.token, needed  # it was exported or repaired: the holder knew the token
     ends = sorted(((claim.expires_at - now) / 1e6 for claim, now in claims), reverse=True)
     remaining = ends[min(max(needed - unseen, 1), len(ends)) - 1]
     age = max((now - claim.since) / 1e6 for claim, now in claims)
-    return Seen(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
+    return SeenClaim(claims[0][0].owner, token, at_it, len(claims), claims[0][0], age, remaining)
 
 
-def holders_of(seen: Iterable[Seen], stretch: float) -> tuple[Holder, ...]:
-    """``stretch``: how many times longer than it is relied on a node keeps a claim (``Quorum.kept_us``)."""
+def holders_of(seen: Iterable[SeenClaim], stretch: float) -> tuple[Holder, ...]:
+    """``stretch``: how many times longer than the client relies on it a node keeps a claim: see
+    ``Quorum``."""
     return tuple([_holder(each, stretch) for each in seen])
 
 
-def soonest_end(seen: Iterable[Seen]) -> float:
-    """Seconds until the first of them loses its majority; inf: nobody has one."""
+def soonest_end(seen: Iterable[SeenClaim]) -> float:
+    """Seconds until the first claim loses its majority; inf: there is none."""
     return min((max(each.remaining, 0.0) for each in seen), default=inf)
 
 
-def _holder(seen: Seen, stretch: float) -> Holder:
+def _holder(seen: SeenClaim, stretch: float) -> Holder:
     claim = seen.claim
     until = (claim.until - claim.since) / stretch / 1e6 - seen.age if claim.until else None
     return Holder(
@@ -97,7 +98,7 @@ def _holder(seen: Seen, stretch: float) -> Holder:
 
 
 def _metadata(text: str) -> Mapping[str, str]:
-    """Written by a client; one that is damaged is not worth an error."""
+    """Metadata that a client wrote. Damaged metadata is ignored."""
     try:
         found = json.loads(text) if text else {}
     except ValueError:
@@ -106,7 +107,7 @@ def _metadata(text: str) -> Mapping[str, str]:
 
 
 def record_of(replies: Iterable[Any], size: int, unseen: int, stretch: float) -> Record:
-    """The record that ``inspect`` tells of."""
+    """The record for ``inspect``."""
     views = [reply for reply in replies if reply.__class__ is View]
     fence = max((view.record.fence for view in views), default=0)
     holders = holders_of(seen_claims(views, size, unseen), stretch)

@@ -1,8 +1,8 @@
-"""The tickets family: requests of ``rules.requests`` as a few operations of an ordered store with sessions.
+"""The tickets family: answers the requests of ``rules.requests`` from an ordered store with sessions.
 
-It plugs in below the protocol that all engines share: what a record answers elsewhere is answered here by
-tickets. Written once, without I/O: engines perform the operations of ``ops`` for threads and for asyncio, and
-the simulator performs them in virtual time.
+It stands below the protocol that all engines share: where other engines answer a request from a record, this
+family answers it from tickets. Written once, without I/O: it awaits the methods of a ``TicketStore``, which
+engines provide for threads and asyncio, and the simulator in virtual time.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ _HANDLERS: Final[dict[type, Callable[[TicketClient, str, Any], TicketCoroutine[R
 }
 
 
-def apply(desk: TicketClient, name: str, request: Request) -> TicketCoroutine[Reply]:
-    return _HANDLERS[request.__class__](desk, name, request)
+def apply(client: TicketClient, name: str, request: Request) -> TicketCoroutine[Reply]:
+    return _HANDLERS[request.__class__](client, name, request)
 
 
 async def apply_in_order(
-    desk: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
+    client: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
 ) -> list[Reply]:
-    """One after the other: who asks for several knows what became of each."""
+    """One after the other: the caller learns the outcome of each."""
     replies: list[Reply] = []
     for name, request in steps:
-        replies.append(await apply(desk, name, request))
+        replies.append(await apply(client, name, request))
         if stop_when_refused and not isinstance(replies[-1], Granted):
             break
     return replies

@@ -1,11 +1,11 @@
-"""Taking a lock: put a ticket, see who is before it, wait for exactly that one."""
+"""Acquiring: create a ticket, read the ticket before it, wait for exactly that one."""
 
 from __future__ import annotations
 
 import contextlib
 
 from ...core.deadlines import RENEW_AFTER
-from ...core.effects import NotApplied, Now, OutcomeUnknown
+from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
 from ...rules.record import REFRESH_SECONDS
 from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply
@@ -17,280 +17,320 @@ from ...rules.tickets import (
     Watched,
     blockers,
     find,
-    holding,
+    holders_of,
     record_of,
     watched,
 )
-from .client import LockAttempt, Session, TicketClient
-from .sessions import at_hand, refreshed, session_for
-from .store import Arm, Enter, Fill, Look, NoSession, Remove, Take, Wall
+from .client import LockAttempt, SessionState, TicketClient
+from .sessions import refreshed, session_for, usable_session
+from .store import SessionEndedError
 
 __all__ = ["acquire", "filled", "granted", "mismatch"]
 
-LOOK_IN_SECONDS = 60.0
-"""A waiter is woken by the store. That it looks by itself now and then is the protocol's own caution."""
+POLL_SECONDS = 60.0
+"""The store wakes a waiter. Polling this often is the shared protocol's own caution."""
 
 
-async def acquire(desk: TicketClient, name: str, ask: Acquire) -> Reply:
-    """One attempt, asked as often as need be."""
-    mine = desk.mine.get(ask.nonce)
-    if mine is None:
-        mine = desk.mine[ask.nonce] = LockAttempt(name, ask.nonce, ask.kind, ask.mode, ask.ttl)
-    asking = Asking(desk, mine, name, ask, await Now())
+async def acquire(client: TicketClient, name: str, request: Acquire) -> Reply:
+    """One attempt; it may be requested several times."""
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None:
+        attempt = client.attempts[request.nonce] = LockAttempt(
+            name, request.nonce, request.kind, request.mode, request.ttl
+        )
+    asking = AcquireRequest(client, attempt, name, request, client.now())
     try:
         while True:
             reply = await asking.step()
             if reply is not None:
                 return reply
     except NotApplied as refusal:
-        if mine.entered or mine.uncertain:
-            # That of the last step nothing happened does not say so of those before it.
+        if attempt.is_created or attempt.is_uncertain:
+            # The last step did nothing, but an earlier step may have created the ticket.
             raise OutcomeUnknown(str(refusal)) from refusal
         raise
     except EngineUnavailable as error:
-        if mine.entered or mine.uncertain:
-            error.nothing_was_sent = False  # the last step was not; those before it were
+        if attempt.is_created or attempt.is_uncertain:
+            error.nothing_was_sent = False  # the last step sent nothing, but earlier ones did
         elif error.nothing_was_sent:
-            desk.forget(ask.nonce)
+            client.forget(request.nonce)
         raise
 
 
-class Asking:
-    """One request for a lock, from step to step. Each step puts our ticket or looks at it, and in the same
-    moment at those before it; then it is plain what to do, or what to answer."""
+class AcquireRequest:
+    """One request for a lock. Each step creates the attempt's ticket or reads it, together with the tickets
+    before it; then the reply or the next step is decided."""
 
-    __slots__ = ("alone", "ask", "began", "declared", "desk", "fresh", "mine", "name", "session", "settings")
+    __slots__ = (
+        "alone",
+        "attempt",
+        "began",
+        "client",
+        "config",
+        "declared",
+        "fresh",
+        "name",
+        "request",
+        "session",
+    )
 
-    session: Session
+    session: SessionState
 
-    def __init__(self, desk: TicketClient, mine: LockAttempt, name: str, ask: Acquire, began: float) -> None:
-        self.desk, self.mine, self.name, self.ask = desk, mine, name, ask
+    def __init__(
+        self, client: TicketClient, attempt: LockAttempt, name: str, request: Acquire, began: float
+    ) -> None:
+        self.client, self.attempt, self.name, self.request = client, attempt, name, request
         self.began = began
-        self.declared = LockConfig(ask.kind, ask.limit, ask.limit)
-        self.settings: LockConfig | None = desk.settings.get(name, self.declared)
-        """What the name is taken for."""
-        self.alone = not ask.wait
+        self.declared = LockConfig(request.kind, request.limit, request.limit)
+        self.config: LockConfig | None = client.configs.get(name, self.declared)
+        """The configuration that the name is assumed to have."""
+        self.alone = not request.wait
         self.fresh = True
-        """This is the first step: it is still as late as when we began."""
+        """This is the first step: the time is still ``began``."""
 
     async def step(self) -> Reply | None:
-        """What is to be answered; None: go on."""
-        mine, ask, name = self.mine, self.ask, self.name
+        """The reply; None: take another step."""
+        attempt, request, name = self.attempt, self.request, self.name
         if not self._has_session():
             await self._find_session()
-        looks = mine.entered
+        looks = attempt.is_created
         if looks:
-            behind = None if mine.armed is None else mine.behind
-            stand = await Look(name, ask.nonce, ask.kind, mine.place, behind)
+            behind = None if attempt.watch_set is None else attempt.behind
+            view = await self.client.store.read_queue(
+                name, request.nonce, request.kind, attempt.order, behind
+            )
         else:
             try:
-                stand = await self._enter()
-            except NoSession:
-                self.desk.lost(self.session)
+                view = await self._create()
+            except SessionEndedError:
+                self.client.session_lost(self.session)
                 return None
-        self.desk.learn(name, stand.settings, self.declared)
-        me = find(stand.tickets, ask.nonce)
+        self.client.learn(name, view.config, self.declared)
+        me = find(view.tickets, request.nonce)
         if me is None:
-            return await self._not_there(stand, looks)
-        mine.entered, mine.place = True, me.place
+            return await self._ticket_missing(view, looks)
+        attempt.is_created, attempt.order = True, me.order
         if me.session not in (None, self.session.id):
-            # A copy of our request came late, under a session that we had given up.
-            with contextlib.suppress(NoSession):
-                await Take(name, me, self.session.id)
-            mine.armed = None
+            # A late copy of the create request arrived under a session that this client has given up.
+            with contextlib.suppress(SessionEndedError):
+                await self.client.store.attach(name, me, self.session.id)
+            attempt.watch_set = None
             return None
-        return await self._there(stand, me)
+        return await self._ticket_found(view, me)
 
     def _has_session(self) -> bool:
-        """Most often there is one, and nothing has to be asked to know."""
-        mine, ask, fresh = self.mine, self.ask, self.fresh
+        """Most often a usable session is open, and no request is needed."""
+        attempt, request, fresh = self.attempt, self.request, self.fresh
         self.fresh = False
-        if mine.entered or not fresh:
+        if attempt.is_created or not fresh:
             return False
-        session = at_hand(self.desk, ask.ttl, not ask.renews, self.began)
+        session = usable_session(self.client, request.ttl, not request.renews, self.began)
         if session is None:
             return False
-        self.session = mine.session = session
+        self.session = attempt.session = session
         return True
 
     async def _find_session(self) -> None:
-        """The session of our ticket, young enough; if it is gone, so is the ticket."""
-        mine, ask = self.mine, self.ask
-        if mine.session is not None and mine.entered:
-            if await refreshed(self.desk, mine.session, None if ask.renews else ask.ttl):
-                self.session = mine.session
+        """The session of the ticket, kept alive if due; if it has ended, the ticket is gone."""
+        attempt, request = self.attempt, self.request
+        if attempt.session is not None and attempt.is_created:
+            if await refreshed(self.client, attempt.session, None if request.renews else request.ttl):
+                self.session = attempt.session
                 return
-            mine.entered, mine.armed = False, None
-        self.session = mine.session = await session_for(self.desk, ask.ttl, in_full=not ask.renews)
+            attempt.is_created, attempt.watch_set = False, None
+        self.session = attempt.session = await session_for(
+            self.client, request.ttl, in_full=not request.renews
+        )
 
-    async def _enter(self) -> LockView:
-        ask, mine = self.ask, self.mine
-        mine.asked_under = self.session
-        ticket = _ticket(ask, await Wall())
+    async def _create(self) -> LockView:
+        request, attempt = self.request, self.attempt
+        attempt.create_session = self.session
+        ticket = _ticket(request, self.client.wall())
         try:
-            return await Enter(self.name, ticket, self.session.id, self.settings, ask.limit, self.alone)
+            return await self.client.store.create(
+                self.name, ticket, self.session.id, self.config, request.limit, self.alone
+            )
         except OutcomeUnknown:
-            mine.uncertain = True
+            attempt.is_uncertain = True
             raise
 
-    async def _there(self, stand: LockView, me: Ticket) -> Reply | None:
-        """Our ticket stands among the others."""
-        mine, ask = self.mine, self.ask
-        wrong = mismatch(stand, ask.kind, ask.limit)
-        if wrong is None and me.token and me.mode == "exclusive" and me is stand.tickets[0]:
-            return _grant(mine, me, (), self.session, ask.max_hold, self.began)
-        present = stand.settings or self.declared
-        waits_for = watched(stand.tickets, me, present)
-        if wrong is not None or (waits_for.nonces and not ask.wait):
-            await Remove(self.name, ask.nonce, ask.mode, me.place)
-            mine.entered = False
-            return self._not_taken(wrong or await _busy(self.name, stand))
+    async def _ticket_found(self, view: LockView, me: Ticket) -> Reply | None:
+        """The ticket is in the queue."""
+        attempt, request = self.attempt, self.request
+        wrong = mismatch(view, request.kind, request.limit)
+        if wrong is None and me.token and me.mode == "exclusive" and me is view.tickets[0]:
+            return _grant(attempt, me, (), self.session, request.max_hold, self.began)
+        present = view.config or self.declared
+        waits_for = watched(view.tickets, me, present)
+        if wrong is not None or (waits_for.nonces and not request.wait):
+            await self.client.store.remove(self.name, request.nonce, request.mode, me.order)
+            attempt.is_created = False
+            return self._not_granted(wrong or await _busy(self.client, self.name, view))
         if not waits_for.nonces:
-            grant = await granted(mine, stand, me, self.session, ask.max_hold, self.began)
-            if grant is None or not await _told(mine, stand, self.session):
-                mine.armed = None
+            grant = await granted(self.client, attempt, view, me, self.session, request.max_hold, self.began)
+            if grant is None or not await _notify_next(self.client, attempt, view, self.session):
+                attempt.watch_set = None
                 return None
             return grant
-        if mine.armed == waits_for:
-            return _queued(mine, stand, me, present, self.session)
-        chosen = tuple([t for t in stand.tickets if t.nonce in waits_for.nonces])
-        mine.position = _position(stand, me)
-        await self._arm(waits_for, chosen)
-        return None  # look again: it may have gone before anybody watched
+        if attempt.watch_set == waits_for:
+            return _queued(attempt, view, me, present, self.session)
+        chosen = tuple([t for t in view.tickets if t.nonce in waits_for.nonces])
+        attempt.position = _position(view, me)
+        await self._watch(waits_for, chosen)
+        return None  # read again: the watched ticket may have gone before the watch was set
 
-    async def _arm(self, waits_for: Watched, tickets: tuple[Ticket, ...]) -> None:
-        mine = self.mine
-        mine.waited = True
-        mine.behind = tickets[0] if mine.kind == "lock" else None
-        mine.armed = waits_for  # before: what is armed may come at once, and then is armed no more
+    async def _watch(self, waits_for: Watched, tickets: tuple[Ticket, ...]) -> None:
+        attempt = self.attempt
+        attempt.waited = True
+        attempt.behind = tickets[0] if attempt.kind == "lock" else None
+        attempt.watch_set = waits_for  # before: a watch may fire at once, and then it is gone
         try:
-            await Arm(mine.nonce, self.name, waits_for, tickets)
+            await self.client.store.watch(attempt.nonce, self.name, waits_for, tickets)
         except BaseException:
-            mine.armed = None
+            attempt.watch_set = None
             raise
 
-    async def _not_there(self, stand: LockView, looked: bool) -> Reply | None:
-        """It was not put, or is gone."""
-        mine, ask = self.mine, self.ask
-        if stand.note is not None:
-            self.desk.forget(ask.nonce)
-            return Gone(stand.note.reason, stand.note.note)
+    async def _ticket_missing(self, view: LockView, looked: bool) -> Reply | None:
+        """The ticket was not created, or no longer exists."""
+        attempt, request = self.attempt, self.request
+        if view.note is not None:
+            self.client.forget(request.nonce)
+            return Gone(view.note.reason, view.note.note)
         if looked:
-            mine.entered, mine.armed = False, None  # begin anew, at the end
+            attempt.is_created, attempt.watch_set = False, None  # start again, at the end of the queue
             return None
-        wrong = mismatch(stand, ask.kind, ask.limit)
+        wrong = mismatch(view, request.kind, request.limit)
         if wrong is not None:
-            return self._not_taken(wrong)
-        if not _are_the_same(stand.settings, self.settings):
-            self.settings = stand.settings
+            return self._not_granted(wrong)
+        if not _is_same_config(view.config, self.config):
+            self.config = view.config
             return None
-        if self.alone and not self._in_the_way(stand):
+        if self.alone and not self._is_blocked(view):
             self.alone = False
             return None
-        return self._not_taken(await _busy(self.name, stand))
+        return self._not_granted(await _busy(self.client, self.name, view))
 
-    def _in_the_way(self, stand: LockView) -> bool:
-        """Whether one who comes now would have to wait."""
-        end = stand.tickets[-1].place + 1 if stand.tickets else 1
-        last = _ticket(self.ask, 0.0)._replace(place=end)
-        return bool(blockers(stand.tickets, last, stand.settings or self.declared))
+    def _is_blocked(self, view: LockView) -> bool:
+        """Whether a ticket created now would have to wait."""
+        end = view.tickets[-1].order + 1 if view.tickets else 1
+        last = _ticket(self.request, 0.0)._replace(order=end)
+        return bool(blockers(view.tickets, last, view.config or self.declared))
 
-    def _not_taken(self, reply: Reply) -> Reply:
-        """Nothing of it is there; unless a copy of it is still under way, which only a withdrawal ends."""
-        if not self.mine.uncertain:
-            self.desk.forget(self.ask.nonce)
+    def _not_granted(self, reply: Reply) -> Reply:
+        """No ticket is left, unless a copy of the request is still under way, which only a withdrawal
+        ends."""
+        if not self.attempt.is_uncertain:
+            self.client.forget(self.request.nonce)
         return reply
 
 
-def _are_the_same(one: LockConfig | None, other: LockConfig | None) -> bool:
-    """What a name is, as far as a ticket depends on it when it is put."""
+def _is_same_config(one: LockConfig | None, other: LockConfig | None) -> bool:
+    """Whether creating a ticket depends on no difference between the two."""
     if one is None or other is None:
         return one is other
     return (one.kind, one.declared) == (other.kind, other.declared)
 
 
-def _ticket(ask: Acquire, since: float) -> Ticket:
-    nonce, client, owner, kind, mode, ttl = ask[:6]
-    return Ticket(0, 0, nonce, client, owner, kind, mode, ttl, since, ask.max_hold, ask.metadata)
+def _ticket(request: Acquire, since: float) -> Ticket:
+    nonce, client, owner, kind, mode, ttl = request[:6]
+    return Ticket(0, 0, nonce, client, owner, kind, mode, ttl, since, request.max_hold, request.metadata)
 
 
-def mismatch(stand: LockView, kind: str, limit: int) -> Mismatch | None:
-    settings = stand.settings
-    if settings is None:
-        others = [ticket.kind for ticket in stand.tickets if ticket.kind != kind]
+def mismatch(view: LockView, kind: str, limit: int) -> Mismatch | None:
+    config = view.config
+    if config is None:
+        others = [ticket.kind for ticket in view.tickets if ticket.kind != kind]
         return Mismatch(others[0], 0) if others else None
-    if settings.kind == kind and (kind != "semaphore" or limit in (settings.declared, settings.limit)):
+    if config.kind == kind and (kind != "semaphore" or limit in (config.declared, config.limit)):
         return None
-    return Mismatch(settings.kind, settings.declared)
+    return Mismatch(config.kind, config.declared)
 
 
-async def _busy(name: str, stand: LockView) -> Busy:
-    now = await Wall()
-    told = stand._replace(tickets=await filled(name, holding(stand)))
-    return Busy(record_of(told, now).holders, now)
+async def _busy(client: TicketClient, name: str, view: LockView) -> Busy:
+    now = client.wall()
+    view = view._replace(tickets=await filled(client, name, holders_of(view)))
+    return Busy(record_of(view, now).holders, now)
 
 
-async def filled(name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-    """Tickets in full, where an engine listed them by name alone."""
-    return tickets if all(ticket.token for ticket in tickets) else await Fill(name, tickets)
+async def filled(client: TicketClient, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+    """The tickets in full, where an engine listed them by name alone."""
+    return (
+        tickets if all(ticket.token for ticket in tickets) else await client.store.read_tickets(name, tickets)
+    )
 
 
 async def granted(
-    mine: LockAttempt, stand: LockView, me: Ticket, session: Session, lasts: float | None, began: float
+    client: TicketClient,
+    attempt: LockAttempt,
+    view: LockView,
+    me: Ticket,
+    session: SessionState,
+    max_hold: float | None,
+    began: float,
 ) -> Granted | None:
-    """We hold it: none of those before us is in our way. None: it is gone by now.
+    """The grant, where no earlier ticket blocks ``me``. None: the ticket no longer exists.
 
-    ``began``: before the request was sent. A session may be older than that: then so much less is left.
+    ``began``: before the request was sent. If the session's life counts from earlier, less of the ttl is
+    left.
     """
     if me.token and me.mode not in SHARED_MODES:
-        return _grant(mine, me, (), session, lasts, began)
+        return _grant(attempt, me, (), session, max_hold, began)
     shared = me.mode in SHARED_MODES
-    known = await filled(mine.name, holding(stand) if shared else (me,))
+    known = await filled(client, attempt.name, holders_of(view) if shared else (me,))
     ticket = find(known, me.nonce)
     if ticket is None:
         return None
     peers = tuple([t.token for t in known if t.nonce != me.nonce])
-    return _grant(mine, ticket, peers, session, lasts, began)
+    return _grant(attempt, ticket, peers, session, max_hold, began)
 
 
 def _grant(
-    mine: LockAttempt,
+    attempt: LockAttempt,
     ticket: Ticket,
     peers: tuple[int, ...],
-    session: Session,
-    lasts: float | None,
+    session: SessionState,
+    max_hold: float | None,
     began: float,
 ) -> Granted:
-    mine.ticket, mine.session = ticket, session
-    ttl = min(ticket.ttl, session.lasts)
+    attempt.ticket, attempt.session = ticket, session
+    ttl = min(ticket.ttl, session.granted_seconds)
     age = session.age(began, ttl)
-    return Granted(ticket.token, peers, ticket.kind, ticket.mode, ttl, lasts, ticket.metadata, age)
+    return Granted(ticket.token, peers, ticket.kind, ticket.mode, ttl, max_hold, ticket.metadata, age)
 
 
-async def _told(mine: LockAttempt, stand: LockView, session: Session) -> bool:
-    """Who had to wait for a permit tells the next one, which waits for any of the holders from now on. False:
-    look again."""
-    ticket = mine.ticket
-    if ticket is None or ticket.kind != "semaphore" or not mine.waited:
+async def _notify_next(
+    client: TicketClient, attempt: LockAttempt, view: LockView, session: SessionState
+) -> bool:
+    """A waiter that got its permit rewrites its ticket, which wakes the next waiter: that one watches all
+    holders from now on. False: read again."""
+    ticket = attempt.ticket
+    if ticket is None or ticket.kind != "semaphore" or not attempt.waited:
         return True
-    if stand.tickets[-1].place == ticket.place:
-        return True  # nobody is behind us; who comes now sees that we hold
+    if view.tickets[-1].order == ticket.order:
+        return True  # no ticket is behind; a later one sees that this one holds a permit
     try:
-        mine.ticket = await Take(mine.name, ticket._replace(since=await Wall()), session.id)
-    except NoSession:
+        attempt.ticket = await client.store.attach(
+            attempt.name, ticket._replace(since=client.wall()), session.id
+        )
+    except SessionEndedError:
         return False
-    return mine.ticket is not None
+    return attempt.ticket is not None
 
 
-def _position(stand: LockView, me: Ticket) -> int:
-    before = len([t for t in stand.tickets if t.place < me.place]) - len(holding(stand)) + stand.unlisted
+def _position(view: LockView, me: Ticket) -> int:
+    before = (
+        len([t for t in view.tickets if t.order < me.order]) - len(holders_of(view)) + view.unlisted_count
+    )
     return max(before, 0)
 
 
-def _queued(mine: LockAttempt, stand: LockView, me: Ticket, settings: LockConfig, session: Session) -> Queued:
-    """Of a mutex that is looked at again less may be told: its place is the one that it had when it armed."""
-    blocking = blockers(stand.tickets, me, settings)
-    before = mine.position if mine.kind == "lock" else _position(stand, me)
+def _queued(
+    attempt: LockAttempt, view: LockView, me: Ticket, config: LockConfig, session: SessionState
+) -> Queued:
+    """Of a mutex that is read again, the view may be partial: the position is that of when the watch was
+    set."""
+    blocking = blockers(view.tickets, me, config)
+    before = attempt.position if attempt.kind == "lock" else _position(view, me)
     clients = tuple({ticket.client: None for ticket in blocking[-1:] if ticket.client})
-    refresh_in = min(REFRESH_SECONDS, session.lasts * RENEW_AFTER)
-    return Queued(before, LOOK_IN_SECONDS, clients, refresh_in)
+    refresh_in = min(REFRESH_SECONDS, session.granted_seconds * RENEW_AFTER)
+    return Queued(before, POLL_SECONDS, clients, refresh_in)

@@ -1,6 +1,6 @@
-"""What one client of a tickets engine has to remember: its sessions, and its tickets by their attempts.
+"""The state of one client of a tickets engine: its sessions, and its tickets by attempt.
 
-Threads share a desk: every method leans on single dict and attribute operations, which do not tear.
+Threads share a TicketClient: every method uses single dict and attribute operations, which are atomic.
 """
 
 from __future__ import annotations
@@ -10,76 +10,86 @@ from typing import Any, Final, TypeVar
 
 from ...core.deadlines import DRIFT, RENEW_AFTER
 from ...rules.tickets import LockConfig, Ticket, Watched
-from .store import SessionId
+from .store import SessionId, TicketStore
 
-__all__ = ["LockAttempt", "Session", "TicketClient", "TicketCoroutine"]
+__all__ = ["LockAttempt", "SessionState", "TicketClient", "TicketCoroutine"]
 
 T = TypeVar("T")
 
-SETTINGS_KEPT: Final = 1000
-"""Of so many names it is remembered what they are."""
+CONFIGS_KEPT: Final = 1000
+"""The configuration of at most this many names is remembered."""
 
 TicketCoroutine = Coroutine[Any, Any, T]
-"""What awaits operations of the store, the local clock and the wall clock."""
+"""A coroutine that awaits nothing but the store's own I/O."""
 
 
-class Session:
-    """One session of this client, and how long it can be relied on."""
+class SessionState:
+    """One session of this client, and how long the client may rely on it."""
 
-    __slots__ = ("dead", "doubted", "generation", "heard_at", "id", "kept_at", "lasts", "seconds")
+    __slots__ = (
+        "alive_from",
+        "confirmed_at",
+        "dead",
+        "generation",
+        "granted_seconds",
+        "id",
+        "is_suspect",
+        "seconds",
+    )
 
     def __init__(self, seconds: float, generation: int) -> None:
         self.seconds = seconds
-        """As asked for."""
+        """As requested."""
         self.generation = generation
         self.id: SessionId = None
         """None: not open yet."""
-        self.lasts = seconds
-        """As the engine gave it."""
-        self.heard_at = 0.0
-        """The local clock before the last sign of life was sent that was heard."""
-        self.kept_at = 0.0
-        """It lives on from then: that moment, or an earlier one if the engine says so."""
+        self.granted_seconds = seconds
+        """As the engine granted it."""
+        self.confirmed_at = 0.0
+        """The local time before the last confirmed keep-alive was sent."""
+        self.alive_from = 0.0
+        """The session's life counts from here: that moment, or an earlier one if the engine says so."""
         self.dead = False
-        self.doubted = False
-        """Somebody says that it is over: ask."""
+        self.is_suspect = False
+        """The engine reported its end: the next keep-alive asks."""
 
     def __repr__(self) -> str:
         return f"<Session {self.seconds:g} s, {self.generation}, dead={self.dead}>"
 
     def kept(self, sent: float, age: float = 0.0) -> None:
-        self.heard_at = max(sent, self.heard_at)
-        self.kept_at = max(sent - age, self.kept_at)
-        self.doubted = False
+        self.confirmed_at = max(sent, self.confirmed_at)
+        self.alive_from = max(sent - age, self.alive_from)
+        self.is_suspect = False
 
     def is_due(self, now: float) -> bool:
-        """Old enough for another sign of life."""
-        return self.doubted or now - self.heard_at >= self.lasts * RENEW_AFTER
+        """Whether another keep-alive is due."""
+        return self.is_suspect or now - self.confirmed_at >= self.granted_seconds * RENEW_AFTER
 
     def age(self, now: float, ttl: float) -> float:
-        """How much of a ttl from now on it does not cover, were the engine's clock as fast as it may be."""
-        return max((now - self.kept_at) - (self.lasts - ttl) * (1.0 - DRIFT), 0.0)
+        """How much of a ttl from now on the session does not cover, if the engine's clock is as fast as
+        allowed."""
+        return max((now - self.alive_from) - (self.granted_seconds - ttl) * (1.0 - DRIFT), 0.0)
 
 
 class LockAttempt:
-    """One attempt of ours: the ticket that stands for it, or may."""
+    """One attempt of this client, and its ticket, which may or may not exist."""
 
     __slots__ = (
-        "armed",
-        "asked_under",
         "behind",
-        "entered",
+        "create_session",
+        "is_created",
+        "is_uncertain",
         "kind",
         "mode",
         "name",
         "nonce",
-        "place",
+        "order",
         "position",
         "session",
         "ticket",
         "ttl",
-        "uncertain",
         "waited",
+        "watch_set",
     )
 
     def __init__(self, name: str, nonce: str, kind: str, mode: str, ttl: float) -> None:
@@ -88,107 +98,123 @@ class LockAttempt:
         self.kind = kind
         self.mode = mode
         self.ttl = ttl
-        self.session: Session | None = None
-        """What carries the ticket."""
-        self.asked_under: Session | None = None
-        """What carries a copy of the request to put it, should one arrive late."""
-        self.entered = False
-        """It was seen among the tickets."""
-        self.place = 0
+        self.session: SessionState | None = None
+        """The session that the ticket is attached to."""
+        self.create_session: SessionState | None = None
+        """The session under which a late copy of the create request would arrive."""
+        self.is_created = False
+        """The ticket was seen in the queue."""
+        self.order = 0
         self.position = 0
-        """How many were before it in the queue when it was armed."""
-        self.uncertain = False
-        """A copy of it may be under way."""
-        self.armed: Watched | None = None
+        """How many waiters were before it when its watch was set."""
+        self.is_uncertain = False
+        """A copy of the create request may be under way."""
+        self.watch_set: Watched | None = None
         self.behind: Ticket | None = None
-        """Of a mutex: the ticket that it is armed for."""
+        """Of a mutex: the ticket that is watched."""
         self.waited = False
         self.ticket: Ticket | None = None
-        """As it was granted."""
+        """The ticket as it was granted."""
 
 
 class TicketClient:
-    """Everything one client has to remember."""
+    """The state of one client."""
 
-    def __init__(self, client: str, seconds_for: Callable[[float], float]) -> None:
-        self.client = client
+    store: TicketStore
+    """Set by the adapter that runs this client: a store needs its client first."""
+
+    def __init__(
+        self,
+        client_id: str,
+        seconds_for: Callable[[float], float],
+        now: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.client_id = client_id
+        self.now = now
+        """The local clock, by which deadlines are counted."""
+        self.wall = wall
+        """The wall clock, in seconds: for people, and for retentions."""
         self.seconds_for = seconds_for
-        """The length of the session that carries leases of a ttl. May raise Unsupported."""
-        self.mine: dict[str, LockAttempt] = {}
+        """The length of the session for leases of a ttl. May raise Unsupported."""
+        self.attempts: dict[str, LockAttempt] = {}
         self.watching: set[str] = set()
-        """Nonces that hear of every change of a name."""
-        self.settings: dict[str, LockConfig] = {}
-        """What names were last seen to be: a guess that saves a round trip."""
+        """Nonces with a watch for every change of a name."""
+        self.configs: dict[str, LockConfig] = {}
+        """The configuration that names had when last seen: a guess that saves a round trip."""
         self.suspects: set[str] = set()
-        """Tickets that may be gone: looked at with the next sign of life."""
-        self.looked_at = 0
-        """How far the looking at all tickets in turn has come."""
-        self._sessions: dict[tuple[float, int], Session] = {}
+        """Tickets that may no longer exist: checked with the next keep-alive."""
+        self.next_checked = 0
+        """The next ticket to check, where all tickets are checked in turn."""
+        self._sessions: dict[tuple[float, int], SessionState] = {}
         self._generation: dict[float, int] = {}
 
     def suspect(self, nonce: str) -> None:
-        """Something happened to this ticket: look at it when the keeper comes. Post the nonce after this."""
+        """Something happened to this ticket: check it with the next renewal. Call this, then post the
+        nonce."""
         self.suspects.add(nonce)
 
-    def session(self, seconds: float) -> Session:
-        """The session of this length: the present one, or the next."""
+    def session(self, seconds: float) -> SessionState:
+        """The session of this length: the current one, or the next if that has ended."""
         while True:
             generation = self._generation.get(seconds, 1)
-            session = self._sessions.setdefault((seconds, generation), Session(seconds, generation))
+            session = self._sessions.setdefault((seconds, generation), SessionState(seconds, generation))
             if not session.dead:
                 return session
-            # Several may come here at a time: all of them go on to the same one.
+            # Several threads may be here at a time: all of them go on to the same session.
             self._generation[seconds] = generation + 1
             self._sessions.pop((seconds, generation), None)
 
-    def open_sessions(self) -> list[Session]:
+    def open_sessions(self) -> list[SessionState]:
         return [s for s in list(self._sessions.values()) if s.id is not None and not s.dead]
 
-    def lost(self, session: Session) -> None:
-        """The session is gone, and every ticket of it."""
+    def session_lost(self, session: SessionState) -> None:
+        """The session has ended, and every ticket attached to it is gone."""
         session.dead = True
-        for mine in list(self.mine.values()):
-            if mine.session is session:
-                mine.entered = False
+        for attempt in list(self.attempts.values()):
+            if attempt.session is session:
+                attempt.is_created = False
 
-    def over(self, session_id: SessionId) -> list[str]:
-        """The engine says that a session ended. That may be old news: whoever hangs on it shall ask. Post to
-        the nonces that this returns."""
+    def session_reported_ended(self, session_id: SessionId) -> list[str]:
+        """The engine reports that a session has ended. The report may be old, so every attempt attached to
+        it asks again. Post to the nonces that this returns."""
         nonces = []
         for session in self.open_sessions():
             if session.id == session_id:
-                session.doubted = True
-                nonces += [mine.nonce for mine in list(self.mine.values()) if mine.session is session]
+                session.is_suspect = True
+                nonces += [
+                    attempt.nonce for attempt in list(self.attempts.values()) if attempt.session is session
+                ]
         return nonces
 
-    def heard(self, session_id: SessionId, sent: float, age: float) -> None:
-        """Something else that was sent served as a sign of life."""
+    def session_confirmed(self, session_id: SessionId, sent: float, age: float) -> None:
+        """Another request served as a keep-alive."""
         for session in self.open_sessions():
             if session.id is session_id:
                 session.kept(sent, age)
 
-    def disarmed(self, nonce: str) -> None:
-        """The engine watches for this nonce no longer: what it watched for came, or it lost sight of it. Post
-        the nonce after this: whoever waits has it armed again."""
-        mine = self.mine.get(nonce)
-        if mine is not None:
-            mine.armed = None
+    def watch_ended(self, nonce: str) -> None:
+        """The engine no longer watches for this nonce: the watch fired or was lost. Call this, then post the
+        nonce: the waiter sets a new watch."""
+        attempt = self.attempts.get(nonce)
+        if attempt is not None:
+            attempt.watch_set = None
         self.watching.discard(nonce)
 
-    def learn(self, name: str, settings: LockConfig | None, declared: LockConfig) -> None:
-        """What a name is, where that is not what anybody would guess."""
-        if settings is None or settings == declared:
-            self.settings.pop(name, None)
+    def learn(self, name: str, config: LockConfig | None, declared: LockConfig) -> None:
+        """Remember the configuration of a name where it is not the declared one."""
+        if config is None or config == declared:
+            self.configs.pop(name, None)
         else:
-            if len(self.settings) >= SETTINGS_KEPT:
-                self.settings.clear()
-            self.settings[name] = settings
+            if len(self.configs) >= CONFIGS_KEPT:
+                self.configs.clear()
+            self.configs[name] = config
 
     def handle_of(self, nonce: str) -> Any:
         """The engine's handle of the ticket that was granted to this attempt; None: there is none."""
-        mine = self.mine.get(nonce)
-        return None if mine is None or mine.ticket is None else mine.ticket.handle
+        attempt = self.attempts.get(nonce)
+        return None if attempt is None or attempt.ticket is None else attempt.ticket.handle
 
     def forget(self, nonce: str) -> None:
-        self.mine.pop(nonce, None)
+        self.attempts.pop(nonce, None)
         self.suspects.discard(nonce)

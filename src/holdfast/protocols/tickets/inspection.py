@@ -1,4 +1,4 @@
-"""Looking at names without holding them."""
+"""Reading names without holding them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from ...rules.requests import Done, Inspect, Reply, Snapshot, Unwatch, Watch
 from ...rules.tickets import LockView, record_of
 from .acquisition import filled
 from .client import TicketClient
-from .store import EVERYTHING, Arm, Look, Names, Wall
+from .store import EVERYTHING
 
 __all__ = ["inspect", "list_names", "unwatch", "watch"]
 
 
-async def inspect(desk: TicketClient, name: str, ask: Inspect) -> Snapshot:
-    return await _snapshot(name, await Look(name))
+async def inspect(client: TicketClient, name: str, request: Inspect) -> Snapshot:
+    return await _snapshot(client, name, await client.store.read_queue(name))
 
 
-async def _snapshot(name: str, stand: LockView) -> Snapshot:
-    stand = stand._replace(tickets=await filled(name, stand.tickets))
-    now = await Wall()
-    return Snapshot(record_of(stand, now), now)
+async def _snapshot(client: TicketClient, name: str, view: LockView) -> Snapshot:
+    view = view._replace(tickets=await filled(client, name, view.tickets))
+    now = client.wall()
+    return Snapshot(record_of(view, now), now)
 
 
-async def watch(desk: TicketClient, name: str, ask: Watch) -> Snapshot:
-    """Watch first, then look: no change is missed."""
-    if ask.nonce not in desk.watching:
-        desk.watching.add(ask.nonce)  # before: what is armed may come at once, and then is armed no more
+async def watch(client: TicketClient, name: str, request: Watch) -> Snapshot:
+    """Watch first, then read: no change is missed."""
+    if request.nonce not in client.watching:
+        client.watching.add(request.nonce)  # before: a watch may fire at once, and then it is gone
         try:
-            await Arm(ask.nonce, name, EVERYTHING)
+            await client.store.watch(request.nonce, name, EVERYTHING)
         except BaseException:
-            desk.watching.discard(ask.nonce)
+            client.watching.discard(request.nonce)
             raise
-    return await _snapshot(name, await Look(name))
+    return await _snapshot(client, name, await client.store.read_queue(name))
 
 
-async def unwatch(desk: TicketClient, name: str, ask: Unwatch) -> Reply:
-    """The driver has told the engine already that nobody listens to the nonce any more."""
-    desk.watching.discard(ask.nonce)
+async def unwatch(client: TicketClient, name: str, request: Unwatch) -> Reply:
+    """The driver has ended the engine's watch for the nonce already."""
+    client.watching.discard(request.nonce)
     return Done()
 
 
-async def list_names(desk: TicketClient, prefix: str) -> list[tuple[str, Snapshot]]:
-    told = []
-    for name, stand in await Names(prefix):
-        snapshot = await _snapshot(name, stand)
+async def list_names(client: TicketClient, prefix: str) -> list[tuple[str, Snapshot]]:
+    found = []
+    for name, view in await client.store.list_names(prefix):
+        snapshot = await _snapshot(client, name, view)
         record = snapshot.record
         if record.holders or record.queue or record.value is not None:
-            told.append((name, snapshot))
-    return sorted(told, key=lambda entry: entry[0].encode())
+            found.append((name, snapshot))
+    return sorted(found, key=lambda entry: entry[0].encode())

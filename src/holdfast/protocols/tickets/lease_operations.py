@@ -1,8 +1,7 @@
-"""What a holder can do with its ticket, and others with a name."""
+"""Operations of a holder on its ticket, and of any client on a name."""
 
 from __future__ import annotations
 
-from ...core.effects import Now
 from ...rules.record import StoredValue
 from ...rules.requests import (
     Adopt,
@@ -16,195 +15,208 @@ from ...rules.requests import (
     SetValue,
     Stop,
 )
-from ...rules.tickets import LockConfig, LockView, Ticket, find, holding
+from ...rules.tickets import LockConfig, LockView, Ticket, find, holders_of
 from ...rules.transitions import NOT_EXPORTED
 from .acquisition import filled, granted, mismatch
-from .client import LockAttempt, Session, TicketClient
+from .client import LockAttempt, SessionState, TicketClient
 from .releases import gone
 from .sessions import refreshed, session_for
-from .store import Exchange, Keep, Lend, Look, NoSession, SetLimit, Take, Wall
-from .store import SetValue as StoreValue
+from .store import SessionEndedError
 
 __all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
 
 
-async def renew(desk: TicketClient, name: str, ask: Renew) -> Reply:
-    """A longer ttl moves the ticket to a session of that length, and others see it. A shorter one leaves it
-    as it is: what was granted is never shortened, and one session more would be gained."""
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None or mine.session is None:
+async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
+    """A longer ttl moves the ticket to a session of that length, which other clients see. A shorter ttl
+    changes nothing: a grant is never shortened, and it would only cost another session."""
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None or attempt.session is None:
         return Gone("expired")
-    if ask.ttl > mine.ticket.ttl:
-        return await _move(desk, mine, mine.ticket, ask.ttl)
-    sent = await Now()
-    session = mine.session
-    kept = await Keep((session.id,), ((name, mine.ticket),))
+    if request.ttl > attempt.ticket.ttl:
+        return await _move(client, attempt, attempt.ticket, request.ttl)
+    sent = client.now()
+    session = attempt.session
+    kept = await client.store.keep_alive((session.id,), ((name, attempt.ticket),))
     if not kept.alive[0]:
-        desk.lost(session)
-        return await gone(desk, name, ask.nonce)
+        client.session_lost(session)
+        return await gone(client, name, request.nonce)
     session.kept(sent, kept.age)
-    return Done(session.age(sent, ask.ttl)) if kept.there[0] else await gone(desk, name, ask.nonce)
+    return Done(session.age(sent, request.ttl)) if kept.there[0] else await gone(client, name, request.nonce)
 
 
-async def _move(desk: TicketClient, mine: LockAttempt, ticket: Ticket, ttl: float) -> Reply:
-    began = await Now()
+async def _move(client: TicketClient, attempt: LockAttempt, ticket: Ticket, ttl: float) -> Reply:
+    began = client.now()
     while True:
-        session = await _carrier(desk, mine, ttl)
+        session = await _carrier(client, attempt, ttl)
         try:
-            moved = await Take(mine.name, ticket._replace(ttl=ttl), session.id)
-        except NoSession:
-            desk.lost(session)
+            moved = await client.store.attach(attempt.name, ticket._replace(ttl=ttl), session.id)
+        except SessionEndedError:
+            client.session_lost(session)
             continue
         if moved is None:
-            # Perhaps an earlier copy of this very request changed it.
-            seen = await _seen(mine.name, mine.nonce)
-            if seen is None or seen.client != desk.client:
-                return await gone(desk, mine.name, mine.nonce)
+            # An earlier copy of this same request may have changed it.
+            seen = await _seen(client, attempt.name, attempt.nonce)
+            if seen is None or seen.client != client.client_id:
+                return await gone(client, attempt.name, attempt.nonce)
             ticket = seen
             continue
-        mine.session, mine.ticket, mine.ttl = session, moved, ttl
+        attempt.session, attempt.ticket, attempt.ttl = session, moved, ttl
         return Done(session.age(began, ttl))
 
 
-async def _carrier(desk: TicketClient, mine: LockAttempt, ttl: float) -> Session:
-    """The session that carries the ticket, if it is long enough; else one that is."""
-    session = mine.session
-    if session is not None and ttl <= session.lasts and await refreshed(desk, session, ttl):
+async def _carrier(client: TicketClient, attempt: LockAttempt, ttl: float) -> SessionState:
+    """The session of the ticket, if it is long enough; otherwise one that is."""
+    session = attempt.session
+    if session is not None and ttl <= session.granted_seconds and await refreshed(client, session, ttl):
         return session
-    return await session_for(desk, ttl, in_full=True)
+    return await session_for(client, ttl, in_full=True)
 
 
-async def _seen(name: str, nonce: str) -> Ticket | None:
-    """A ticket as it is now, in full."""
-    return find(await filled(name, (await Look(name, nonce)).tickets), nonce)
+async def _seen(client: TicketClient, name: str, nonce: str) -> Ticket | None:
+    """The ticket as it is now, in full."""
+    return find(await filled(client, name, (await client.store.read_queue(name, nonce)).tickets), nonce)
 
 
-async def stop(desk: TicketClient, name: str, ask: Stop) -> Reply:
-    """Nothing here extends a ticket by itself: it is released when its time is over. Is it still there?"""
-    mine = desk.mine.get(ask.nonce)
-    return Gone("expired") if mine is None else await renew(desk, name, Renew(ask.nonce, mine.ttl))
-
-
-async def export(desk: TicketClient, name: str, ask: Export) -> Reply:
-    """It lives on for one ttl, carried by nobody."""
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None:
+async def stop(client: TicketClient, name: str, request: Stop) -> Reply:
+    """Nothing extends a ticket by itself; it is released when its time is over. Check that it still
+    exists."""
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None:
         return Gone("expired")
-    ticket: Ticket | None = mine.ticket
-    while ticket is not None and ticket.client in ("", desk.client) and ticket.owner != ask.seal:
-        now, lent = await Wall(), ticket._replace(client="", owner=ask.seal)
-        if ticket.lasts is not None:
-            lent = lent._replace(since=now, lasts=max(ticket.since + ticket.lasts - now, 0.0))
-        if await Lend(name, lent, ticket.ttl):
+    return await renew(client, name, Renew(request.nonce, attempt.ttl))
+
+
+async def export(client: TicketClient, name: str, request: Export) -> Reply:
+    """The ticket lives on for one ttl, attached to no client's session."""
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None:
+        return Gone("expired")
+    ticket: Ticket | None = attempt.ticket
+    while ticket is not None and ticket.client in ("", client.client_id) and ticket.owner != request.seal:
+        now, lent = client.wall(), ticket._replace(client="", owner=request.seal)
+        if ticket.max_hold is not None:
+            lent = lent._replace(since=now, max_hold=max(ticket.since + ticket.max_hold - now, 0.0))
+        if await client.store.detach(name, lent, ticket.ttl):
             break
-        ticket = await _seen(name, ask.nonce)  # perhaps an earlier copy of this very request changed it
-    if ticket is None or ticket.client not in ("", desk.client):
-        return await gone(desk, name, ask.nonce)
-    desk.forget(ask.nonce)
+        # An earlier copy of this request may have changed it.
+        ticket = await _seen(client, name, request.nonce)
+    if ticket is None or ticket.client not in ("", client.client_id):
+        return await gone(client, name, request.nonce)
+    client.forget(request.nonce)
     return Done()
 
 
-async def adopt(desk: TicketClient, name: str, ask: Adopt) -> Reply:
-    """Take over what was exported. Without renewal: let it run out, for nobody will have it."""
-    began = await Now()
+async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
+    """Take over an exported ticket. Without renewal, let it expire: no client will use it."""
+    began = client.now()
     while True:
-        stand = await Look(name, ask.nonce)
-        seen = find(await filled(name, stand.tickets), ask.nonce)
+        view = await client.store.read_queue(name, request.nonce)
+        seen = find(await filled(client, name, view.tickets), request.nonce)
         if seen is None:
-            return Gone("expired") if stand.note is None else Gone(stand.note.reason, stand.note.note)
-        if seen.client != desk.client and (seen.client, seen.owner) != ("", ask.seal):
+            return Gone("expired") if view.note is None else Gone(view.note.reason, view.note.note)
+        if seen.client != client.client_id and (seen.client, seen.owner) != ("", request.seal):
             return Gone("stolen", NOT_EXPORTED)
-        if not ask.renews:
-            lent = seen._replace(client="", owner=ask.seal)
-            if seen.client and not await Lend(name, lent, seen.ttl):
+        if not request.renews:
+            lent = seen._replace(client="", owner=request.seal)
+            if seen.client and not await client.store.detach(name, lent, seen.ttl):
                 return Gone("expired")
-            desk.forget(ask.nonce)
+            client.forget(request.nonce)
             return Done()
-        session = await session_for(desk, seen.ttl, in_full=True)
-        now = await Wall()
-        lasts = None if seen.lasts is None else min(seen.lasts, max(seen.since + seen.lasts - now, 0.0))
+        session = await session_for(client, seen.ttl, in_full=True)
+        now = client.wall()
+        max_hold = (
+            None if seen.max_hold is None else min(seen.max_hold, max(seen.since + seen.max_hold - now, 0.0))
+        )
         try:
-            taken = await Take(name, seen._replace(client=desk.client, owner=ask.owner), session.id)
-        except NoSession:
-            desk.lost(session)
+            taken = await client.store.attach(
+                name, seen._replace(client=client.client_id, owner=request.owner), session.id
+            )
+        except SessionEndedError:
+            client.session_lost(session)
             continue
         if taken is not None:
-            mine = desk.mine[ask.nonce] = LockAttempt(name, ask.nonce, seen.kind, seen.mode, seen.ttl)
-            mine.entered = mine.uncertain = True
-            reply = await granted(mine, stand, taken, session, lasts, began)
+            attempt = client.attempts[request.nonce] = LockAttempt(
+                name, request.nonce, seen.kind, seen.mode, seen.ttl
+            )
+            attempt.is_created = attempt.is_uncertain = True
+            reply = await granted(client, attempt, view, taken, session, max_hold, began)
             if reply is not None:
                 return reply
 
 
-async def downgrade(desk: TicketClient, name: str, ask: Downgrade) -> Reply:
-    """The writer's ticket goes and the reader's stands in its place, in one step."""
-    began = await Now()
-    mine = desk.mine.get(ask.nonce)
-    reader = desk.mine.get(ask.reader_nonce)
+async def downgrade(client: TicketClient, name: str, request: Downgrade) -> Reply:
+    """Replace the writer's ticket by the reader's, with the same order, in one step."""
+    began = client.now()
+    attempt = client.attempts.get(request.nonce)
+    reader = client.attempts.get(request.reader_nonce)
     if reader is None:
-        if mine is None or mine.ticket is None:
-            return await gone(desk, name, ask.nonce)
-        reader = desk.mine[ask.reader_nonce] = LockAttempt(
-            name, ask.reader_nonce, mine.kind, "read", mine.ttl
+        if attempt is None or attempt.ticket is None:
+            return await gone(client, name, request.nonce)
+        reader = client.attempts[request.reader_nonce] = LockAttempt(
+            name, request.reader_nonce, attempt.kind, "read", attempt.ttl
         )
     while True:
-        session = reader.asked_under = await session_for(desk, reader.ttl, in_full=True)
-        stand = await Look(name, ask.reader_nonce)
-        me = find(stand.tickets, ask.reader_nonce)
+        session = reader.create_session = await session_for(client, reader.ttl, in_full=True)
+        view = await client.store.read_queue(name, request.reader_nonce)
+        me = find(view.tickets, request.reader_nonce)
         if me is not None:
-            if mine is not None and not mine.uncertain:
-                desk.forget(ask.nonce)
-            reader.entered = True
-            reply = await granted(reader, stand, me, session, None, began)
+            if attempt is not None and not attempt.is_uncertain:
+                client.forget(request.nonce)
+            reader.is_created = True
+            reply = await granted(client, reader, view, me, session, None, began)
             if reply is not None:
                 return reply
             continue
-        writer = find(await filled(name, stand.tickets), ask.nonce)
-        if writer is None or stand.note is not None:
-            desk.forget(ask.reader_nonce)
-            return await gone(desk, name, ask.nonce)
+        writer = find(await filled(client, name, view.tickets), request.nonce)
+        if writer is None or view.note is not None:
+            client.forget(request.reader_nonce)
+            return await gone(client, name, request.nonce)
         try:
-            await Exchange(
+            await client.store.exchange(
                 name,
                 writer,
-                writer._replace(nonce=ask.reader_nonce, mode="read", token=writer.token + 1),
+                writer._replace(nonce=request.reader_nonce, mode="read", token=writer.token + 1),
                 session.id,
             )
-        except NoSession:
-            desk.lost(session)
+        except SessionEndedError:
+            client.session_lost(session)
 
 
-async def set_value(desk: TicketClient, name: str, ask: SetValue) -> Reply:
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.ticket is None:
-        return await gone(desk, name, ask.nonce)
-    until_us = int((await Wall() + ask.retention) * 1_000_000)
-    value = StoredValue(ask.data, mine.ticket.token, until_us)
-    if await StoreValue(name, mine.ticket, value, ask.retention):
+async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply:
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.ticket is None:
+        return await gone(client, name, request.nonce)
+    until_us = int((client.wall() + request.retention) * 1_000_000)
+    value = StoredValue(request.data, attempt.ticket.token, until_us)
+    if await client.store.set_value(name, attempt.ticket, value, request.retention):
         return Done()
-    return await gone(desk, name, ask.nonce)
+    return await gone(client, name, request.nonce)
 
 
-async def resize(desk: TicketClient, name: str, ask: Resize) -> Reply:
-    """Whoever holds a permit keeps it, also when there are more of them than the new limit allows."""
+async def resize(client: TicketClient, name: str, request: Resize) -> Reply:
+    """Every holder keeps its permit, also when there are more holders than the new limit allows."""
     while True:
-        stand = await Look(name)
-        wrong = mismatch(stand, "semaphore", ask.declared)
+        view = await client.store.read_queue(name)
+        wrong = mismatch(view, "semaphore", request.declared)
         if wrong is not None:
             return wrong
-        seen = stand.settings
-        declared = ask.declared if seen is None else seen.declared
-        new = LockConfig("semaphore", declared, ask.limit, _seated(stand))
-        after = await SetLimit(name, seen, new)
+        seen = view.config
+        declared = request.declared if seen is None else seen.declared
+        new = LockConfig("semaphore", declared, request.limit, _admitted_through(view))
+        after = await client.store.set_config(name, seen, new)
         if after is None:
             continue
-        # Somebody may have got a permit between the look and the change: by the old limit it holds, too.
-        seated = _seated(after._replace(settings=seen))
-        if seated <= new.seated or await SetLimit(name, new, new._replace(seated=seated)) is not None:
+        # A waiter may have got a permit by the old limit between the read and the change: it keeps it, too.
+        admitted_through = _admitted_through(after._replace(config=seen))
+        if (
+            admitted_through <= new.admitted_through
+            or await client.store.set_config(name, new, new._replace(admitted_through=admitted_through))
+            is not None
+        ):
             return Done()
 
 
-def _seated(stand: LockView) -> int:
-    """The place of the last one who holds."""
-    held = holding(stand)
-    return held[-1].place if held else 0
+def _admitted_through(view: LockView) -> int:
+    """The order of the last ticket that holds a permit."""
+    held = holders_of(view)
+    return held[-1].order if held else 0

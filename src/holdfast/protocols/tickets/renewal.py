@@ -1,101 +1,99 @@
-"""One sign of life for everything that is held: ten thousand tickets cost what one does."""
+"""One keep-alive for everything that is held: ten thousand tickets cost as much as one."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ...core.effects import Now
 from ...rules.requests import Absent, Done, Gone, Refresh, Renew, Reply, Request
-from .client import LockAttempt, Session, TicketClient
+from .client import LockAttempt, SessionState, TicketClient
 from .releases import gone
-from .store import Keep
 
 __all__ = ["refresh", "renew_batch"]
 
-LOOKED_AT_ONCE: Final = 100
-"""So many tickets are looked at along with a sign of life: those that somebody says are gone, and of the
-others a few each time, in turn. That is how a ticket is missed that was deleted behind everybody's back."""
+CHECKED_TICKETS_MAX: Final = 100
+"""At most this many tickets are checked with a keep-alive: those reported as gone, and of the others a few
+each time, in turn. So a ticket that was deleted without any notification is noticed as well."""
 
 
-async def renew_batch(desk: TicketClient, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
-    now = await Now()
-    due: dict[int, Session] = {}
+async def renew_batch(client: TicketClient, steps: tuple[tuple[str, Request], ...]) -> list[Reply]:
+    now = client.now()
+    due: dict[int, SessionState] = {}
     renewed: list[LockAttempt] = []
-    known = dict(desk.mine)
+    known = dict(client.attempts)
     for _, request in steps:
         if not isinstance(request, Renew | Refresh):
             continue
-        mine = known.get(request.nonce)
-        if mine is None or mine.session is None or mine.session.id is None or mine.session.dead:
+        attempt = known.get(request.nonce)
+        if attempt is None or attempt.session is None or attempt.session.id is None or attempt.session.dead:
             continue
-        if isinstance(request, Renew) or mine.session.is_due(now):
-            due[id(mine.session)] = mine.session
-        if isinstance(request, Renew) and mine.ticket is not None:
-            renewed.append(mine)
-    missing = await _keep(desk, list(due.values()), _chosen(desk, renewed), now) if due else set()
-    return [await _answer(desk, name, request, known, missing, now) for name, request in steps]
+        if isinstance(request, Renew) or attempt.session.is_due(now):
+            due[id(attempt.session)] = attempt.session
+        if isinstance(request, Renew) and attempt.ticket is not None:
+            renewed.append(attempt)
+    missing = await _keep(client, list(due.values()), _chosen(client, renewed), now) if due else set()
+    return [await _answer(client, name, request, known, missing, now) for name, request in steps]
 
 
 async def _keep(
-    desk: TicketClient, sessions: list[Session], chosen: list[LockAttempt], sent: float
+    client: TicketClient, sessions: list[SessionState], chosen: list[LockAttempt], sent: float
 ) -> set[str]:
-    """The nonces of those chosen whose tickets are gone."""
-    tickets = tuple([(mine.name, mine.ticket) for mine in chosen if mine.ticket is not None])
-    kept = await Keep(tuple([session.id for session in sessions]), tickets)
+    """The nonces of the chosen attempts whose tickets no longer exist."""
+    tickets = tuple([(attempt.name, attempt.ticket) for attempt in chosen if attempt.ticket is not None])
+    kept = await client.store.keep_alive(tuple([session.id for session in sessions]), tickets)
     for session, alive in zip(sessions, kept.alive, strict=True):
         if alive:
             session.kept(sent, kept.age)
         else:
-            desk.lost(session)
+            client.session_lost(session)
     missing = set()
     for (_, ticket), there in zip(tickets, kept.there, strict=True):
-        desk.suspects.discard(ticket.nonce)
+        client.suspects.discard(ticket.nonce)
         if not there:
             missing.add(ticket.nonce)
     return missing
 
 
-def _chosen(desk: TicketClient, renewed: list[LockAttempt]) -> list[LockAttempt]:
-    if len(renewed) <= LOOKED_AT_ONCE:
+def _chosen(client: TicketClient, renewed: list[LockAttempt]) -> list[LockAttempt]:
+    if len(renewed) <= CHECKED_TICKETS_MAX:
         return renewed
-    suspects = [mine for mine in renewed if mine.nonce in desk.suspects][:LOOKED_AT_ONCE]
-    start = desk.looked_at % len(renewed)
-    in_turn = (renewed + renewed)[start : start + LOOKED_AT_ONCE - len(suspects)]
-    desk.looked_at = start + len(in_turn)
-    return [*suspects, *(mine for mine in in_turn if mine.nonce not in desk.suspects)]
+    suspects = [attempt for attempt in renewed if attempt.nonce in client.suspects][:CHECKED_TICKETS_MAX]
+    start = client.next_checked % len(renewed)
+    in_turn = (renewed + renewed)[start : start + CHECKED_TICKETS_MAX - len(suspects)]
+    client.next_checked = start + len(in_turn)
+    return [*suspects, *(attempt for attempt in in_turn if attempt.nonce not in client.suspects)]
 
 
 async def _answer(
-    desk: TicketClient,
+    client: TicketClient,
     name: str,
     request: Request,
     known: dict[str, LockAttempt],
     missing: set[str],
     sent: float,
 ) -> Reply:
-    """``known``: our attempts before the sign of life. One that is gone since then we have given back
-    ourselves; to ask what became of it would keep the next sign of life waiting."""
+    """``known``: this client's attempts before the keep-alive. An attempt that is gone since then was
+    released by this client itself; asking what became of it would delay the next keep-alive."""
     if isinstance(request, Refresh):
-        return await refresh(desk, name, request)
+        return await refresh(client, name, request)
     if not isinstance(request, Renew):
         return Done()
-    mine = desk.mine.get(request.nonce)
-    if mine is None and request.nonce in known:
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None and request.nonce in known:
         return Absent()
-    if mine is not None and mine.session is not None and request.nonce not in missing:
-        if not mine.session.dead:
-            return Done(mine.session.age(sent, request.ttl))
-        if request.nonce not in desk.suspects:
-            desk.forget(request.nonce)
-            return Gone("expired")  # with its session, as all the others of it
-    return await gone(desk, name, request.nonce)
+    if attempt is not None and attempt.session is not None and request.nonce not in missing:
+        if not attempt.session.dead:
+            return Done(attempt.session.age(sent, request.ttl))
+        if request.nonce not in client.suspects:
+            client.forget(request.nonce)
+            return Gone("expired")  # with its session
+    return await gone(client, name, request.nonce)
 
 
-async def refresh(desk: TicketClient, name: str, ask: Refresh) -> Reply:
-    """Where do I stand? Who waits is woken by the store; only a session that is gone must be told here."""
-    if ask.nonce in desk.watching:
+async def refresh(client: TicketClient, name: str, request: Refresh) -> Reply:
+    """The waiter's position. The store wakes waiters; only the end of a session must be reported here."""
+    if request.nonce in client.watching:
         return Done()
-    mine = desk.mine.get(ask.nonce)
-    if mine is None or mine.session is None:
-        return Done()  # it has not got so far yet
-    return Absent() if mine.session.dead else Done()
+    attempt = client.attempts.get(request.nonce)
+    if attempt is None or attempt.session is None:
+        return Done()  # its ticket is not created yet
+    return Absent() if attempt.session.dead else Done()

@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-from ...core.effects import Now
-from .client import Session, TicketClient
-from .store import Keep, Open
+from .client import SessionState, TicketClient
 
-__all__ = ["at_hand", "refreshed", "session_for"]
+__all__ = ["refreshed", "session_for", "usable_session"]
 
 
-def at_hand(desk: TicketClient, ttl: float, in_full: bool, now: float) -> Session | None:
-    """The session that ``session_for`` would give, if that takes nothing: it is open and young enough."""
-    session = desk.session(desk.seconds_for(ttl))
+def usable_session(client: TicketClient, ttl: float, in_full: bool, now: float) -> SessionState | None:
+    """The session that ``session_for`` would return, if that needs no request: open and young enough."""
+    session = client.session(client.seconds_for(ttl))
     if session.id is None or session.is_due(now) or (in_full and session.age(now, ttl) > 0):
         return None
     return session
 
 
-async def session_for(desk: TicketClient, ttl: float, in_full: bool) -> Session:
-    """A session that carries leases of this ttl. ``in_full``: it covers the whole ttl from now on, for
-    nobody will renew it; otherwise a part of it may have passed."""
-    seconds = desk.seconds_for(ttl)
+async def session_for(client: TicketClient, ttl: float, in_full: bool) -> SessionState:
+    """A session for leases of this ttl. ``in_full``: it covers the whole ttl from now on, because nothing
+    will renew it; otherwise a part of the ttl may have passed."""
+    seconds = client.seconds_for(ttl)
     while True:
-        session = desk.session(seconds)
+        session = client.session(seconds)
         if session.id is None:
-            await _open(session)
-        if await refreshed(desk, session, ttl if in_full else None):
+            await _open(client, session)
+        if await refreshed(client, session, ttl if in_full else None):
             return session
 
 
-async def refreshed(desk: TicketClient, session: Session, ttl: float | None) -> bool:
-    """Give it a sign of life if it is due, or if it does not cover the ttl. False: it is gone."""
-    now = await Now()
+async def refreshed(client: TicketClient, session: SessionState, ttl: float | None) -> bool:
+    """Keep the session alive if that is due, or if it does not cover the ttl. False: it has ended."""
+    now = client.now()
     if session.dead:
         return False
     due = session.is_due(now) or (ttl is not None and session.age(now, ttl) > 0)
     if not due:
         return True
-    kept = await Keep((session.id,))
+    kept = await client.store.keep_alive((session.id,))
     if not kept.alive[0]:
-        desk.lost(session)
+        client.session_lost(session)
         return False
     session.kept(now, kept.age)
     return True
 
 
-async def _open(session: Session) -> None:
-    sent = await Now()
-    opened = await Open(session.seconds, session.generation)
-    session.lasts = opened.seconds
+async def _open(client: TicketClient, session: SessionState) -> None:
+    sent = client.now()
+    opened = await client.store.open_session(session.seconds, session.generation)
+    session.granted_seconds = opened.seconds
     if opened.fresh:
         session.kept(sent, opened.age)
     session.id = opened.id

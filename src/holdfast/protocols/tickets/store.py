@@ -1,45 +1,28 @@
-"""What the tickets family asks of an engine: a store that keeps order and sessions.
+"""``TicketStore``: the ordered store with sessions that an engine of the tickets family provides.
 
-Like the operations of ``core.ops`` these are values that a script awaits; an engine performs them. Each may
-raise ``Refused`` (nothing happened), ``Unknown`` (it may have happened), ``EngineUnavailable`` or
-``Unsupported``; those that lean on a session raise ``NoSession`` if it is gone (then nothing happened).
+The protocol awaits these methods directly. An engine implements them as coroutines that await nothing but its
+own I/O; the simulator implements them over a simulated network. Each method may raise ``NotApplied`` (nothing
+happened), ``OutcomeUnknown``, ``EngineUnavailable`` or ``Unsupported``. A method that depends on a session
+raises ``SessionEndedError`` if that session has ended; then nothing happened.
 
-Every one of them can be asked again after an unknown outcome: a ticket is recognised by its nonce.
+Every method can be called again after an unknown outcome: a ticket is recognised by its nonce.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...rules.record import StoredValue, Tombstone
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched
 
 __all__ = [
     "EVERYTHING",
-    "Arm",
-    "Enter",
-    "Evict",
-    "Exchange",
-    "Fill",
-    "Keep",
-    "Kept",
-    "Lend",
-    "Look",
-    "Names",
-    "NoSession",
-    "Open",
-    "Opened",
-    "ReadNote",
-    "Remove",
+    "KeptAlive",
+    "OpenedSession",
     "Removed",
-    "Retire",
+    "SessionEndedError",
     "SessionId",
-    "SetLimit",
-    "SetValue",
-    "StoreOp",
-    "Take",
-    "Wall",
+    "TicketStore",
 ]
 
 SessionId = Any
@@ -49,273 +32,142 @@ EVERYTHING = Watched(("*",), True)
 """Every change of the name."""
 
 
-class NoSession(Exception):
-    """The session is gone, and with it every ticket that it carried. Nothing happened."""
+class SessionEndedError(Exception):
+    """The session has ended, and with it every ticket attached to it. Nothing happened."""
 
 
-# --- sessions -----------------------------------------------------------------------------------
-
-
-class Opened(NamedTuple):
+class OpenedSession(NamedTuple):
     id: SessionId
     seconds: float
-    """How long it lives without a sign of life."""
+    """How long the session lives without a keep-alive."""
     fresh: bool
-    """It was opened by this very request; else it was there, and nobody can tell since when."""
+    """This request opened the session. Otherwise the session existed, and its age is unknown."""
     age: float = 0.0
-    """If it is fresh: its life counts from so many seconds before the sending of the request."""
+    """Of a fresh session: its life counts from this many seconds before the request was sent."""
 
 
-class Open(NamedTuple):
-    """Open the client's session of this length, the ``generation``-th; it may be open already."""
-
-    seconds: float
-    generation: int
-
-    def __await__(self) -> Generator[Open, Opened, Opened]:
-        return (yield self)
-
-
-class Kept(NamedTuple):
+class KeptAlive(NamedTuple):
     alive: tuple[bool, ...]
-    """For each session: it lives, and as long from the sending of the request as it always does."""
+    """For each session: it lives, for its full length from the sending of the request."""
     there: tuple[bool, ...]
-    """For each ticket: it is still there."""
+    """For each ticket: it still exists."""
     age: float = 0.0
-    """The sign of life counts from so many seconds before the sending of the request: an engine may not
-    be sure yet that this very one was heard by all who have to hear it."""
-
-
-class Keep(NamedTuple):
-    """One sign of life for each of these sessions; and look at these few tickets, after it was heard."""
-
-    sessions: tuple[SessionId, ...]
-    tickets: tuple[tuple[str, Ticket], ...] = ()
-    """With their names."""
-
-    def __await__(self) -> Generator[Keep, Kept, Kept]:
-        return (yield self)
-
-
-class Retire(NamedTuple):
-    """End these sessions, and everything that they carry."""
-
-    sessions: tuple[SessionId, ...]
-
-    def __await__(self) -> Generator[Retire, None, None]:
-        return (yield self)
-
-
-# --- tickets ------------------------------------------------------------------------------------
-
-
-class Enter(NamedTuple):
-    """Put the ticket at the end, and tell in the same step how the name stands then.
-
-    The ticket is put only if it is not there yet, if the attempt was not ended (``Remove`` with ``bury``, or
-    ``Evict``), and if the name is of the kind, and as declared, that ``settings`` say (None: it has none;
-    then the ticket's kind, with ``declared`` as its limit, becomes what it is). ``alone``: only if nobody is
-    there who would be in its way; an engine that cannot tell in advance puts it all the same. Whether it was
-    put is seen from the tickets.
-    """
-
-    name: str
-    ticket: Ticket
-    session: SessionId
-    settings: LockConfig | None
-    declared: int
-    alone: bool
-
-    def __await__(self) -> Generator[Enter, LockView, LockView]:
-        return (yield self)
-
-
-class Look(NamedTuple):
-    """How does the name stand? ``nonce``: asked about this attempt; its note is wanted too.
-
-    ``kind`` "lock": of the tickets it is enough to tell the first, that of the nonce (which stood at
-    ``place`` when last seen), and the one right before it. Otherwise everything is wanted.
-
-    ``behind``: of a mutex, the ticket that we wait for. If it is still there, it and ours are enough: whoever
-    waits in a crowd need not have all of it counted.
-    """
-
-    name: str
-    nonce: str = ""
-    kind: str = ""
-    place: int = 0
-    behind: Ticket | None = None
-
-    def __await__(self) -> Generator[Look, LockView, LockView]:
-        return (yield self)
-
-
-class Fill(NamedTuple):
-    """Read these tickets in full: for engines that list them by their names alone. Gone ones are left out."""
-
-    name: str
-    tickets: tuple[Ticket, ...]
-
-    def __await__(self) -> Generator[Fill, tuple[Ticket, ...], tuple[Ticket, ...]]:
-        return (yield self)
+    """The keep-alive counts from this many seconds before the request was sent: an engine may not yet know
+    that this very keep-alive has reached every server that decides about the session."""
 
 
 class Removed(NamedTuple):
     found: bool
     note: Tombstone | None = None
-    """If it was not found: how it was ended from outside."""
+    """If the ticket was not found: how the attempt was ended from outside."""
 
 
-class Remove(NamedTuple):
-    """Take away the ticket of this attempt; ``place``: only the one that stands there, for the attempt may
-    put another. ``bury``: the attempt is over; a copy of its ``Enter`` that arrives later is refused, for as
-    long as this session lives."""
+class TicketStore(Protocol):
+    """One client's view of the store."""
 
-    name: str
-    nonce: str
-    mode: str
-    place: int = 0
-    bury: SessionId | None = None
+    # --- sessions
 
-    def __await__(self) -> Generator[Remove, Removed, Removed]:
-        return (yield self)
+    async def open_session(self, seconds: float, generation: int) -> OpenedSession:
+        """Open the client's session of this length, the ``generation``-th; it may be open already."""
+        ...
 
+    async def keep_alive(
+        self, sessions: tuple[SessionId, ...], tickets: tuple[tuple[str, Ticket], ...] = ()
+    ) -> KeptAlive:
+        """Keep these sessions alive, then check whether these few tickets (with their names) exist."""
+        ...
 
-class Evict(NamedTuple):
-    """Take these tickets away from those who have them, and leave each client a note. Returns the nonces of
-    those that were still there. Each client is told at once (``Desk.suspect``, then a wake-up)."""
+    # --- tickets
 
-    name: str
-    tickets: tuple[Ticket, ...]
-    reason: str
+    async def create(
+        self,
+        name: str,
+        ticket: Ticket,
+        session: SessionId,
+        config: LockConfig | None,
+        declared: int,
+        alone: bool,
+    ) -> LockView:
+        """Create the ticket at the end of the queue, and return the name as it is after that same step.
 
-    def __await__(self) -> Generator[Evict, tuple[str, ...], tuple[str, ...]]:
-        return (yield self)
+        The ticket is created only if it does not exist yet, if the attempt was not ended (``remove`` with
+        ``bury``, or ``evict``), and if the name has the kind and the declared limit that ``config`` says.
+        None: the name has no kind; then it gets the ticket's kind, with ``declared`` as its limit.
+        ``alone``: only if no ticket would be in its way; an engine that cannot tell in advance creates it all
+        the same. The tickets returned show whether it was created.
+        """
+        ...
 
+    async def read_queue(
+        self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
+    ) -> LockView:
+        """Read the name. ``nonce``: the attempt that asks; its note is wanted too.
 
-class ReadNote(NamedTuple):
-    """How an attempt of this client was ended from outside, if it was."""
+        ``kind`` "lock": the first ticket, that of the nonce (its last known order is ``order``) and the one
+        right before it are enough. Otherwise every ticket is wanted.
 
-    nonce: str
+        ``behind``: of a mutex, the ticket that this attempt waits for. If it still exists, it and the
+        attempt's own are enough: a waiter in a long queue need not have the queue read.
+        """
+        ...
 
-    def __await__(self) -> Generator[ReadNote, Tombstone | None, Tombstone | None]:
-        return (yield self)
+    async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        """Read these tickets in full, where the engine lists them by name alone, without missing ones."""
+        ...
 
+    async def remove(
+        self, name: str, nonce: str, mode: str, order: int = 0, bury: SessionId | None = None
+    ) -> Removed:
+        """Remove the ticket of this attempt. ``order``: only the ticket with this order, for the attempt may
+        create another. ``bury``: the attempt is over; a late copy of its ``create`` is refused for as long as
+        this session lives."""
+        ...
 
-class Exchange(NamedTuple):
-    """In one step: the old ticket goes, the new one stands in its place, with the token it has here. Nothing
-    happens if the old one is not there or the new attempt was ended: a look tells."""
+    async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:
+        """Remove tickets of other clients and leave each client a note. Returns the nonces of the tickets
+        that still existed. Each client is notified at once (``TicketClient.suspect``, then a wake-up)."""
+        ...
 
-    name: str
-    old: Ticket
-    new: Ticket
-    session: SessionId
+    async def read_note(self, nonce: str) -> Tombstone | None:
+        """How an attempt of this client was ended from outside, if it was."""
+        ...
 
-    def __await__(self) -> Generator[Exchange, None, None]:
-        return (yield self)
+    async def exchange(self, name: str, old: Ticket, new: Ticket, session: SessionId) -> None:
+        """In one step, remove the old ticket and create the new one in its place, with the token it has here.
+        Nothing happens if the old ticket is missing or the new attempt was ended: ``read_queue`` tells."""
+        ...
 
+    async def detach(self, name: str, ticket: Ticket, seconds: float) -> bool:
+        """Let the ticket live for this many seconds without a session, with this content, if it is unchanged
+        since it was read. False: it is missing or changed."""
+        ...
 
-class Lend(NamedTuple):
-    """Let the ticket live for so many seconds without any session, in this wording, if nobody changed it
-    since it was read. False: it is gone or changed."""
+    async def attach(self, name: str, ticket: Ticket, session: SessionId) -> Ticket | None:
+        """Attach the ticket to this session, with this content, if it is unchanged since it was read. Its
+        order and token stay. None: it is missing or changed. (An engine that cannot move a ticket from one
+        session to another removes the ticket: its session has ended.)"""
+        ...
 
-    name: str
-    ticket: Ticket
-    seconds: float
+    # --- beside the tickets
 
-    def __await__(self) -> Generator[Lend, bool, bool]:
-        return (yield self)
+    async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
+        """Store the value of the name if the ticket still exists."""
+        ...
 
+    async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
+        """Store this configuration of a semaphore if the stored one is still ``seen`` (None: there was none),
+        and return the name as it is after that same step. None: the configuration has changed."""
+        ...
 
-class Take(NamedTuple):
-    """Let this session carry the ticket, in this wording, if nobody changed it since it was read. Its place
-    and token stay. None: it is gone or changed. (An engine that cannot move a ticket from one session to
-    another takes it away: its session is over.)"""
+    async def list_names(self, prefix: str) -> list[tuple[str, LockView]]:
+        """All names that begin with a prefix, in full. At least those in use."""
+        ...
 
-    name: str
-    ticket: Ticket
-    session: SessionId
+    async def watch(self, nonce: str, name: str, watched: Watched, tickets: tuple[Ticket, ...] = ()) -> None:
+        """Wake this nonce when a watched ticket goes (``turns``: or changes; ``limit``: or the limit changes;
+        ``EVERYTHING``: at any change of the name), until another ``watch`` or the driver's ``unlisten``.
+        ``tickets``: those of ``watched``.
 
-    def __await__(self) -> Generator[Take, Ticket | None, Ticket | None]:
-        return (yield self)
-
-
-# --- beside the tickets -------------------------------------------------------------------------
-
-
-class SetValue(NamedTuple):
-    """Store the name's value if the ticket is still there."""
-
-    name: str
-    ticket: Ticket
-    value: StoredValue
-    retention: float
-
-    def __await__(self) -> Generator[SetValue, bool, bool]:
-        return (yield self)
-
-
-class SetLimit(NamedTuple):
-    """Store these settings of a semaphore if they are still what was seen (None: there were none), and tell
-    in the same step how it stands then. None: they are something else by now."""
-
-    name: str
-    seen: LockConfig | None
-    settings: LockConfig
-
-    def __await__(self) -> Generator[SetLimit, LockView | None, LockView | None]:
-        return (yield self)
-
-
-class Names(NamedTuple):
-    """All names that begin with a prefix, in full. Those in use, at least."""
-
-    prefix: str
-
-    def __await__(self) -> Generator[Names, list[tuple[str, LockView]], list[tuple[str, LockView]]]:
-        return (yield self)
-
-
-class Arm(NamedTuple):
-    """From now on wake this nonce when one of these tickets goes (``turns``: or changes; ``limit``: or the
-    limit does; ``EVERYTHING``: at any change of the name), until another ``Arm`` or the driver's
-    ``unlisten``. Done when the engine has confirmed it: what happens after this is not missed. Should
-    the engine lose sight of it, it arms it again and then wakes the nonce once."""
-
-    nonce: str
-    name: str
-    watched: Watched
-    tickets: tuple[Ticket, ...] = ()
-    """Those of ``watched``."""
-
-    def __await__(self) -> Generator[Arm, None, None]:
-        return (yield self)
-
-
-class Wall:
-    """The wall clock, in seconds: for people, and for retentions."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Wall, float, float]:
-        return (yield self)
-
-
-StoreOp = (
-    Open
-    | Keep
-    | Retire
-    | Enter
-    | Look
-    | Fill
-    | Remove
-    | Evict
-    | ReadNote
-    | Exchange
-    | Lend
-    | Take
-    | SetValue
-    | SetLimit
-    | Names
-    | Arm
-)
+        Returns when the engine has confirmed the watch: what happens afterwards is not missed. If the engine
+        loses a watch, it watches again and then wakes the nonce once."""
+        ...

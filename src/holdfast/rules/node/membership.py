@@ -1,7 +1,7 @@
-"""How a node becomes one of a set: each step is a comparison and a change of its mark, at once.
+"""How a node becomes a member of a set: each step compares and changes its mark atomically.
 
-A set is *primed* before it is *started*, on all nodes, so that clients who initialise it at the same time, or
-one that dies half-way, leave nothing that could be taken for a node that forgot.
+All nodes of a set are *primed* before one is *started*. So clients that initialise the set at the same time,
+or a client that dies half-way, leave no node that looks as if it had lost its data.
 """
 
 from __future__ import annotations
@@ -12,103 +12,103 @@ from .values import Mark
 
 __all__ = [
     "Admit",
+    "DescribeNode",
     "FencePage",
-    "Fences",
-    "Greeting",
-    "Hello",
+    "ListFences",
     "Marked",
     "MembershipRequest",
+    "NodeDescription",
     "Prime",
-    "Raise",
+    "RaiseFences",
     "Rejoin",
     "Start",
     "Trust",
-    "change",
+    "change_mark",
 ]
 
 
-class Hello(NamedTuple):
-    """Who are you, and what do you remember?"""
+class DescribeNode(NamedTuple):
+    """Ask for a ``NodeDescription``."""
 
 
-class Greeting(NamedTuple):
-    """What a node says of itself."""
+class NodeDescription(NamedTuple):
+    """What a node reports about itself."""
 
-    run: str
-    """The server's life: another one since every start."""
+    run_id: str
+    """The run id of the server: another one after every start."""
     mark: Mark
     durable: bool
-    """Its own settings say that what it answered survives its death."""
+    """Its own settings say that a crash loses no answer."""
     complaint: str = ""
-    """Why it cannot be a node at all, whatever its mark says."""
+    """Why it cannot be a node, whatever its mark says."""
 
 
 class Prime(NamedTuple):
-    """To be part of this set; only a node that never started, and whose mark is still as it was seen."""
+    """Prime a node for this set. Only if it never started, and its mark is still as it was read."""
 
     mark: str
     was: str
 
 
 class Start(NamedTuple):
-    """All nodes are primed: issue numbers from now on."""
+    """All nodes are primed: start to issue numbers."""
 
     mark: str
 
 
 class Trust(NamedTuple):
-    """A new life with all memories of the last one, whose mark this was."""
+    """Renew the mark after a restart that lost no data. ``was``: the mark of the earlier run."""
 
     mark: str
     was: str
 
 
 class Rejoin(NamedTuple):
-    """It is about to be told all fences."""
+    """Start to rejoin: all fences follow."""
 
     mark: str
 
 
 class Admit(NamedTuple):
-    """It has waited and has been told all fences since it began to rejoin: it may issue numbers again."""
+    """The node has waited and got all fences since it started to rejoin: it may issue numbers again."""
 
     mark: str
     longest: int
 
 
-class Fences(NamedTuple):
-    """A page of all names of all namespaces with their fences; the first cursor is empty."""
+class ListFences(NamedTuple):
+    """Ask for a page of all names of all namespaces with their fences; the first cursor is empty."""
 
     cursor: str = ""
 
 
 class FencePage(NamedTuple):
-    """``cursor`` is where the next page begins; empty: this was the last."""
+    """``cursor``: where the next page begins; empty: this is the last page."""
 
     fences: tuple[tuple[str, int], ...]
     cursor: str
 
 
-class Raise(NamedTuple):
-    """Never issue these numbers, nor any below, for these names."""
+class RaiseFences(NamedTuple):
+    """Never issue these numbers, nor smaller ones, for these names."""
 
     fences: tuple[tuple[str, int], ...]
 
 
 class Marked(NamedTuple):
-    """The mark as it stands now."""
+    """The mark after the request."""
 
     mark: Mark
 
 
 MembershipRequest = Prime | Start | Trust | Rejoin | Admit
-"""Each names the mark that the node is to have; it must be that of the server's present life."""
+"""Each has the mark that the node is to get, which must end with the server's run id."""
 
 
-def change(mark: Mark, request: MembershipRequest, run: str) -> Mark:
-    """The mark after the request; the same where the request no longer fits what is there, or was meant for
-    another life of the server than ``run``."""
-    if request.mark.rpartition("/")[2] != run:
+def change_mark(mark: Mark, request: MembershipRequest, run_id: str) -> Mark:
+    """The mark after the request. It stays the same where the request does not fit the current mark, or was
+    meant for another run of the server than ``run_id``."""
+    if request.mark.rpartition("/")[2] != run_id:
         return mark
     if isinstance(request, Prime):
         fits = not mark.ready and mark.primed == request.was

@@ -1,8 +1,8 @@
-"""What each request does to what a node keeps. Pure: the same input gives the same answer.
+"""How each request changes the record of a node. Pure: the same input gives the same answer.
 
-Executed as it stands by the simulator and by the model check; the scripts of the redlock engine translate it
-and are compared with it, reply by reply. What the quorum's tokens rest on is all here: a node issues each
-number once, ever more of them, and only to the attempt that has its claim at that moment.
+The simulator and the model check execute this code. The scripts of the Redlock engine translate it, and tests
+compare their replies with it. The tokens of the quorum rest on three rules here: a node issues each number
+once, its numbers grow, and it issues a number only to the attempt that has its claim at that moment.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from .values import (
     HINT_SPAN_US,
     Acquire,
     Adopt,
+    Applied,
     Claim,
+    ClockSkewed,
     Export,
+    HeldByOther,
+    Inspect,
     Issued,
-    Kept,
-    Look,
     Lost,
     Mark,
     NodeRecord,
     NodeReply,
     NodeRequest,
-    Over,
     Release,
     Renew,
-    Skewed,
-    Spent,
     Stamp,
-    Taken,
+    TokensExhausted,
+    Tombstone,
     Unready,
     View,
 )
@@ -39,17 +39,17 @@ from .values import (
 __all__ = ["NodeStep", "apply", "settle"]
 
 BROKEN_KEPT_US: Final = 3_600_000_000
-"""How long a broken attempt is remembered beyond its ttl, so that its holder learns why it is gone."""
+"""How long the tombstone of a broken attempt outlives its ttl, so that its holder learns the reason."""
 
-OVER_KEPT: Final = 100
-"""So many attempts that are over are remembered at most, the latest: whoever is forgotten too soon may get a
-claim that nobody knows of, and that runs out."""
+TOMBSTONES_MAX: Final = 100
+"""The largest number of tombstones, the latest ones. An attempt whose tombstone was dropped too soon may get
+a claim without a holder, which expires."""
 
 NOT_EXPORTED: Final = "it was not exported with this secret, or another client adopted it"
 
 
 class NodeStep(NamedTuple):
-    """What became of the mark and the record, and what to answer."""
+    """The mark and the record after a request, and the answer."""
 
     mark: Mark
     record: NodeRecord
@@ -57,7 +57,7 @@ class NodeStep(NamedTuple):
 
 
 def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, now: int) -> NodeStep:
-    """One request about one name. ``expected`` is what the asker takes the node's mark to say.
+    """Apply one request about one name. ``expected``: the mark that the client expects the node to have.
 
     Where the returned record is the one passed in, nothing needs to be stored.
     """
@@ -73,31 +73,31 @@ def apply(mark: Mark, record: NodeRecord, request: NodeRequest, expected: str, n
 
 
 def settle(record: NodeRecord, now: int) -> NodeRecord:
-    """The record as it stands at ``now``: nobody writes down that a claim ran out."""
+    """The record at ``now``: the expiry of a claim is computed, not stored."""
     if record.claim is not None and record.claim.expires_at <= now:
         return record._replace(claim=None)
     return record
 
 
-# --- taking -------------------------------------------------------------------------------------
+# --- acquire and stamp --------------------------------------------------------------------------
 
 
 def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, NodeReply]:
     if abs(ask.hint - now) > HINT_SPAN_US:
-        return record, Skewed(now)
-    ended = _ended(record, ask.owner, now)
+        return record, ClockSkewed(now)
+    ended = _tombstone_of(record, ask.owner, now)
     if ended is not None:
-        return _without(record, ended), Lost(ended.reason, ended.note)
+        return _without_withdrawn(record, ended), Lost(ended.reason, ended.note)
     claim = record.claim
     if claim is not None:
         if claim.owner == ask.owner:
             return record, Issued(claim.number)
         if claim.owner not in ask.instead_of:
-            return record, Taken(claim, now)
-    over = _breaking(record, ask, now) if ask.instead_of else record.over
+            return record, HeldByOther(claim, now)
+    over = _tombstones_of_broken(record, ask, now) if ask.instead_of else record.tombstones
     number = max(record.fence + 1, ask.hint)
     if number >= MAX_TOKEN:
-        return record, Spent()
+        return record, TokensExhausted()
     until = now + ask.max_hold if ask.max_hold else 0
     expires_at = _capped(now + ask.ttl, until)
     lives = (expires_at, ask.ttl, until)
@@ -105,22 +105,23 @@ def _acquire(record: NodeRecord, ask: Acquire, now: int) -> tuple[NodeRecord, No
     return NodeRecord(number, claim, over), Issued(number)
 
 
-def _breaking(record: NodeRecord, ask: Acquire, now: int) -> tuple[Over, ...]:
-    """All of them are over, also those who have nothing here: they may be about to be given it."""
-    over = _remembered(record.over, now)[1 - OVER_KEPT :]
+def _tombstones_of_broken(record: NodeRecord, ask: Acquire, now: int) -> tuple[Tombstone, ...]:
+    """Tombstones for all broken attempts, also those without a claim here: a repair may be about to send
+    one."""
+    over = _live_tombstones(record.tombstones, now)[1 - TOMBSTONES_MAX :]
     claim = record.claim
     for owner in ask.instead_of:
         if all(each.owner != owner for each in over):
             ttl = claim.ttl if claim is not None and claim.owner == owner else ask.ttl
-            over.append(Over(owner, "broken", ask.note, now + ttl + BROKEN_KEPT_US))
-    return tuple(over[-OVER_KEPT:])
+            over.append(Tombstone(owner, "broken", ask.note, now + ttl + BROKEN_KEPT_US))
+    return tuple(over[-TOMBSTONES_MAX:])
 
 
-def _without(record: NodeRecord, ended: Over) -> NodeRecord:
-    """What was withdrawn before it arrived has arrived now, and that was that."""
+def _without_withdrawn(record: NodeRecord, ended: Tombstone) -> NodeRecord:
+    """The record without the tombstone of a withdrawn attempt, which has arrived now and was refused."""
     if ended.reason != "withdrawn":
         return record
-    return record._replace(over=tuple([each for each in record.over if each is not ended]))
+    return record._replace(tombstones=tuple([each for each in record.tombstones if each is not ended]))
 
 
 def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -132,35 +133,35 @@ def _stamp(record: NodeRecord, ask: Stamp, now: int) -> tuple[NodeRecord, NodeRe
     return record._replace(fence=ask.number, claim=claim._replace(number=ask.number)), Issued(ask.number)
 
 
-# --- giving back --------------------------------------------------------------------------------
+# --- release ------------------------------------------------------------------------------------
 
 
 def _release(record: NodeRecord, ask: Release, now: int) -> tuple[NodeRecord, NodeReply]:
     claim = record.claim
     if claim is not None and claim.owner == ask.owner:
-        return record._replace(claim=None), Kept()
+        return record._replace(claim=None), Applied()
     reply = _lost(record, ask.owner, now)
     if ask.linger <= 0:
         return record, reply
-    return _remembering(record, ask.owner, now + ask.linger, now), reply
+    return _with_tombstone(record, ask.owner, now + ask.linger, now), reply
 
 
-def _remembering(record: NodeRecord, owner: str, forget_at: int, now: int) -> NodeRecord:
-    """Its Acquire may have yet to arrive: refuse it then."""
-    ended = _ended(record, owner, now)
+def _with_tombstone(record: NodeRecord, owner: str, forget_at: int, now: int) -> NodeRecord:
+    """Remember to refuse an Acquire of this attempt that may still arrive."""
+    ended = _tombstone_of(record, owner, now)
     if ended is None:
-        ended = Over(owner, "withdrawn", "", forget_at)
+        ended = Tombstone(owner, "withdrawn", "", forget_at)
     elif ended.forget_at >= forget_at:
         return record
-    others = [each for each in _remembered(record.over, now) if each.owner != owner]
-    return record._replace(over=(*others, ended._replace(forget_at=forget_at))[-OVER_KEPT:])
+    others = [each for each in _live_tombstones(record.tombstones, now) if each.owner != owner]
+    return record._replace(tombstones=(*others, ended._replace(forget_at=forget_at))[-TOMBSTONES_MAX:])
 
 
-def _remembered(over: tuple[Over, ...], now: int) -> list[Over]:
+def _live_tombstones(over: tuple[Tombstone, ...], now: int) -> list[Tombstone]:
     return [ended for ended in over if ended.forget_at > now]
 
 
-# --- living on ----------------------------------------------------------------------------------
+# --- renewal and handover -----------------------------------------------------------------------
 
 
 def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -168,7 +169,7 @@ def _renew(record: NodeRecord, ask: Renew, now: int) -> tuple[NodeRecord, NodeRe
     if claim is None or claim.owner != ask.owner:
         return record, _lost(record, ask.owner, now)
     renewed = claim._replace(ttl=ask.ttl, expires_at=_extended(claim, now + ask.ttl))
-    return record._replace(claim=renewed), Kept()
+    return record._replace(claim=renewed), Applied()
 
 
 def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -177,7 +178,7 @@ def _export(record: NodeRecord, ask: Export, now: int) -> tuple[NodeRecord, Node
         return record, _lost(record, ask.owner, now)
     expires_at = _extended(claim, now + claim.ttl)
     exported = claim._replace(client="", label=ask.seal, token=ask.token, expires_at=expires_at)
-    return record._replace(claim=exported), Kept()
+    return record._replace(claim=exported), Applied()
 
 
 def _adopt(record: NodeRecord, ask: Adopt, now: int) -> tuple[NodeRecord, NodeReply]:
@@ -188,10 +189,10 @@ def _adopt(record: NodeRecord, ask: Adopt, now: int) -> tuple[NodeRecord, NodeRe
         return record, Lost("stolen", NOT_EXPORTED)
     expires_at = _extended(claim, now + claim.ttl)
     adopted = claim._replace(client=ask.client, label=ask.label, expires_at=expires_at)
-    return record._replace(claim=adopted), Kept()
+    return record._replace(claim=adopted), Applied()
 
 
-def _look(record: NodeRecord, ask: Look, now: int) -> tuple[NodeRecord, NodeReply]:
+def _inspect(record: NodeRecord, ask: Inspect, now: int) -> tuple[NodeRecord, NodeReply]:
     return record, View(record, now)
 
 
@@ -204,15 +205,15 @@ def _capped(expires_at: int, until: int) -> int:
     return min(expires_at, until) if until else expires_at
 
 
-def _ended(record: NodeRecord, owner: str, now: int) -> Over | None:
-    for ended in record.over:
+def _tombstone_of(record: NodeRecord, owner: str, now: int) -> Tombstone | None:
+    for ended in record.tombstones:
         if ended.owner == owner and ended.forget_at > now:
             return ended
     return None
 
 
 def _lost(record: NodeRecord, owner: str, now: int) -> Lost:
-    ended = _ended(record, owner, now)
+    ended = _tombstone_of(record, owner, now)
     if ended is not None:
         return Lost(ended.reason, ended.note)
     return Lost("expired" if record.claim is None else "stolen")
@@ -227,5 +228,5 @@ _HANDLERS: Final[dict[type, _Handler]] = {
     Renew: _renew,
     Export: _export,
     Adopt: _adopt,
-    Look: _look,
+    Inspect: _inspect,
 }

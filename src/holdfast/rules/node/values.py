@@ -1,4 +1,4 @@
-"""What one node of a quorum keeps, what it can be asked, and what it answers. Nothing here does anything.
+"""The data of one node of a quorum: its records, the requests and the replies.
 
 A node is an independent server that knows nothing of the others. Its times are whole microseconds of its own
 wall clock, so that a server in another language computes exactly the same.
@@ -15,65 +15,64 @@ __all__ = [
     "UNUSED",
     "Acquire",
     "Adopt",
+    "Applied",
     "Claim",
+    "ClockSkewed",
     "Export",
+    "HeldByOther",
+    "Inspect",
     "Issued",
-    "Kept",
     "List",
-    "Look",
     "Lost",
     "Mark",
     "NamePage",
     "NodeRecord",
     "NodeReply",
     "NodeRequest",
-    "Over",
     "Release",
     "Renew",
-    "Skewed",
-    "Spent",
     "Stamp",
-    "Taken",
+    "TokensExhausted",
+    "Tombstone",
     "Unready",
     "View",
     "mark_text",
 ]
 
 HINT_SPAN_US: Final = 60_000_000
-"""A hint farther than this from the node's own clock is refused, whichever way it is off. Too far ahead it
-would use up numbers; too far behind it could be a number from before the node last forgot an idle name."""
+"""A hint that is further than this ahead of or behind the node's own clock is refused. Too far ahead it would
+use up numbers. Too far behind it could be a number from before the node dropped an idle name."""
 
 RETENTION_US: Final = 86_400_000_000
-"""How long a fence outlives the last claim. By then the clock that hints lean on is far beyond it."""
+"""How long a fence outlives the last claim. By then the clock, and with it every hint, is far beyond it."""
 
 
-# --- what is kept -------------------------------------------------------------------------------
+# --- records ------------------------------------------------------------------------------------
 
 
 class Claim(NamedTuple):
-    """What this node gave to one attempt."""
+    """What this node granted to one attempt."""
 
     owner: str
-    """The attempt: fresh for every one, never used again."""
+    """The name of the attempt, which is never used again."""
     number: int
-    """What this node issued to it. It is a token only where a majority issued the same."""
+    """The number that this node issued to it. It is a token only where a majority issued the same."""
     since: int
     expires_at: int
     ttl: int
     until: int
-    """No renewal extends it beyond this (``max_hold``); 0: there is no such end."""
+    """No renewal extends the claim beyond this (``max_hold``); 0: no limit."""
     client: str
-    """Whose life it hangs on; empty while it is handed over from one process to another."""
+    """The client that holds it; empty while it is handed over from one process to another."""
     label: str
-    """Who that is, for people; the seal of its secret while it is handed over."""
+    """The name of the holder, for messages; the seal of the secret while the claim is handed over."""
     metadata: str
     token: int = 0
-    """What the majority issued, written down when the claim is handed over, or given to this node when others
-    had it already; 0: neither."""
+    """The number that the majority issued, stored when the claim is handed over or repaired; 0: neither."""
 
 
-class Over(NamedTuple):
-    """An attempt that was withdrawn or broken: a copy of it that arrives late is refused."""
+class Tombstone(NamedTuple):
+    """An attempt that was withdrawn or broken. A copy of it that arrives late is refused."""
 
     owner: str
     reason: str
@@ -82,25 +81,25 @@ class Over(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """Everything one node knows about one name."""
+    """What one node stores for one name."""
 
     fence: int = 0
-    """The largest number ever issued here: it never goes down, and none is issued twice."""
+    """The largest number that was issued here. It never decreases, and no number is issued twice."""
     claim: Claim | None = None
-    over: tuple[Over, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
 
 
 class Mark(NamedTuple):
-    """What one node knows about itself. It is lost with everything else when the node forgets."""
+    """What one node stores about itself. It is lost together with the other data."""
 
     ready: str = ""
-    """``set/size/run`` since the node may issue numbers; the run is the server's life from start to end."""
+    """``set/size/run_id`` once the node may issue numbers. Every start of a server has another run id."""
     primed: str = ""
     """The same, written first when a set is initialised."""
     rejoins: str = ""
-    """The same, while the node is told what it forgot: a mark that is gone again forgot that, too."""
+    """The same, while the node gets the fences. If its data is lost again, this is lost, too."""
     longest: int = 0
-    """The longest ttl that was ever asked for here: one who forgot has to wait for longer than that."""
+    """The longest ttl that was ever requested here. A node that rejoins waits for longer than that."""
 
 
 UNUSED: Final = NodeRecord()
@@ -108,7 +107,7 @@ FRESH: Final = Mark()
 
 
 def mark_text(set_id: str, size: int, run: str) -> str:
-    """What the mark of a ready node says: the set it belongs to, of how many nodes, and since which start."""
+    """The mark of a ready node: the id of the set, the number of its nodes, and the run id."""
     return f"{set_id}/{size}/{run}"
 
 
@@ -116,7 +115,7 @@ def mark_text(set_id: str, size: int, run: str) -> str:
 
 
 class Acquire(NamedTuple):
-    """Give it to this attempt, with a number. The same attempt again gets the same answer."""
+    """Grant a claim with a number to this attempt. The same attempt gets the same answer again."""
 
     owner: str
     hint: int
@@ -128,11 +127,11 @@ class Acquire(NamedTuple):
     label: str
     metadata: str
     instead_of: tuple[str, ...] = ()
-    """Attempts from which it is taken away (``break_lock``)."""
+    """Attempts that lose the name (``break_lock``)."""
     note: str = ""
-    """Why."""
+    """The reason of the break."""
     token: int = 0
-    """What a majority issued to it already, where it holds the name and is given to one more node."""
+    """The number that a majority has issued already, where this is a repair."""
 
 
 class Stamp(NamedTuple):
@@ -143,26 +142,26 @@ class Stamp(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The attempt is over. ``linger``: how long an Acquire that has yet to arrive is to be refused."""
+    """End the attempt. ``linger``: how long an Acquire that may still arrive is refused."""
 
     owner: str
     linger: int = 0
 
 
 class Renew(NamedTuple):
-    """Let the claim last ``ttl`` from now, if it is still there."""
+    """Extend the claim to ``ttl`` from now, if it is still there."""
 
     owner: str
     ttl: int
 
 
 class Export(NamedTuple):
-    """Let it live one ttl without any client; ``token`` is what the adopter needs to know."""
+    """Keep the claim for one ttl without a client. ``token``: for the client that adopts it."""
 
     owner: str
     token: int
     seal: str
-    """A hash of the secret that the adopter has to know: it stands in the label's place meanwhile."""
+    """A hash of the secret that the adopter must know. It replaces the label until then."""
 
 
 class Adopt(NamedTuple):
@@ -172,22 +171,22 @@ class Adopt(NamedTuple):
     client: str
     label: str
     seal: str
-    """As it was exported with last."""
+    """The seal of the last export."""
 
 
-class Look(NamedTuple):
-    """What stands there now?"""
+class Inspect(NamedTuple):
+    """Ask for a ``View``."""
 
 
 class List(NamedTuple):
-    """A page of the names that begin with a prefix, with what stands there; the first cursor is empty."""
+    """Ask for a page of the names with a prefix, and their records; the first cursor is empty."""
 
     prefix: str
     cursor: str = ""
 
 
-NodeRequest = Acquire | Stamp | Release | Renew | Export | Adopt | Look
-"""What is asked about a name. All but Release need a node that is ready."""
+NodeRequest = Acquire | Stamp | Release | Renew | Export | Adopt | Inspect
+"""Requests about a name. All but Release need a node that is ready."""
 
 
 # --- replies ------------------------------------------------------------------------------------
@@ -199,15 +198,15 @@ class Issued(NamedTuple):
     number: int
 
 
-class Taken(NamedTuple):
+class HeldByOther(NamedTuple):
     """Another attempt has it."""
 
     claim: Claim
     now: int
 
 
-class Kept(NamedTuple):
-    """It was the attempt's own, and it happened."""
+class Applied(NamedTuple):
+    """The attempt had the claim, and the request was applied."""
 
 
 class Lost(NamedTuple):
@@ -219,35 +218,35 @@ class Lost(NamedTuple):
 
 
 class Unready(NamedTuple):
-    """The node may not issue numbers: it has forgotten, was started anew, or belongs to another set."""
+    """The node may not issue numbers: it lost its data, was restarted, or belongs to another set."""
 
     mark: str
-    """What its mark says; empty: it has none."""
+    """The mark of the node; empty: it has none."""
 
 
-class Skewed(NamedTuple):
+class ClockSkewed(NamedTuple):
     """The hint is too far from the node's own clock, which shows ``now``."""
 
     now: int
 
 
-class Spent(NamedTuple):
-    """No larger number can be issued any more."""
+class TokensExhausted(NamedTuple):
+    """No larger number can be issued."""
 
 
 class View(NamedTuple):
-    """What stands there at ``now``."""
+    """The record at ``now``."""
 
     record: NodeRecord
     now: int
 
 
 class NamePage(NamedTuple):
-    """``cursor`` is where the next page begins; empty: this was the last."""
+    """``cursor``: where the next page begins; empty: this is the last page."""
 
     found: tuple[tuple[str, NodeRecord], ...]
     now: int
     cursor: str
 
 
-NodeReply = Issued | Taken | Kept | Lost | Unready | Skewed | Spent | View
+NodeReply = Issued | HeldByOther | Applied | Lost | Unready | ClockSkewed | TokensExhausted | View

@@ -1,261 +1,226 @@
 """The session engine for the asyncio driver; a file apart, so that threads never import asyncio.
 
-The loop drives every conversation and hears every session: a task that is cancelled leaves its statement to
-its end, and the connection whole.
+The loop drives every query and reads every session. Cancelling a task neither interrupts its statement nor
+harms the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ....engine_api import AdapterContext, Steps
 from ....rules.requests import Reply, Request, Snapshot, Watch
 from ....runtime import trampoline
 from ....runtime.clock import boottime
-from ..failures import cannot_begin
-from ..ground import Ground
-from ..link import WRITABLE, Link, LinkLost, ServerError
-from ..loop import LoopPool, run
-from ..opening import Opener
-from . import holding, requests
-from .beginning import begin
-from .calls import Calls
-from .desk import Ask, Close, Desk, Ended, Finish, Glance, Op, Open, Rest, Script, Session, Start, Task
+from ..connection import WRITABLE, ConnectionLostError, PgConnection, ServerError
+from ..connection_asyncio import WatchedConnection, perform_in_loop, set_result
+from ..handshake import DatabaseContext, close_on_failure
+from ..pool_asyncio import AsyncConnectionPool
+from . import store
+from .effects import (
+    AwaitResult,
+    CloseSession,
+    Effect,
+    OpenSession,
+    PollResult,
+    Query,
+    SendQuery,
+    SessionCoroutine,
+    SessionEndedError,
+    Sleep,
+)
+from .handshake import open_session
+from .notifications import TICK_SECONDS, record_broken
+from .pool import SessionPool
+from .session import PendingQuery, Session
+from .statements import SessionStatements
+from .threads import QUERY_CONNECTIONS_MAX
 
 __all__ = ["AdvisoryAsyncio"]
 
 T = TypeVar("T")
 
-LOOKING_LINKS = 2
-AT_ONCE_SECONDS = 0.001
-"""A wait that ends so soon is waited out where it began: nobody has to be woken for it."""
-
-TICK_SECONDS = 0.25
-"""How often those look who watch a name."""
+FIRST_POLL_SECONDS: Final = 0.001
+"""A wait that ends so soon is waited for where it began: no waiter has to be woken for it."""
 
 
-class Line:
-    """A connection that the loop hears all the time."""
+class SessionConnection(WatchedConnection):
+    """A session's connection, which the loop reads all the time."""
 
-    __slots__ = ("_fileno", "_hears", "_loop", "_ready", "_writes", "began", "link", "turn")
+    __slots__ = ("sending", "sent_at")
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
-        self.link = link
-        self._loop = loop
-        self._fileno = link.fileno
-        """Kept: when the connection is lost libpq closes the socket and forgets its number."""
-        self._hears = self._writes = False
-        self.turn = asyncio.Lock()
-        """Of the first of those who want to say something there: first come, first served."""
-        self.began = 0.0
-        """When the last statement was sent, by the local clock."""
-
-    def hear(self, ready: Callable[[], None]) -> None:
-        self._ready = ready
-        self._hears = True
-        self._loop.add_reader(self._fileno, ready)
-
-    def write(self, wanted: bool) -> None:
-        """Whether it is to be told when there is room to write."""
-        if wanted != self._writes and self._hears:
-            self._writes = wanted
-            if wanted:
-                self._loop.add_writer(self._fileno, self._ready)
-            else:
-                self._loop.remove_writer(self._fileno)
-
-    def close(self) -> None:
-        self.write(False)
-        if self._hears:
-            self._hears = False
-            self._loop.remove_reader(self._fileno)
-        self.link.close()
+    def __init__(self, pg: PgConnection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(pg, loop)
+        self.sending = asyncio.Lock()
+        """Held by the next task that sends a query; tasks are served in order."""
+        self.sent_at = 0.0
+        """When the last query was sent, by the local clock."""
 
 
 class AdvisoryAsyncio:
-    """One client's view of the server's locks."""
+    """One client's access to the server's locks."""
 
-    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
-        self._ground = ground
+    def __init__(self, context: DatabaseContext, hooks: AdapterContext) -> None:
+        self._context = context
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
-        calls = Calls(ground.target.schema, ground.namespace)
-        self._desk = Desk(calls, hooks.post, _hang_up, boottime, hooks.io_timeout)
-        self._opener = Opener(ground, hooks.io_timeout)
-        self._commands = LoopPool(self._opener.open_link, LOOKING_LINKS, hooks.io_timeout)
+        statements = SessionStatements(context.config.schema, context.namespace)
+        self._pool = SessionPool(statements, hooks.post, _close_connection, boottime, hooks.io_timeout)
+        self._queries = AsyncConnectionPool(context, hooks.io_timeout, QUERY_CONNECTIONS_MAX)
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
     def source(self) -> str:
-        return self._ground.source
+        return self._context.source
 
-    # --- what the driver asks for
+    # --- the adapter's interface
 
     async def apply(self, name: str, request: Request) -> Reply:
         if isinstance(request, Watch) and self._ticker is None:
             self._tick()
-        return await self._run(requests.apply(self._desk, name, request))
+        return await self._run(store.apply(self._pool, name, request))
 
     async def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return await self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))
+        return await self._run(store.apply_in_order(self._pool, steps, stop_when_refused))
 
     async def renew_batch(self, steps: Steps) -> list[Reply]:
-        return await self._run(holding.renew_batch(self._desk, steps))
+        return await self._run(store.renew_batch(self._pool, steps))
 
     async def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return await self._run(holding.list_names(self._desk, prefix))
+        return await self._run(store.list_names(self._pool, prefix))
 
     async def listen(self, name: str | None) -> None:
-        """The loop hears all sessions anyway."""
+        """The loop reads all sessions anyway."""
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """The loop hears all sessions anyway."""
-        self._desk.watching.discard(nonce)
+        """The loop reads all sessions anyway."""
+        self._pool.watching.discard(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Who dies loses its session, and the server its lock."""
+        """The sessions of a client that dies end, and with them its locks."""
 
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        for session in list(self._desk.sessions):
-            self._desk.lost(session, "the client was closed")
-        self._commands.close()
+        for session in list(self._pool.sessions):
+            self._pool.close_session(session, "the client was closed")
+        self._queries.close()
 
     def forked(self) -> None:
-        for session in self._desk.sessions:
-            session.line.link.forked()
-        self._commands.forked()
+        for session in self._pool.sessions:
+            session.connection.pg.detach_after_fork()
+        self._queries.detach_after_fork()
 
-    # --- scripts
+    # --- performing effects
 
-    async def _run(self, script: Script[T]) -> T:
-        return await trampoline.run_in_loop(script, self._perform)
+    async def _run(self, coroutine: SessionCoroutine[T]) -> T:
+        return await trampoline.run_in_loop(coroutine, self._perform)
 
-    async def _perform(self, op: Op) -> Any:
-        match op:
-            case Start(session, task, seconds):
-                return await self._start(session, task, seconds)
-            case Finish(session, task, seconds):
-                session.see_unsent(task)
-                return task.done or await self._end(task, seconds)
-            case Glance(session, task, first):
-                session.see_unsent(task)
-                return task.done or (first and await self._end(task, AT_ONCE_SECONDS))
-            case Ask(call):
-                return await self._commands.perform(call)
-            case Open():
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case SendQuery(session, query, seconds):
+                return await self._send_query(session, query, seconds)
+            case AwaitResult(session, query, seconds):
+                session.fail_unsent(query)
+                return query.is_done or await self._await_result(query, seconds)
+            case PollResult(session, query, first):
+                session.fail_unsent(query)
+                return query.is_done or (first and await self._await_result(query, FIRST_POLL_SECONDS))
+            case Query(call):
+                return await self._queries.execute(call)
+            case OpenSession():
                 return await self._open()
-            case Rest(seconds):
+            case Sleep(seconds):
                 return await asyncio.sleep(seconds)
-            case Close(session):
-                return _hang_up(session)
-        raise AssertionError(op)
-
-    # --- sessions
+            case CloseSession(session):
+                return _close_connection(session)
+        raise AssertionError(effect)
 
     async def _open(self) -> Session:
-        ends_at = boottime() + self._io_timeout
-        link = await self._opener.open_link(ends_at)
-        try:
-            backend = await run(link, begin(link, self._client), ends_at)
-            line = Line(link, asyncio.get_running_loop())
-        except (ServerError, LinkLost, TimeoutError) as error:
-            link.close()
-            raise cannot_begin(error, self._io_timeout) from error
-        except BaseException:
-            link.close()
-            raise
-        session = Session(line, backend)
-        line.hear(lambda: self._ready(session))
+        pg, backend_pid = await trampoline.run_in_loop(
+            open_session(self._context, self._io_timeout, self._client), perform_in_loop
+        )
+        with close_on_failure(pg, self._io_timeout):
+            session = Session(SessionConnection(pg, asyncio.get_running_loop()), backend_pid)
+        session.connection.watch(lambda: self._ready(session))
         return session
 
-    async def _start(self, session: Session, task: Task, seconds: float) -> None:
-        """Whoever just finished waits behind those who wait already: it would be first again and again."""
-        line: Line = session.line
-        if not session.is_busy and not line.turn.locked():
-            self._begin(session, task)
+    async def _send_query(self, session: Session, query: PendingQuery, seconds: float) -> None:
+        """A task that just finished queues behind those that wait: otherwise it would always be first."""
+        connection: SessionConnection = session.connection
+        if not session.is_busy and not connection.sending.locked():
+            self._begin(session, query)
             return
         came = boottime()
-        async with line.turn:
-            while (before := session.current) is not None and not before.done:
-                # A server that answers one after the other is not silent, however many wait.
-                if not await self._end(before, max(came, line.began) + seconds - boottime()):
+        async with connection.sending:
+            while (before := session.current_query) is not None and not before.is_done:
+                # A server that answers one query after the other is not silent, however many tasks wait.
+                left = max(came, connection.sent_at) + seconds - boottime()
+                if not await self._await_result(before, left):
                     raise TimeoutError
-            self._begin(session, task)
+            self._begin(session, query)
 
-    def _begin(self, session: Session, task: Task) -> None:
-        line: Line = session.line
-        if session.dead or not line.link.is_quiet():
-            raise Ended(session.why or line.link.last_words())
-        session.current = task
-        line.began = boottime()
-        task.waits = line.link.call(task.call)
-        self._go_on(session, task)
+    def _begin(self, session: Session, query: PendingQuery) -> None:
+        connection: SessionConnection = session.connection
+        if session.is_closed or not connection.pg.is_quiet():
+            raise SessionEndedError(session.close_reason or connection.pg.fatal_message())
+        session.current_query = query
+        connection.sent_at = boottime()
+        query.generator = connection.pg.execute(query.call)
+        self._resume(session, query)
 
-    async def _end(self, task: Task, seconds: float) -> bool:
-        """Wait for the end of a task; False: it did not come in time."""
+    async def _await_result(self, query: PendingQuery, seconds: float) -> bool:
+        """Wait for the end of a query; False: it did not end in time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(max(seconds, 0.0), _tell, future)
-        task.onlookers.append(future)
+        timer = loop.call_later(max(seconds, 0.0), set_result, future, None)
+        query.observers.append(future)
         try:
             await future
         finally:
             timer.cancel()
-            task.onlookers.remove(future)
-        return task.done
+            query.observers.remove(future)
+        return query.is_done
+
+    # --- driving a query
 
     def _ready(self, session: Session) -> None:
-        """Something came, or there is room to write."""
-        task = session.current
-        if task is not None and not task.done:
-            self._go_on(session, task)
+        """The connection has input, or room for output."""
+        query = session.current_query
+        if query is not None and not query.is_done:
+            self._resume(session, query)
             return
         try:
-            self._told(session.line.link.hear())
-        except LinkLost as lost:
-            self._desk.lost(session, str(lost))
+            record_broken(self._pool, session.connection.pg.receive_notifications())
+        except ConnectionLostError as lost:
+            self._pool.close_session(session, str(lost))
 
-    def _go_on(self, session: Session, task: Task) -> None:
-        line: Line = session.line
+    def _resume(self, session: Session, query: PendingQuery) -> None:
+        connection: SessionConnection = session.connection
         try:
-            want = task.waits.send(None)
+            events = query.generator.send(None)
         except StopIteration as end:
-            task.end(end.value, None)
-        except (ServerError, LinkLost) as error:
-            task.end(None, error)
+            query.finish(end.value, None)
+        except (ServerError, ConnectionLostError) as error:
+            query.finish(None, error)
         else:
-            line.write(bool(want & WRITABLE))
+            connection.wait_for_output(bool(events & WRITABLE))
             return
-        line.write(False)
-        self._told(line.link.heard())
-        if isinstance(task.error, LinkLost):
-            self._desk.lost(session, str(task.error))
-        if task.nonce and not task.onlookers:
-            self._desk.post(task.nonce)
-        for future in task.onlookers:
-            _tell(future)
-
-    def _told(self, nonces: list[str]) -> None:
-        """Of what was broken."""
-        for nonce in nonces:
-            if nonce in self._desk.mine and nonce not in self._desk.told:
-                self._desk.told.add(nonce)
-                self._desk.post(nonce)
+        connection.wait_for_output(False)
+        record_broken(self._pool, connection.pg.take_notifications())
+        if isinstance(query.error, ConnectionLostError):
+            self._pool.close_session(session, str(query.error))
+        if query.nonce and not query.observers:
+            self._pool.post(query.nonce)
+        for future in query.observers:
+            set_result(future, None)
 
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
-        for nonce in list(self._desk.watching):
-            self._desk.post(nonce)
+        for nonce in list(self._pool.watching):
+            self._pool.post(nonce)
 
 
-def _hang_up(session: Session) -> None:
-    session.line.close()
-
-
-def _tell(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _close_connection(session: Session) -> None:
+    session.connection.close()

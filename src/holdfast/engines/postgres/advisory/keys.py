@@ -1,4 +1,4 @@
-"""Names as the numbers by which the server knows its advisory locks."""
+"""Names as the 64-bit keys of the server's advisory locks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _PERSON: Final = b"holdfast"
 
 
 def key_of(namespace: str, name: str) -> int:
-    """64 bits with a sign, the same on every machine and in every version.
+    """A signed 64-bit number, the same on every machine and in every version.
 
-    Should two names ever share a number they exclude each other, which is slow but safe.
+    Two names with the same number would exclude each other, which is slow but safe.
     """
     scope, own = namespace.encode(), name.encode()
-    told = len(scope).to_bytes(4, "big") + scope + own
-    return int.from_bytes(blake2b(told, digest_size=8, person=_PERSON).digest(), "big", signed=True)
+    data = len(scope).to_bytes(4, "big") + scope + own
+    return int.from_bytes(blake2b(data, digest_size=8, person=_PERSON).digest(), "big", signed=True)
 
 
 def session_namespace(namespace: str) -> bytes:
-    """As it is stored: apart from what the lease table keeps under the same namespace."""
+    """The namespace as it is stored: apart from that of the lease table."""
     return b"\xff" + namespace.encode()

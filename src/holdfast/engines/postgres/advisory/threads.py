@@ -1,7 +1,7 @@
 """The session engine for the threads driver.
 
-Whoever asks for something drives the connection itself, also who waits in the server's queue. What nobody
-waits for at the moment, above all word that a session ended, is heard by one thread for all.
+Each caller drives its session itself, also while it waits in the server's queue. One thread reads the
+sessions of all other holders and waiters, above all to notice the end of a session.
 """
 
 from __future__ import annotations
@@ -16,229 +16,229 @@ from ....rules.requests import Reply, Request, Snapshot, Watch
 from ....runtime import trampoline
 from ....runtime.adaptive_spin import AdaptiveSpin
 from ....runtime.clock import boottime
-from ..commands import Commands
-from ..failures import cannot_begin
-from ..ground import Ground
-from ..link import Link, LinkLost, ServerError
-from ..pool import run, wait_for
-from . import holding, requests
-from .beginning import begin
-from .calls import Calls
-from .desk import Ask, Close, Desk, Ended, Finish, Glance, Open, Rest, Script, Session, Start, Task
-from .hearing import Listener
-from .overhearing import Overhearing
+from ..connection import ConnectionLostError, PgConnection, ServerError, wait_ready
+from ..handshake import DatabaseContext, perform_in_thread
+from ..pool import ConnectionPool
+from . import store
+from .effects import (
+    AwaitResult,
+    CloseSession,
+    OpenSession,
+    PollResult,
+    Query,
+    SendQuery,
+    SessionCoroutine,
+    SessionEndedError,
+    Sleep,
+)
+from .handshake import open_session
+from .notifications import SessionListener, SessionReader, record_broken
+from .pool import SessionPool
+from .session import PendingQuery, Session
+from .statements import SessionStatements
 
-__all__ = ["AdvisoryThreads"]
+__all__ = ["QUERY_CONNECTIONS_MAX", "AdvisoryThreads"]
 
 T = TypeVar("T")
 
-LOOKING_LINKS = 2
+QUERY_CONNECTIONS_MAX = 2
+"""How many connections without locks a client has, for queries."""
 
 
-class Line:
-    """A connection, and who may use it: taken by ``with`` alone, which no interrupt comes in between of."""
+class SessionConnection:
+    """A session's connection, and the mutex of its use: ``with`` takes it, so that no interrupt can come
+    between taking it and the protected block."""
 
-    __slots__ = ("is_heard", "link", "looks", "mutex")
+    __slots__ = ("is_read_by_waiter", "mutex", "pg", "spin")
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, pg: PgConnection) -> None:
+        self.pg = pg
         self.mutex = threading.RLock()
-        self.is_heard = False
-        """By the one who waits there: nobody else need listen."""
-        self.looks = AdaptiveSpin()
-        """How it went to look for grants: those who often have to wait do not look for long."""
+        self.is_read_by_waiter = False
+        """The thread that waits on the session reads it, so the listener need not."""
+        self.spin = AdaptiveSpin()
+        """How polling for grants went: sessions that often have to wait do not poll for long."""
 
 
 class AdvisoryThreads:
-    """One client's view of the server's locks."""
+    """One client's access to the server's locks."""
 
-    def __init__(self, ground: Ground, hooks: AdapterContext) -> None:
-        self._ground = ground
+    def __init__(self, context: DatabaseContext, hooks: AdapterContext) -> None:
+        self._context = context
         self._client = hooks.client
         self._io_timeout = hooks.io_timeout
-        calls = Calls(ground.target.schema, ground.namespace)
-        self._desk = Desk(calls, hooks.post, self._hang_up, boottime, hooks.io_timeout)
-        self._commands = Commands(ground, hooks.io_timeout, LOOKING_LINKS)
-        self._listener = Listener(self._desk, self.look_up)
-        self.notification_reader = Overhearing(self._listener.ring)
-        self._perform: dict[type, Callable[[Any], Any]] = {
-            Start: self._start,
-            Finish: self._finish,
-            Glance: self._glance,
-            Ask: lambda op: self._commands.perform(op.call),
-            Open: lambda op: self._open(),
-            Rest: lambda op: time.sleep(op.seconds),
-            Close: lambda op: self._hang_up(op.session),
+        statements = SessionStatements(context.config.schema, context.namespace)
+        self._pool = SessionPool(statements, hooks.post, _close_connection, boottime, hooks.io_timeout)
+        self._queries = ConnectionPool(context, hooks.io_timeout, QUERY_CONNECTIONS_MAX)
+        self._listener = SessionListener(self._pool, self.read_session)
+        self.notification_reader = SessionReader(self._listener.wake)
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            SendQuery: self._send_query,
+            AwaitResult: self._await_result,
+            PollResult: self._poll_result,
+            Query: lambda effect: self._queries.execute(effect.call),
+            OpenSession: lambda effect: self._open(),
+            Sleep: lambda effect: time.sleep(effect.seconds),
+            CloseSession: lambda effect: _close_connection(effect.session),
         }
 
     @property
     def source(self) -> str:
-        return self._ground.source
+        return self._context.source
 
-    # --- what the driver asks for
+    # --- the adapter's interface
 
     def apply(self, name: str, request: Request) -> Reply:
         if request.__class__ is Watch:
-            self._listener.ring()
-        return trampoline.run(requests.apply(self._desk, name, request), self._do)
+            self._listener.wake()
+        return trampoline.run(store.apply(self._pool, name, request), self._perform)
 
     def apply_in_order(self, steps: Steps, stop_when_refused: bool) -> list[Reply]:
-        return self._run(requests.apply_in_order(self._desk, steps, stop_when_refused))
+        return self._run(store.apply_in_order(self._pool, steps, stop_when_refused))
 
     def renew_batch(self, steps: Steps) -> list[Reply]:
-        return self._run(holding.renew_batch(self._desk, steps))
+        return self._run(store.renew_batch(self._pool, steps))
 
     def list_names(self, prefix: str) -> list[tuple[str, Snapshot]]:
-        return self._run(holding.list_names(self._desk, prefix))
+        return self._run(store.list_names(self._pool, prefix))
 
     def listen(self, name: str | None) -> None:
-        """Of any name: what is heard are the sessions."""
+        """The listener reads all sessions, whatever names they hold."""
         self._listener.start()
 
     def unlisten(self, nonce: str, name: str | None) -> None:
-        """A session is heard as long as somebody waits or holds there."""
-        self._desk.watching.discard(nonce)
+        """A session is read as long as it has a waiter or a holder."""
+        self._pool.watching.discard(nonce)
 
     def watch_clients(self, nonce: str, clients: tuple[str, ...]) -> None:
-        """Who dies loses its session, and the server its lock."""
+        """The sessions of a client that dies end, and with them its locks."""
 
     def close(self) -> None:
         self._listener.close()
-        for session in list(self._desk.sessions):
-            self._desk.lost(session, "the client was closed")
-        self._commands.close()
+        for session in list(self._pool.sessions):
+            self._pool.close_session(session, "the client was closed")
+        self._queries.close()
         self.notification_reader.close()
 
     def forked(self) -> None:
-        self._listener.forked()
+        self._listener.detach_after_fork()
         self.notification_reader.close()
-        for session in self._desk.sessions:
-            session.line.link.forked()
-        self._commands.forked()
+        for session in self._pool.sessions:
+            session.connection.pg.detach_after_fork()
+        self._queries.detach_after_fork()
 
-    # --- scripts
+    # --- performing effects
 
-    def _run(self, script: Script[T]) -> T:
-        return trampoline.run(script, self._do)
+    def _run(self, coroutine: SessionCoroutine[T]) -> T:
+        return trampoline.run(coroutine, self._perform)
 
-    def _do(self, op: Any) -> Any:
-        return self._perform[op.__class__](op)
-
-    # --- sessions
+    def _perform(self, effect: Any) -> Any:
+        return self._handlers[effect.__class__](effect)
 
     def _open(self) -> Session:
-        ends_at = boottime() + self._io_timeout
-        link = self._commands.open_link(ends_at)
-        try:
-            backend = run(link, begin(link, self._client), ends_at)
-        except (ServerError, LinkLost, TimeoutError) as error:
-            link.close()
-            raise cannot_begin(error, self._io_timeout) from error
-        except BaseException:
-            link.close()
-            raise
-        self._listener.ring()  # it finds the session, or the room for it
-        return Session(Line(link), backend)
+        pg, backend_pid = trampoline.run(
+            open_session(self._context, self._io_timeout, self._client), perform_in_thread
+        )
+        self._listener.wake()  # it finds the session, or that one is being opened
+        return Session(SessionConnection(pg), backend_pid)
 
-    def _hang_up(self, session: Session) -> None:
-        session.line.link.close()
-
-    def _start(self, op: Start) -> None:
-        session, task, seconds = op
-        line: Line = session.line
+    def _send_query(self, effect: SendQuery) -> None:
+        session, query, seconds = effect
+        connection: SessionConnection = session.connection
         ends_at = boottime() + seconds
-        with line.mutex:
-            before = session.current
-            if before is not None and not before.done:
+        with connection.mutex:
+            before = session.current_query
+            if before is not None and not before.is_done:
                 self._drive(session, before, ends_at, None)
-                if not before.done:
+                if not before.is_done:
                     raise TimeoutError
-            if session.dead or not line.link.is_quiet():
-                raise Ended(session.why or line.link.last_words())
-            task.waits = line.link.call(task.call)
-            session.current = task
-            self._step(session, task)
+            if session.is_closed or not connection.pg.is_quiet():
+                raise SessionEndedError(session.close_reason or connection.pg.fatal_message())
+            query.generator = connection.pg.execute(query.call)
+            session.current_query = query
+            self._resume(session, query)
 
-    def _finish(self, op: Finish) -> bool:
-        session, task, seconds = op
-        line: Line = session.line
+    def _await_result(self, effect: AwaitResult) -> bool:
+        session, query, seconds = effect
+        connection: SessionConnection = session.connection
         ends_at = boottime() + seconds
-        session.see_unsent(task)
-        while not task.done:
-            with line.mutex:
-                if not task.done:
-                    self._drive(session, task, ends_at, None if task.nonce else line.link.looks)
-            if not task.done and boottime() >= ends_at:
+        session.fail_unsent(query)
+        while not query.is_done:
+            with connection.mutex:
+                if not query.is_done:
+                    self._drive(session, query, ends_at, None if query.nonce else connection.pg.spin)
+            if not query.is_done and boottime() >= ends_at:
                 break
-        if not task.done and task.nonce:
-            self._listener.ring()
-        return task.done
+        if not query.is_done and query.nonce:
+            self._listener.wake()
+        return query.is_done
 
-    def _glance(self, op: Glance) -> bool:
-        """Who waits does not sleep here: it is to hear of more than of its grant."""
-        session, task, first = op
-        line: Line = session.line
-        session.see_unsent(task)
-        if not task.done:
-            with line.mutex:
-                if not task.done:
+    def _poll_result(self, effect: PollResult) -> bool:
+        """The waiter does not sleep here, since other wake-ups than its grant have to reach it."""
+        session, query, first = effect
+        connection: SessionConnection = session.connection
+        session.fail_unsent(query)
+        if not query.is_done:
+            with connection.mutex:
+                if not query.is_done:
                     if first:
-                        self._drive(session, task, 0.0, line.looks)
+                        self._drive(session, query, 0.0, connection.spin)
                     else:
-                        self._step(session, task)  # finds out by itself whether something has come
-        if not task.done:
-            self.notification_reader.expect(session, task)
-        return task.done
+                        self._resume(session, query)  # finds out by itself whether there is input
+        if not query.is_done:
+            self.notification_reader.expect(session, query)
+        return query.is_done
 
-    def _drive(self, session: Session, task: Task, ends_at: float, looks: AdaptiveSpin | None) -> None:
-        """Until it is done, or the time is over. The mutex is ours."""
-        link: Link = session.line.link
+    # --- driving a query
+
+    def _drive(
+        self, session: Session, query: PendingQuery, ends_at: float, spin: AdaptiveSpin | None
+    ) -> None:
+        """Until the query is done or the time is over. The caller has the mutex."""
+        pg: PgConnection = session.connection.pg
         try:
-            while not task.done:
-                if task.wants and not wait_for(link, task.wants, ends_at, looks):
+            while not query.is_done:
+                if query.events and not wait_ready(pg, query.events, ends_at, spin):
                     return
-                self._step(session, task)
-        except LinkLost as lost:
-            task.end(None, lost)
+                self._resume(session, query)
+        except ConnectionLostError as lost:
+            query.finish(None, lost)
 
-    def _step(self, session: Session, task: Task) -> None:
-        link: Link = session.line.link
+    def _resume(self, session: Session, query: PendingQuery) -> None:
+        pg: PgConnection = session.connection.pg
         try:
             try:
-                task.wants = task.waits.send(None)
+                query.events = query.generator.send(None)
             except StopIteration as end:
-                task.end(end.value, None)
-            except (ServerError, LinkLost) as error:
-                task.end(None, error)
+                query.finish(end.value, None)
+            except (ServerError, ConnectionLostError) as error:
+                query.finish(None, error)
         except BaseException:
-            if not task.done:
-                task.waits, task.wants = link.resume(), 0
+            if not query.is_done:
+                query.generator, query.events = pg.finish_interrupted(), 0
             raise
-        if task.done and (heard := link.heard()):
-            self._told(heard)
+        if query.is_done and (nonces := pg.take_notifications()):
+            record_broken(self._pool, nonces)
 
-    def look_up(self, session: Session) -> bool:
-        """Something came on a session: see what. False: somebody else is at it."""
-        line: Line = session.line
-        if not line.mutex.acquire(blocking=False):
+    def read_session(self, session: Session) -> bool:
+        """Read a session that has input. False: another thread is using it."""
+        connection: SessionConnection = session.connection
+        if not connection.mutex.acquire(blocking=False):
             return False
         try:
-            task = session.current
-            if task is not None and not task.done:
-                self._drive(session, task, 0.0, None)
-                if task.done and task.nonce:
-                    self._desk.post(task.nonce)
+            query = session.current_query
+            if query is not None and not query.is_done:
+                self._drive(session, query, 0.0, None)
+                if query.is_done and query.nonce:
+                    self._pool.post(query.nonce)
             else:
-                self._told(line.link.hear())
-        except LinkLost as lost:
-            self._desk.lost(session, str(lost))
+                record_broken(self._pool, connection.pg.receive_notifications())
+        except ConnectionLostError as lost:
+            self._pool.close_session(session, str(lost))
         finally:
-            line.mutex.release()
+            connection.mutex.release()
         return True
 
-    def _told(self, nonces: list[str]) -> None:
-        """Of what was broken."""
-        for nonce in nonces:
-            if nonce in self._desk.mine and nonce not in self._desk.told:
-                self._desk.told.add(nonce)
-                self._desk.post(nonce)
+
+def _close_connection(session: Session) -> None:
+    session.connection.pg.close()

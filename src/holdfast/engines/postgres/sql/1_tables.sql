@@ -1,8 +1,8 @@
--- What is kept: one row for each name, with everything about it that a rule looks at.
+-- The tables: one row for each name, with everything that a rule needs to know about it.
 --
 -- Names are bytes: a name may hold any character, and the database any encoding. Every other text is ASCII:
--- what people wrote (owners, metadata, reasons) is stored as JSON escapes. Times are seconds since 1970 on
--- the server's clock. An empty list is NULL, so that the usual row is short and its tests are cheap.
+-- texts of users (owners, metadata, reasons) are stored as JSON escapes. Times are seconds since 1970 on the
+-- server's clock. An empty list is NULL, so that the usual row is short and cheap to test.
 --
 -- This file may be run again, and over an older version: it only ever adds.
 
@@ -33,20 +33,20 @@ $do$;
 CREATE TABLE IF NOT EXISTS @schema@.locks (
     namespace  bytea NOT NULL,
     name       bytea NOT NULL,
-    version    bigint NOT NULL,     -- counts its changes: a change is stored only over what it was decided on. Begins
-                                    -- with the time: of a row that was forgotten and made anew none comes again
+    version    bigint NOT NULL,     -- counts changes: a change is stored only over the version it was decided on. It
+                                    -- begins with the time, so a row that was deleted and made anew repeats none
     kind       text,
     token      bigint NOT NULL,
     holders    @schema@.holder[],
     queue      @schema@.waiter[],
-    permits    integer NOT NULL,    -- a semaphore's limit now, and as it was declared
+    permits    integer NOT NULL,    -- a semaphore's current limit, and its declared one
     declared   integer NOT NULL,
     ended      @schema@.ended[],
     watchers   @schema@.watcher[],
     next_at    float8,              -- when time alone next changes holders or queue
     changed_at float8 NOT NULL,
     PRIMARY KEY (namespace, name)
-) WITH (fillfactor = 50);           -- room for the next version on the same page: no index entry is written
+) WITH (fillfactor = 50);           -- room for the next version on the same page, so that no index entry is written
 
 CREATE TABLE IF NOT EXISTS @schema@.values (
     namespace    bytea NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS @schema@.values (
 CREATE TABLE IF NOT EXISTS @schema@.meta (
     the_only boolean PRIMARY KEY DEFAULT true CHECK (the_only),
     source   text NOT NULL DEFAULT gen_random_uuid()::text,
-    floor    bigint NOT NULL DEFAULT 0      -- no token was larger among the rows that were forgotten
+    floor    bigint NOT NULL DEFAULT 0      -- at least the largest token of the deleted rows
 );
 INSERT INTO @schema@.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
 
@@ -69,7 +69,7 @@ CREATE TABLE IF NOT EXISTS @schema@.versions (
     installed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- What functions say to each other.
+-- The types of values that functions pass to each other.
 
 DO $do$
 BEGIN
@@ -77,7 +77,7 @@ BEGIN
         SELECT FROM pg_catalog.pg_attribute
         WHERE attrelid = to_regclass('@schema@.ask_1') AND attname = 'seal' AND NOT attisdropped
     ) THEN
-        -- A request: what does not belong to one of its kind is NULL.
+        -- A request; fields that its kind does not have are NULL.
         DROP TYPE IF EXISTS @schema@.ask_1 CASCADE;
         CREATE TYPE @schema@.ask_1 AS (
             op text, nonce text, client text, owner text, kind text, mode text, ttl float8, wait boolean,
@@ -90,13 +90,13 @@ BEGIN
         SELECT FROM pg_catalog.pg_attribute
         WHERE attrelid = to_regclass('@schema@.step_1') AND attname = 'record' AND NOT attisdropped
     ) THEN
-        -- What became of a record, and what to answer. Whoever dropped the table has dropped a part of it.
+        -- The outcome of a request: the record and the reply. Dropping the table drops a part of this type.
         DROP TYPE IF EXISTS @schema@.step_1 CASCADE;
         CREATE TYPE @schema@.step_1 AS (
             record @schema@.locks,
-            reply text,             -- NULL: its place in the queue, which is known once turns are dealt
+            reply text,             -- NULL: the place in the queue, which is known once turns are assigned
             changed boolean,
-            news boolean,           -- watchers are to be told, whatever the record looks like
+            news boolean,           -- watchers are notified even if their view of the record is the same
             victims @schema@.holder[]
         );
     END IF;

@@ -1,4 +1,4 @@
--- How the queue moves: the counterpart of rules/queueing.py.
+-- The queue: the counterpart of rules/queueing.py.
 
 -- The server's clock. Never now(): that stands still for the length of a transaction.
 CREATE OR REPLACE FUNCTION @schema@.clock_1() RETURNS float8
@@ -8,7 +8,7 @@ LANGUAGE sql VOLATILE AS $$ SELECT date_part('epoch', clock_timestamp()) $$;
 CREATE OR REPLACE FUNCTION @schema@.wall_us_1(p_now float8) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (p_now * 1000000)::bigint $$;
 
--- The one predicate by which primitives differ: may a mode come in beside so many holders (writers)?
+-- The one predicate by which primitives differ: is a mode admitted beside so many holders (writers)?
 CREATE OR REPLACE FUNCTION @schema@.admits_1(
     p_kind text, p_held integer, p_writers integer, p_mode text, p_permits integer
 ) RETURNS boolean
@@ -20,13 +20,13 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
--- The queue with turns dealt: the longest front of it that can be admitted together.
+-- The queue with turns assigned: to the longest front of it that can be admitted together.
 CREATE OR REPLACE FUNCTION @schema@.turns_1(r @schema@.locks, p_at float8) RETURNS @schema@.waiter[]
 LANGUAGE plpgsql IMMUTABLE AS $function$
 DECLARE
     v_queue   @schema@.waiter[] := r.queue;
     v_held    integer := coalesce(cardinality(r.holders), 0);
-    -- A writer holds it alone, so the first holder tells.
+    -- A writer is the only holder, so the first holder is enough.
     v_writers integer := CASE WHEN (r.holders[1]).mode = 'write' THEN 1 ELSE 0 END;
     v_open    boolean := true;
     w         @schema@.waiter;
@@ -47,7 +47,7 @@ BEGIN
             w.turn_at := NULL;
             v_queue[i] := w;
         ELSE
-            EXIT;  -- Turns are a front of the queue: behind the first without one, nobody has one.
+            EXIT;  -- Only a front of the queue has turns: behind the first waiter without one there is none.
         END IF;
     END LOOP;
     RETURN v_queue;
@@ -77,14 +77,14 @@ BEGIN
 END
 $function$;
 
--- The record as it stands now: expired leases and missed turns are gone, turns are dealt.
+-- The record at this moment: expired leases and missed turns are removed, turns are assigned.
 CREATE OR REPLACE FUNCTION @schema@.settle_1(r @schema@.locks, p_now float8) RETURNS @schema@.locks
 LANGUAGE plpgsql IMMUTABLE AS $function$
 DECLARE
     v_late text[];
 BEGIN
     WHILE r.next_at <= p_now LOOP
-        -- A missed turn drops every entry of that client: a dead process costs one turn.
+        -- A missed turn removes every entry of that client: a dead process costs one turn.
         v_late := ARRAY(SELECT w.client FROM unnest(r.queue) w WHERE w.turn_at + 2.0 <= r.next_at);
         r.holders := ARRAY(SELECT h FROM unnest(r.holders) h WHERE h.expires_at > r.next_at);
         r.queue := ARRAY(

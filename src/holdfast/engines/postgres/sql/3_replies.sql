@@ -1,4 +1,4 @@
--- What is answered: a letter that says which reply it is, and its fields as JSON where it has any.
+-- Replies: a letter that says which reply it is, and its fields as JSON.
 
 CREATE OR REPLACE FUNCTION @schema@.granted_1(
     r @schema@.locks, h @schema@.holder, p_now float8, p_age float8
@@ -34,8 +34,8 @@ BEGIN
 END
 $function$;
 
--- Where the waiter at a place stands, when to look again, and whose end would move it. The front of the queue,
--- those whose turn it is, does not hold up anybody behind it for longer than its own turn.
+-- The position of a waiter, when to poll again, and the clients whose death would move it. The waiters at the
+-- front, those that have a turn, delay the others for no longer than their own turns.
 CREATE OR REPLACE FUNCTION @schema@.queued_1(r @schema@.locks, p_place integer, p_now float8) RETURNS text
 LANGUAGE plpgsql STABLE AS $function$
 DECLARE
@@ -67,7 +67,7 @@ BEGIN
 END
 $function$;
 
--- The whole record as it stands, with the value that the name carries.
+-- The whole record, with the value of the name.
 CREATE OR REPLACE FUNCTION @schema@.snapshot_1(r @schema@.locks, p_now float8) RETURNS text
 LANGUAGE plpgsql STABLE AS $function$
 DECLARE

@@ -1,5 +1,5 @@
 -- The rule: what each request does to a settled record. The counterpart of rules/transitions.py, compared with
--- it reply by reply. Nothing here reads or writes a table, but for the value of a name.
+-- it reply by reply. These functions read and write no table, except for the value of a name.
 
 CREATE OR REPLACE FUNCTION @schema@.holder_at_1(p_holders @schema@.holder[], p_nonce text) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE AS $function$
@@ -25,7 +25,7 @@ BEGIN
 END
 $function$;
 
--- Larger than every earlier one, and, should the counter be lost, larger than those before the loss. NULL: no
+-- Larger than every earlier token, and, if the counter is lost, larger than those before the loss. NULL: no
 -- number below 2^53 is left.
 CREATE OR REPLACE FUNCTION @schema@.next_token_1(r @schema@.locks, p_wall bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $function$
@@ -114,7 +114,7 @@ BEGIN
 
     v_place := @schema@.waiter_at_1(r.queue, a.nonce);
     IF v_place IS NULL THEN
-        -- One who is not in the queue comes behind all who wait, unless it barges.
+        -- An attempt that is not in the queue comes behind all waiters, unless it barges.
         IF a.fair AND r.queue IS NOT NULL THEN
             FOREACH w IN ARRAY r.queue LOOP
                 v_may := w.turn_at IS NOT NULL;
@@ -165,7 +165,7 @@ BEGIN
 END
 $function$;
 
--- Giving back --------------------------------------------------------------------------------------------
+-- Releasing ----------------------------------------------------------------------------------------------
 
 -- A release or a withdrawal: nothing of the attempt remains.
 CREATE OR REPLACE FUNCTION @schema@.leaving_1(
@@ -226,7 +226,7 @@ BEGIN
     r.token := v_token;
     r.holders := ARRAY(SELECT h FROM unnest(r.holders) h WHERE a.token IS NOT NULL AND h.token <> a.token);
     r.holders := CASE WHEN cardinality(r.holders) > 0 THEN r.holders END;
-    -- Remembered for an hour beyond its ttl, so that its holder learns why it is gone.
+    -- Kept for an hour beyond its ttl, so that its holder learns why it is gone.
     r.ended := r.ended || ARRAY(
         SELECT ROW (v.nonce, 'broken', a.reason, p_now + v.ttl + 3600.0)::@schema@.ended
         FROM unnest(s.victims) v
@@ -238,12 +238,12 @@ BEGIN
 END
 $function$;
 
--- Living on ----------------------------------------------------------------------------------------------
+-- Renewing -----------------------------------------------------------------------------------------------
 
 CREATE OR REPLACE FUNCTION @schema@.forget_at_us_1(a @schema@.ask_1, p_wall bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT p_wall + trunc(a.retention * 1000000)::bigint $$;
 
--- Renew, stop, export, adopt, downgrade, set a value: what only the holder may.
+-- Renew, stop, export, adopt, downgrade, set a value: requests of the holder.
 CREATE OR REPLACE FUNCTION @schema@.holding_1(
     r @schema@.locks, a @schema@.ask_1, p_now float8, p_wall bigint
 ) RETURNS @schema@.step_1
@@ -323,9 +323,9 @@ BEGIN
 END
 $function$;
 
--- Outside ------------------------------------------------------------------------------------------------
+-- Administration --------------------------------------------------------------------------------------------
 
--- Resize, watch, unwatch: what needs no grant.
+-- Resize, watch, unwatch: requests that need no grant.
 CREATE OR REPLACE FUNCTION @schema@.visiting_1(
     r @schema@.locks, a @schema@.ask_1, p_now float8
 ) RETURNS @schema@.step_1

@@ -1,17 +1,17 @@
--- A change is decided on the row as it was read, without locking it, and stored only if nobody changed it in
--- between; whoever comes second decides again, this time with the row locked. So what changes nothing (the
--- lock is taken, the lease is gone) writes nothing, and a name costs one row lock for one short statement.
+-- A change is decided on the row as it was read, without locking it, and stored only if no other transaction
+-- changed the row in between; otherwise it is decided again, with the row locked. So a request that changes
+-- nothing (the lock is taken, the lease is gone) writes nothing, and a change locks one row for one statement.
 
--- No token was larger among the rows that were forgotten.
+-- At least the largest token of the rows that were deleted.
 CREATE OR REPLACE FUNCTION @schema@.floor_1() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$ BEGIN RETURN (SELECT m.floor FROM @schema@.meta m WHERE m.the_only); END $$;
 
--- Forget the records on a few pages, picked at random, that have been idle for a day. Waits for nobody.
+-- Delete the records on a few random pages that have been idle for a day. Waits for no lock.
 CREATE OR REPLACE FUNCTION @schema@.sweep_1(p_pages integer, p_now float8) RETURNS integer
 LANGUAGE plpgsql AS $function$
 DECLARE
     v_size  bigint := pg_relation_size('@schema@.locks') / current_setting('block_size')::bigint;
-    -- Beginning before the first page, so that every page has the same chance.
+    -- Begins before the first page, so that every page has the same chance.
     v_first bigint := floor(random() * (v_size + p_pages - 1)) - p_pages + 1;
     v_floor bigint := 0;
     v_count integer := 0;
@@ -50,7 +50,7 @@ BEGIN
 END
 $function$;
 
--- What watchers want to hear of. Renewals and refreshes are no news: they come every second.
+-- The part of a record that watchers are notified of. Renewals and refreshes are not: they come every second.
 CREATE OR REPLACE FUNCTION @schema@.told_1(r @schema@.locks) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
@@ -75,17 +75,17 @@ BEGIN
         RETURN false;
     END IF;
     IF @schema@.floor_1() > v_floor OR r.token BETWEEN 1 AND v_floor THEN
-        -- The row that was here was forgotten a moment ago, and we may have minted below its tokens.
+        -- The row was deleted a moment ago, and this token may be smaller than its tokens.
         RAISE EXCEPTION 'the floor of tokens was raised meanwhile' USING ERRCODE = 'serialization_failure';
     END IF;
     IF random() < 0.015 THEN
-        PERFORM @schema@.sweep_1(32, p_now);  -- who adds rows clears some away now and then
+        PERFORM @schema@.sweep_1(32, p_now);  -- clients that add rows also delete some
     END IF;
     RETURN true;
 END
 $function$;
 
--- Store a changed record and wake whom it concerns; false: somebody else changed it first, decide again.
+-- Store a changed record and wake its waiters; false: another transaction changed it first, decide again.
 CREATE OR REPLACE FUNCTION @schema@.store_1(
     p_before @schema@.locks, r @schema@.locks, p_news boolean, p_now float8
 ) RETURNS boolean
@@ -133,7 +133,7 @@ BEGIN
 END
 $function$;
 
--- The row of a name; one that is not there yet has version 0.
+-- The row of a name; a row that does not exist yet has version 0.
 CREATE OR REPLACE FUNCTION @schema@.load_1(p_namespace bytea, p_name bytea, p_locked boolean)
 RETURNS @schema@.locks
 LANGUAGE plpgsql AS $function$
@@ -143,7 +143,7 @@ BEGIN
     IF p_locked THEN
         SELECT l.* INTO r FROM @schema@.locks l
         WHERE l.namespace = p_namespace AND l.name >= p_name AND l.name <= p_name ORDER BY l.name DESC LIMIT 1
-        FOR UPDATE;  -- not by its place: what another one makes of it meanwhile lies elsewhere
+        FOR UPDATE;  -- not by ctid: a version that another transaction writes meanwhile has another
     ELSE
         SELECT l.* INTO r FROM @schema@.locks l WHERE l.ctid = @newest(locks, p_namespace, p_name)@;
     END IF;

@@ -1,8 +1,8 @@
 -- Session locks: the server's own advisory locks decide, and live as long as the connection that took them.
--- What is written here decides nothing: the kind of a name, its token, and who says to hold it. Whether a holder
--- still does is seen in pg_locks, so a release need not write anything.
+-- The tables decide nothing: they have the kind of a name, its token, and its recorded holders. Whether a
+-- recorded holder still holds it is in pg_locks, so a release need not write anything.
 --
--- Namespaces come with a first byte that no text has, so that values of both engines share one table.
+-- Namespaces begin with a byte that no text has, so that the values of both engines share one table.
 
 DO $do$
 BEGIN
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS @schema@.session_names (
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50);
 
--- Who waits on which connection: for those who look. A row is true only while pg_locks says so, too; one who
--- waits for the same again finds it there.
+-- The waiters, by connection, for clients that inspect a name. A row is valid only while pg_locks has the wait,
+-- too; a connection that waits for the same again finds its row.
 CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.session_waiters (
     backend integer PRIMARY KEY,
     key     bigint NOT NULL,
@@ -37,8 +37,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @schema@.session_waiters (
     mode    text NOT NULL
 ) WITH (fillfactor = 50);
 
--- Behind a proxy that lends connections out by the transaction a lock would be taken on one of them and given
--- back on another. Every statement says whom it thinks to talk to.
+-- Behind a transaction-pooling proxy a lock would be taken on one session and released on another. So every
+-- statement names the backend that it expects.
 CREATE OR REPLACE FUNCTION @schema@.session_own_1(p_backend integer) RETURNS void
 LANGUAGE plpgsql AS $function$
 BEGIN
@@ -48,11 +48,11 @@ BEGIN
 END
 $function$;
 
--- How long the server waits for a sign of life before it ends this session and with it all locks of it.
+-- After so long without a statement the server ends this session, and with it all its locks.
 CREATE OR REPLACE FUNCTION @schema@.session_idle_1(p_idle_ms integer) RETURNS void
 LANGUAGE sql VOLATILE AS $$ SELECT set_config('idle_session_timeout', p_idle_ms::text, false) $$;
 
--- Who has or wants a key.
+-- The backends that hold a key or wait for it.
 CREATE OR REPLACE FUNCTION @schema@.session_locks_1(p_key bigint)
 RETURNS TABLE (backend integer, shared boolean, granted boolean, waits_since timestamptz)
 LANGUAGE sql VOLATILE AS $$
@@ -62,7 +62,7 @@ LANGUAGE sql VOLATILE AS $$
         AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid
 $$;
 
--- Those of these holders who still hold it.
+-- The recorded holders that still hold the lock.
 CREATE OR REPLACE FUNCTION @schema@.session_live_1(p_holders @schema@.session_holder[], p_key bigint)
 RETURNS @schema@.session_holder[]
 LANGUAGE plpgsql AS $function$
@@ -91,7 +91,7 @@ BEGIN
 END
 $function$;
 
--- The lock is ours: mint the token. Committed before anybody hears of it.
+-- This session has the lock: increment the token. It is committed before the client learns it.
 CREATE OR REPLACE FUNCTION @schema@.session_grant_1(
     p_namespace bytea, p_name bytea, p_key bigint, p_nonce text, p_client text, p_owner text, p_kind text,
     p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8, p_metadata text
@@ -106,7 +106,7 @@ DECLARE
 BEGIN
     FOR attempt IN 1 .. 3 LOOP
         IF p_mode <> 'read' THEN
-            -- The usual case in one statement. Nobody else can hold it, whatever is written there.
+            -- The usual case in one statement. No other session can hold it, whatever the row says.
             UPDATE @schema@.session_names n SET
                 token = greatest(n.token + 1, v_wall),
                 holders = ARRAY[ROW (
@@ -129,7 +129,7 @@ BEGIN
             VALUES (p_namespace, p_name, p_key, p_kind, @schema@.floor_1(), v_now)
             ON CONFLICT DO NOTHING;
             IF random() < 0.015 THEN
-                PERFORM @schema@.session_sweep_1(32, v_now);  -- who adds rows clears some away now and then
+                PERFORM @schema@.session_sweep_1(32, v_now);  -- clients that add rows also delete some
             END IF;
             CONTINUE;
         END IF;
@@ -162,8 +162,8 @@ BEGIN
 END
 $function$;
 
--- Take it, or wait for it in the server's queue, however long that takes. Who waits is respected by who tries:
--- the server lets nobody pass who would be in the way of one in its queue.
+-- Take the lock, or wait for it in the server's queue without limit. A try does not pass the queue: the server
+-- refuses a lock that conflicts with a waiter.
 CREATE OR REPLACE FUNCTION @schema@.session_take_1(
     p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
     p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
@@ -175,7 +175,7 @@ DECLARE
     v_now   float8;
     v_reply text;
 BEGIN
-    -- Each expression is made ready anew in every transaction: so there are few of them on the usual way.
+    -- Each expression is initialised anew in every transaction, so the usual path has few of them.
     IF pg_backend_pid() <> p_backend OR p_idle_ms IS NOT NULL THEN
         PERFORM @schema@.session_own_1(p_backend);
         PERFORM @schema@.session_idle_1(p_idle_ms);
@@ -187,14 +187,14 @@ BEGIN
             RETURN 'M' || json_build_array(v_kind, 0);
         END IF;
     END IF;
-    -- The clock is read when the lock is ours; what is not ours has no time.
+    -- The clock is read once the lock is taken; without the lock it is NULL.
     v_now := CASE WHEN CASE
         WHEN NOT p_wait AND p_mode = 'read' THEN pg_try_advisory_lock_shared(p_key)
         WHEN NOT p_wait THEN pg_try_advisory_lock(p_key)
         WHEN p_mode = 'read' THEN pg_advisory_lock_shared(p_key) IS NOT NULL
         ELSE pg_advisory_lock(p_key) IS NOT NULL
     END THEN date_part('epoch', clock_timestamp()) END;
-    -- What session_grant_1 does first, written out: the usual case is one statement and no call.
+    -- The first part of session_grant_1, inlined: the usual case is one statement and no call.
     UPDATE @schema@.session_names n SET
         token = greatest(n.token + 1, (v_now * 1000000)::bigint),
         holders = ARRAY[ROW (
@@ -228,7 +228,7 @@ LANGUAGE sql VOLATILE AS $$
     WHERE n.namespace = p_namespace AND n.name = p_name AND n.kind <> p_kind
 $$;
 
--- Forget who waited on connections that have ended. Waits for nobody.
+-- Delete the waiters of connections that have ended. Waits for no lock.
 CREATE OR REPLACE FUNCTION @schema@.session_sweep_waiters_1() RETURNS void
 LANGUAGE sql VOLATILE AS $$
     DELETE FROM @schema@.session_waiters WHERE backend IN (
@@ -238,7 +238,7 @@ LANGUAGE sql VOLATILE AS $$
     )
 $$;
 
--- Who is about to wait on this connection, for those who look.
+-- Record the waiter of this connection, for clients that inspect the name.
 CREATE OR REPLACE FUNCTION @schema@.session_waits_1(
     p_backend integer, p_key bigint, p_client text, p_owner text, p_mode text
 ) RETURNS void
@@ -255,8 +255,8 @@ BEGIN
 END
 $function$;
 
--- The same for one who waits on this connection as another did not before. A procedure, so that who looks sees
--- already who waits.
+-- Take the lock as a waiter that this connection has not recorded yet. A procedure, since it commits the record
+-- before the wait, so that other clients see it.
 CREATE OR REPLACE PROCEDURE @schema@.session_wait_1(
     p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text,
     p_client text, p_owner text, p_kind text, p_mode text, p_ttl float8, p_renews boolean, p_max_hold float8,
@@ -273,7 +273,7 @@ BEGIN
 END
 $procedure$;
 
--- Why a grant is not there any more.
+-- Why a grant no longer exists.
 CREATE OR REPLACE FUNCTION @schema@.session_gone_1(p_namespace bytea, p_name bytea, p_nonce text) RETURNS text
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(
@@ -315,15 +315,15 @@ BEGIN
 END
 $function$;
 
--- Which of its two modes this connection has: the server looks, nobody guesses.
+-- The modes in which this session has the lock, according to pg_locks.
 CREATE OR REPLACE FUNCTION @schema@.session_modes_1(p_key bigint, OUT shared boolean, OUT exclusive boolean)
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(bool_or(l.shared), false), coalesce(bool_or(NOT l.shared), false)
     FROM @schema@.session_locks_1(p_key) l WHERE l.backend = pg_backend_pid() AND l.granted
 $$;
 
--- Nobody knows whether it was granted: an error came, or a cancellation. Look, and give it back if it was. Tells
--- whether the other mode is here: a writer that was to become a reader, and did not.
+-- After an error or a cancellation the outcome is unknown: look, and release the lock if it was granted. Returns
+-- whether the session has the other mode: a writer that was to become a reader, and did not.
 CREATE OR REPLACE FUNCTION @schema@.session_undo_1(p_backend integer, p_key bigint, p_mode text) RETURNS boolean
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -338,7 +338,7 @@ BEGIN
 END
 $function$;
 
--- A sign of life.
+-- A heartbeat.
 CREATE OR REPLACE FUNCTION @schema@.session_beat_1(p_backend integer, p_idle_ms integer) RETURNS text
 LANGUAGE plpgsql AS $function$
 BEGIN
@@ -350,7 +350,7 @@ BEGIN
 END
 $function$;
 
--- Another ttl from now on; told to those who look, if it is longer: a session's patience is never shortened.
+-- Set another ttl. The recorded ttl only grows: the idle timeout of a session is never made shorter.
 CREATE OR REPLACE FUNCTION @schema@.session_extend_1(
     p_backend integer, p_idle_ms integer, p_namespace bytea, p_name bytea, p_nonce text, p_ttl float8
 ) RETURNS text
@@ -369,8 +369,8 @@ BEGIN
 END
 $function$;
 
--- Before the holders of a name are looked at by one who goes by them: nobody breaks a lock meanwhile. It takes a
--- statement of its own. One that had to wait for the row would see the holders as they were before.
+-- Lock the row before a decision on its holders, so that no client breaks the lock meanwhile. A statement of its
+-- own: one that had to wait for the row would see the holders as they were before.
 CREATE OR REPLACE FUNCTION @schema@.session_lock_row_1(p_namespace bytea, p_name bytea) RETURNS void
 LANGUAGE plpgsql AS $function$
 BEGIN
@@ -378,9 +378,9 @@ BEGIN
 END
 $function$;
 
--- The writer becomes a reader: its own shared lock first, which nobody who waits can be in the way of, for they
--- wait for us; then the exclusive one is given back. An error undoes what was written and neither of these, so
--- whoever asks again looks first: a shared lock that was taken twice would have to be given back twice.
+-- The writer becomes a reader. It takes the shared lock first, which no waiter can block, since all of them wait
+-- for this session; then it releases the exclusive lock. An error rolls back the row, but neither of these, so a
+-- repeated call looks first: a shared lock that was taken twice would have to be released twice.
 CREATE OR REPLACE FUNCTION @schema@.session_downgrade_1(
     p_backend integer, p_namespace bytea, p_name bytea, p_key bigint, p_nonce text, p_reader text
 ) RETURNS text
@@ -432,7 +432,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN @schema@.session_gone_1(p_namespace, p_name, p_nonce);
     END IF;
-    SET LOCAL synchronous_commit TO DEFAULT;  -- a token can be made up for, a value cannot
+    SET LOCAL synchronous_commit TO DEFAULT;  -- a lost token is made up for by the clock, a lost value is not
     INSERT INTO @schema@.values (namespace, name, data, token, forget_at_us) VALUES (
         p_namespace, p_name, p_data, v_token, @schema@.wall_us_1(@schema@.clock_1() + p_retention)
     ) ON CONFLICT (namespace, name) DO UPDATE SET
@@ -441,7 +441,7 @@ BEGIN
 END
 $function$;
 
--- Who holds it, as JSON. One that renews has its ttl from its last sign of life on, where we may see that.
+-- The holders as JSON. The ttl of a holder that renews counts from its last heartbeat, where we may see that.
 CREATE OR REPLACE FUNCTION @schema@.session_told_1(p_holders @schema@.session_holder[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT json_agg(json_build_object(
@@ -462,7 +462,7 @@ LANGUAGE sql VOLATILE AS $$
     WHERE n.namespace = p_namespace AND n.name = p_name
 $$;
 
--- A name as it stands; the fields are those of snapshot_1.
+-- The snapshot of a name; the fields are those of snapshot_1.
 CREATE OR REPLACE FUNCTION @schema@.session_look_1(p_namespace bytea, p_name bytea, p_key bigint) RETURNS text
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -490,7 +490,7 @@ BEGIN
 END
 $function$;
 
--- The names that begin so and are in use, with what stands there: a page of them, from behind a name.
+-- The names with a prefix that are in use, with their snapshots: one page, after a given name.
 CREATE OR REPLACE FUNCTION @schema@.session_list_1(
     p_namespace bytea, p_prefix bytea, p_after bytea, p_count integer
 ) RETURNS TABLE (name bytea, told text)
@@ -509,7 +509,7 @@ LANGUAGE sql VOLATILE AS $$
     ORDER BY n.name LIMIT p_count
 $$;
 
--- Forget the names on a few pages, picked at random, that nobody has used for a day. Waits for nobody.
+-- Delete the names on a few random pages that were not used for a day. Waits for no lock.
 CREATE OR REPLACE FUNCTION @schema@.session_sweep_1(p_pages integer, p_now float8) RETURNS integer
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -547,7 +547,7 @@ BEGIN
 END
 $function$;
 
--- Take it from whoever holds it: written down first, so that the holder is told why; then it is asked to let go.
+-- Break a lock: the reason is recorded first, so that the holder learns it; then the holder is notified.
 CREATE OR REPLACE FUNCTION @schema@.session_break_1(
     p_namespace bytea, p_name bytea, p_key bigint, p_token bigint, p_reason text
 ) RETURNS text
@@ -588,8 +588,8 @@ BEGIN
 END
 $function$;
 
--- Those of these processes that still hold what was broken. One that is written down as a holder is so by a new
--- grant: it let go, and took it again.
+-- Those of these backends that still hold a broken lock. A backend that is a recorded holder has a new grant: it
+-- released the lock and took it again.
 CREATE OR REPLACE FUNCTION @schema@.session_standing_1(
     p_namespace bytea, p_name bytea, p_key bigint, p_backends integer[]
 ) RETURNS SETOF integer
@@ -601,7 +601,7 @@ LANGUAGE sql VOLATILE AS $$
     )
 $$;
 
--- A holder that does not let go, since it stands still or is cut off, loses its connection, and everything on it.
+-- End the sessions of holders that do not release a broken lock, since they are stopped or cut off.
 CREATE OR REPLACE FUNCTION @schema@.session_end_1(
     p_namespace bytea, p_name bytea, p_key bigint, p_backends integer[]
 ) RETURNS integer
@@ -614,8 +614,8 @@ EXCEPTION WHEN insufficient_privilege THEN
 END
 $function$;
 
--- Stop waiting. It may have been granted just now, and be minting: who asked looks at what came of it. Another
--- process with that number has nothing to do with this key.
+-- Cancel a wait. It may have been granted just now: the caller looks at the outcome. Another backend with this
+-- pid has nothing to do with this key, and is left alone.
 CREATE OR REPLACE FUNCTION @schema@.session_cancel_1(p_key bigint, p_backend integer) RETURNS integer
 LANGUAGE sql VOLATILE AS $$
     SELECT count(pg_cancel_backend(l.backend))::integer FROM @schema@.session_locks_1(p_key) l

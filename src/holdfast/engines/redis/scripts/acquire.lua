@@ -1,12 +1,12 @@
 #!lua
--- Acquire. KEYS: the record. ARGV: what a record of this kind and limit has before its token (kind, limit,
--- declared), the claim (what the holder's fields end with), ttl, how long to keep the record in milliseconds,
--- options, nonce. See rules/acquiring.lua.
+-- Acquire. KEYS: the record. ARGV: the bytes of a record of this kind and limit before its token (kind, limit,
+-- declared), the claim (the last fields of the holder), ttl, how long to keep the record in milliseconds, options,
+-- nonce. See rules/acquire.lua.
 --@include rules/constants
 local raw = redis.call('GET', KEYS[1])
 --@include clock
 
--- Nobody holds it, nobody waits, and nothing special is asked for: it is granted without a closer look.
+-- Short path: no holder, no waiter, and a plain request. The lock is granted without decoding the record.
 local is_idle, last, _ = true, 0, nil
 if raw then
   local beginning = BEGINS_IDLE .. ARGV[1]
@@ -24,10 +24,10 @@ if is_idle and #ARGV[5] == 2 then
   end
 end
 
---@include rules/crowd
+--@include rules/contended
 
--- Its turn has come. The next one's comes when it gives the lock back.
-if is_crowd and #ARGV[5] == 2 and #holders == 0 and #turns == 1 and turns[1] + TURN_SECONDS > now and
+-- Short path: the turn of this attempt has come. The next waiter's turn comes with the release.
+if is_contended and #ARGV[5] == 2 and #holders == 0 and #turns == 1 and turns[1] + TURN_SECONDS > now and
   string.sub(raw, 3, 2 + #ARGV[1]) == ARGV[1] and cmsgpack.unpack(queue[1]) == ARGV[6] then
   local token, expires_at = math.max(wall_us, last_token + 1), now + ARGV[3]
   if token < MAX_TOKEN then
@@ -47,8 +47,8 @@ if is_crowd and #ARGV[5] == 2 and #holders == 0 and #turns == 1 and turns[1] + T
   end
 end
 
--- Others wait for it already: it takes its place behind them, if it has none.
-if is_crowd and ARGV[5] == WAITS_IN_TURN and #holders == 1 and #turns == 0 and holders[1][EXPIRES_AT] > now and
+-- Short path: there are waiters already. The attempt joins the queue behind them, unless it is in it.
+if is_contended and ARGV[5] == WAITS_IN_TURN and #holders == 1 and #turns == 0 and holders[1][EXPIRES_AT] > now and
   holders[1][NONCE] ~= ARGV[6] and string.sub(raw, 3, 2 + #ARGV[1]) == ARGV[1] then
   local nonce, client, owner, mode = cmsgpack.pack(ARGV[6]), cmsgpack.unpack(ARGV[2])
   local place, soonest, waits = #queue + 1, holders[1][EXPIRES_AT], false
@@ -78,7 +78,7 @@ end
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
---@include rules/applying
+--@include rules/acquire
+--@include rules/apply
 
 return apply(acquire, ARGV, KEYS[1], raw)

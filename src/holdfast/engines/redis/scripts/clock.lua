@@ -1,4 +1,4 @@
--- The engine's clock: the server's own, which every script reads once.
+-- The clock of the engine: the server's clock, which every script reads once.
 local time = redis.call('TIME')
 local wall_us = time[1] * 1000000 + time[2]
 local now = wall_us / 1000000

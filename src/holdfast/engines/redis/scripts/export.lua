@@ -5,10 +5,10 @@
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
---@include rules/giving_back
---@include rules/living_on
---@include rules/handing_over
---@include rules/applying
+--@include rules/acquire
+--@include rules/release
+--@include rules/renew
+--@include rules/handover
+--@include rules/apply
 
 return apply(export, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

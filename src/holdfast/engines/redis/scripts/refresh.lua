@@ -5,9 +5,9 @@
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/acquiring
---@include rules/giving_back
---@include rules/looking
---@include rules/applying
+--@include rules/acquire
+--@include rules/release
+--@include rules/inspection
+--@include rules/apply
 
 return apply(refresh, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

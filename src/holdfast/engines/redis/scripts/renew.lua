@@ -5,8 +5,8 @@
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/giving_back
---@include rules/living_on
---@include rules/applying
+--@include rules/release
+--@include rules/renew
+--@include rules/apply
 
 return apply(renew, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

@@ -5,7 +5,7 @@
 --@include rules/channels
 --@include rules/record
 --@include rules/queueing
---@include rules/giving_back
---@include rules/applying
+--@include rules/release
+--@include rules/apply
 
 return apply(withdraw, ARGV, KEYS[1], redis.call('GET', KEYS[1]))

@@ -1,7 +1,7 @@
 #!lua
--- Acquire. KEYS: the record, the mark. ARGV: what the mark must say, owner, hint, ttl, how long to keep the record
--- in milliseconds, what the claim's fields end with (ttl to token, as in the record). Where it is to end or somebody is
--- to lose it, also: max_hold, note, and the owners from whom it is taken away.
+-- Acquire. KEYS: the record, the mark. ARGV: the expected mark, owner, hint, ttl, how long to keep the record in
+-- milliseconds, the last fields of the claim (ttl to token, as in the record). With max_hold or for a break also:
+-- max_hold, note, and the owners of the broken claims.
 --@include rules/constants
 --@include rules/ready
 --@include clock
@@ -11,12 +11,12 @@ if hint - now > HINT_SPAN or now - hint > HINT_SPAN then
   return { 'skewed', now }
 end
 
--- Nobody has it and there is nothing to remember: it is given away without a closer look.
+-- Short path: no claim and no tombstone. The claim is granted without decoding the record.
 local raw = redis.call('GET', KEYS[1])
 local is_idle, last = not raw, 0
 if raw and #raw <= IDLE_BYTES then
-  local is_read, schema, fence, over, owner = pcall(cmsgpack.unpack, raw)
-  is_idle, last = is_read and schema == SCHEMA and over == false and owner == false, fence
+  local is_read, schema, fence, tombstones, owner = pcall(cmsgpack.unpack, raw)
+  is_idle, last = is_read and schema == SCHEMA and tombstones == false and owner == false, fence
 end
 if is_idle and not ARGV[7] and (mark[2] == ARGV[4] or tonumber(ARGV[4]) <= (tonumber(mark[2]) or 0)) then
   local number = hint > last and hint or last + 1
@@ -30,13 +30,13 @@ end
 --@include rules/record
 
 local owner, max_hold = ARGV[2], tonumber(ARGV[7] or 0)
-local fence, claim, over = read(KEYS[1], raw)
-claim = settled(claim, now)
-local ended = ended_of(over, owner, now)
+local fence, claim, tombstones = read(KEYS[1], raw)
+claim = live_claim(claim, now)
+local ended = tombstone_of(tombstones, owner, now)
 if ended then
   if ended[REASON] == 'withdrawn' then
     local others = {}
-    for _, each in ipairs(over) do
+    for _, each in ipairs(tombstones) do
       if each ~= ended then
         others[#others + 1] = each
       end
@@ -63,19 +63,19 @@ if number >= MAX_TOKEN then
 end
 local ttl, _, client, label, metadata, token = cmsgpack.unpack(ARGV[6])
 if ARGV[9] then
-  over = remembered(over, now)
+  tombstones = live_tombstones(tombstones, now)
   for place = 9, #ARGV do
-    if not ended_of(over, ARGV[place], now) then
+    if not tombstone_of(tombstones, ARGV[place], now) then
       local lasts = claim and claim[OWNER] == ARGV[place] and claim[TTL] or ttl
-      over[#over + 1] = { ARGV[place], 'broken', ARGV[8], now + lasts + BROKEN_KEPT }
+      tombstones[#tombstones + 1] = { ARGV[place], 'broken', ARGV[8], now + lasts + BROKEN_KEPT }
     end
   end
-  while #over > OVER_KEPT do
-    table.remove(over, 1)
+  while #tombstones > TOMBSTONES_MAX do
+    table.remove(tombstones, 1)
   end
 end
 local until_ = max_hold > 0 and now + max_hold or 0
 note_longest(ttl, mark[2])
 store(KEYS[1], now, number,
-  { owner, number, now, capped(now + ttl, until_), ttl, until_, client, label, metadata, token }, over)
+  { owner, number, now, capped(now + ttl, until_), ttl, until_, client, label, metadata, token }, tombstones)
 return number

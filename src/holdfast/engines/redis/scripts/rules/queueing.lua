@@ -1,6 +1,6 @@
--- How the queue moves: rules/queueing.py, function by function.
+-- The queue: rules/queueing.py, function by function.
 
--- The one predicate by which primitives differ: may one come in beside those who hold it?
+-- The one predicate by which primitives differ: may this mode join the current holders?
 local function admits(record, held, mode)
   if record.kind == 'semaphore' then
     return #held < record.limit
@@ -17,7 +17,7 @@ local function admits(record, held, mode)
   return true
 end
 
--- Where in the queue an attempt is. What the string of a waiter begins with is its nonce, length included.
+-- The place of an attempt in the queue. The string of a waiter begins with its nonce, length included.
 local function waits_at(record, nonce)
   local beginning = cmsgpack.pack(nonce)
   local size = #beginning
@@ -33,7 +33,7 @@ local function client_of(waiter)
   return client
 end
 
--- When time alone next changes this record; nil: never.
+-- When time alone changes this record next; nil: never.
 local function next_event_at(record)
   local soonest = nil
   for _, holder in ipairs(record.holders) do
@@ -54,7 +54,7 @@ local function next_event_at(record)
   return soonest
 end
 
--- Deals turns: to the longest front of the queue that can be admitted together.
+-- Deals turns to the longest front of the queue that can be admitted together.
 local function deal_turns(record, at)
   if #record.queue == 0 then
     return
@@ -71,7 +71,7 @@ local function deal_turns(record, at)
   record.turns = turns
 end
 
--- Leaves in the queue those of whom `stays(place, waiter)` is true.
+-- Keeps the waiters for which `stays(place, waiter)` is true.
 local function keep_waiters(record, stays)
   local queue, deadlines, turns = {}, {}, {}
   for place, waiter in ipairs(record.queue) do
@@ -83,7 +83,7 @@ local function keep_waiters(record, stays)
   record.queue, record.deadlines, record.turns = queue, deadlines, turns
 end
 
--- What happens at the moment `at`. A missed turn drops all entries of that client.
+-- The event at the moment `at`. A missed turn drops all entries of that client.
 local function pass_event(record, at)
   local late, is_any_late, holders = {}, false, {}
   for place, turn_at in ipairs(record.turns) do
@@ -104,7 +104,7 @@ local function pass_event(record, at)
   deal_turns(record, at)
 end
 
--- Makes of the record what it is at `now`: expired leases and missed turns are gone, turns are dealt.
+-- The record at `now`: expired leases and missed turns are removed, and turns are dealt.
 local function settle(record, now)
   local at = next_event_at(record)
   while at and at <= now do
@@ -113,7 +113,7 @@ local function settle(record, now)
   end
 end
 
--- Whether one who is not in the queue may have it now: behind all who wait, unless it barges.
+-- Whether an attempt outside the queue may have the lock now: after all waiters, unless it barges.
 local function may_pass(record, mode, fair)
   local modes = modes_of(record.holders)
   if fair then
@@ -128,17 +128,17 @@ local function may_pass(record, mode, fair)
   return admits(record, modes, mode)
 end
 
--- Seconds until the waiter at `place` should look again even if nobody wakes it; `at` is the next event.
-local function look_in(record, place, at, now)
+-- Seconds until the waiter at `place` polls, if it gets no notification; `at` is the next event.
+local function poll_after(record, place, at, now)
   if record.turns[place] then
     return 0
   end
   return math.max(at - now, 0) + (place - 1 - #record.turns) * TURN_SECONDS
 end
 
--- Where the waiter at `place` stands, and the clients whose end would move it: the holders and the one before it.
+-- The position of the waiter at `place`, and the clients that block it: the holders and the waiter before it.
 local function queued(record, place, at, now)
-  local answer, seen = { 'queued', place - 1, exact(look_in(record, place, at, now)) }, { [''] = true }
+  local answer, seen = { 'queued', place - 1, exact(poll_after(record, place, at, now)) }, { [''] = true }
   for _, holder in ipairs(record.holders) do
     if not seen[holder[CLIENT]] then
       seen[holder[CLIENT]] = true

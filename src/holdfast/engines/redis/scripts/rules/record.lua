@@ -1,21 +1,21 @@
--- What the server keeps about one name, and how it is written down: rules/record.py and engines/sqlite/codec.py.
+-- The record of a name and its encoding: rules/record.py and engines/sqlite/codec.py.
 --
 -- A record is a string of MessagePack values: schema, shape, kind (false: none), limit, declared, token, and then
 --   nothing                                                 if it is idle,
---   the fields of the holder                                if one holds it and there is nothing else to say,
+--   the fields of the holder                                if there is one holder and nothing else,
 --   holders, queue, deadlines, turns, ended, watchers       if it is full.
--- MessagePack has doubles and whole numbers below 2^53 exactly, which the server's JSON has not. Schema and shape
--- are the first two bytes. The value is under a key of its own: hot records stay small.
+-- MessagePack is exact for doubles and whole numbers below 2^53, which the server's JSON is not. Schema and shape are
+-- the first two bytes. The value has a key of its own: hot records stay small.
 --
--- A queue can be long, and every look at the record reads it. So what never changes of a waiter is one string
--- (nonce, mode, client, owner, since, and for those who can be handed the lock their claim), read only when it is
--- needed; beside it there is the list of deadlines.
--- Turns are a front of the queue: the list of when they began is as long as that.
+-- A queue can be long, and every script that decodes the record decodes the queue. So the constant fields of a waiter
+-- are one string (nonce, mode, client, owner, since and, where a release can hand the lock over, the claim), which is
+-- decoded only when it is needed. The deadlines are a list of their own. The first waiters of the queue have turns: the
+-- list of turns has the time of each.
 --
--- While a script works on it, a record is a table that changes. Its lists of holders, waiters and turns do not:
--- they are replaced, so that what was there before can be compared with what is there now.
+-- A script changes the table of the record, but not its lists of holders, waiters and turns: it replaces them, so that
+-- the lists before and after can be compared.
 
--- Takes what reading the text as MessagePack gave; nil if that is no record.
+-- The record from the decoded MessagePack values; nil: they are no record.
 local function record_of(is_read, _, shape, kind, limit, declared, token, ...)
   if not is_read or type(token) ~= 'number' then
     return nil
@@ -32,7 +32,7 @@ local function record_of(is_read, _, shape, kind, limit, declared, token, ...)
   }
 end
 
-local function understand(key, raw)
+local function decode_record(key, raw)
   if not raw then
     return record_of(true, SCHEMA, IDLE, false, 0, 0, 0)
   end
@@ -47,7 +47,7 @@ local function understand(key, raw)
     ': delete that key' })
 end
 
--- It is kept for a day after the last thing in it has ended.
+-- The record is kept for a day after everything in it has ended.
 local function store(key, record, now)
   local kind, limit, declared, token = record.kind, record.limit, record.declared, record.token
   local holders, queue, ended, watchers = record.holders, record.queue, record.ended, record.watchers
@@ -75,7 +75,7 @@ local function store(key, record, now)
   redis.call('SET', key, text, 'PX', math.ceil((last - now) * 1000) + RETENTION_MS)
 end
 
--- Where in a list the row of an attempt is.
+-- The place of an attempt in a list.
 local function place_of(rows, nonce)
   for place, row in ipairs(rows) do
     if row[NONCE] == nonce then
@@ -84,7 +84,7 @@ local function place_of(rows, nonce)
   end
 end
 
--- A list with one row replaced, or added at its end.
+-- A copy of a list with one row replaced, or added at its end.
 local function with_row(rows, place, row)
   local copy = {}
   for index = 1, #rows do
@@ -94,7 +94,7 @@ local function with_row(rows, place, row)
   return copy
 end
 
--- A list without the rows of an attempt.
+-- A copy of a list without the rows of an attempt.
 local function without(rows, nonce)
   local others = {}
   for _, row in ipairs(rows) do
@@ -121,13 +121,13 @@ local function capped(expires_at, until_)
   return until_
 end
 
--- A number in an answer, with all its digits; nothing for none.
+-- A number in an answer, exactly; empty for none.
 local function exact(number)
   return number and struct.pack('>d', number) or ''
 end
 
--- An answer with holders added to it.
-local function telling(answer, holders)
+-- An answer with the holders appended.
+local function with_holders(answer, holders)
   for _, holder in ipairs(holders) do
     answer[#answer + 1] = {
       holder[NONCE], holder[CLIENT], holder[OWNER], holder[MODE], exact(holder[SINCE]), exact(holder[EXPIRES_AT]),

@@ -1,24 +1,24 @@
--- The numbers of rules/node, and the places of fields in lists; put in place of their names before the server gets
--- the script.
+-- The constants of rules/node, and the places of fields in lists. They are put in place of their names before the
+-- server gets the script.
 local SCHEMA = 1
 local LARGEST_SCHEMA = 99
 
--- A record without a claim and with nothing to remember is no longer than this, and any other is.
+-- A record without a claim and without tombstones is no longer than this. Every other record is longer.
 local IDLE_BYTES = 12
 
 local MAX_TOKEN = 9007199254740992
 local HINT_SPAN = 60000000
 local BROKEN_KEPT = 3600000000
-local OVER_KEPT = 100
+local TOMBSTONES_MAX = 100
 
--- A text, since the server writes out numbers at length; Lua reckons with it all the same.
+-- A text, because the server would write a number in exponent form. Lua converts it in arithmetic.
 local RETENTION_MS = '86400000'
 local NOT_EXPORTED = 'it was not exported with this secret, or another client adopted it'
 
--- So many values stand before the claim in a record.
+-- The number of values before the claim in a record.
 local BEFORE_CLAIM = 3
 
--- Fields of a claim. The first of an attempt that is over is its owner, too.
+-- Fields of a claim. The first field of a tombstone is the owner, too.
 local OWNER = 1
 local NUMBER = 2
 local SINCE = 3

@@ -1,0 +1,275 @@
+"""Who hears what comes: one who waits, or the thread that listens. Nothing is left unread between them."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.hearers import Hearer, is_polling
+from engines.sqlite.stores import One
+from holdfast.engines.sqlite import notifications
+from holdfast.engines.sqlite.notifications import SocketReader
+from holdfast.engines.sqlite.sockets import SendResult
+from holdfast.rules.requests import Handoff, Wake
+from support import stays_true, wait_until
+from support.crowds import in_threads, join
+
+pytestmark = pytest.mark.usefixtures("strangers")
+
+LISTENER = "holdfast-listener"
+AT_ONCE = 5
+"""Messages that an inbox takes without being read, whatever the system allows."""
+
+
+class Line:
+    """One who hears, and another who sends it messages."""
+
+    def __init__(self, client: Callable[[], One]) -> None:
+        self.one, self._sender = client(), client()
+        self.one.hold("x")
+        self._sender.hold("y")
+        self.one.store.listen_in_thread()
+        self._numbers = itertools.count(1)
+
+    @property
+    def notification_reader(self) -> SocketReader:
+        hearing = self.one.store.notification_reader
+        assert isinstance(hearing, SocketReader)
+        return hearing
+
+    def send(self, handed: Handoff | None = None) -> str:
+        registration = self._sender.store._session.registration
+        assert registration is not None
+        nonce = f"{self.one.id}-{next(self._numbers):x}"
+        assert registration.wakeup_socket.send(Wake(self.one.id, nonce, handed)) is SendResult.DELIVERED
+        return nonce
+
+    def until_heard(self, *nonces: str) -> None:
+        wait_until(lambda: set(nonces) <= set(self.one.posted), message="left unread")
+
+
+@pytest.fixture
+def line(client: Callable[[], One]) -> Line:
+    return Line(client)
+
+
+def test_who_waits_hears_for_itself_and_else_the_thread_that_listens(line: Line) -> None:
+    for _ in range(20):
+        with Hearer(line.notification_reader) as hearer:
+            heard = line.send()
+            line.until_heard(heard)
+        assert line.one.heard_by[heard] == hearer.name
+        heard = line.send()
+        line.until_heard(heard)
+        assert line.one.heard_by[heard] == LISTENER
+
+
+def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = line.one.store._session.registration
+    assert registration is not None
+    deliver, readers = registration.listener.deliver, list[str]()
+
+    def noted() -> bool:
+        readers.append(threading.current_thread().name)
+        return deliver()
+
+    monkeypatch.setattr(registration.listener, "deliver", noted)
+    with Hearer(line.notification_reader) as hearer:
+        for _ in range(20):
+            wait_until(lambda: is_polling(hearer))
+            line.until_heard(line.send())
+        stays_true(lambda: set(readers) == {hearer.name}, 0.1)
+
+
+def test_what_is_handed_over_is_heard_either_way(line: Line) -> None:
+    with Hearer(line.notification_reader):
+        heard = line.send(Handoff(17, 0.25))
+        line.until_heard(heard)
+    listened = line.send(Handoff(18, 1e-9))
+    line.until_heard(listened)
+    assert line.one.handed == {heard: Handoff(17, 0.25), listened: Handoff(18, 1e-9)}
+
+
+def test_one_at_a_time(line: Line) -> None:
+    with Hearer(line.notification_reader) as hearer:
+        assert not line.notification_reader.take()
+        line.notification_reader.give_back()  # it is not ours
+        heard = line.send()
+        line.until_heard(heard)
+        assert line.one.heard_by[heard] == hearer.name
+    assert line.notification_reader.take()
+    line.notification_reader.give_back()
+
+
+def test_one_who_took_it_and_does_not_wait_yet_holds_nobody_up(line: Line) -> None:
+    assert line.notification_reader.take()
+    line.until_heard(*[line.send() for _ in range(AT_ONCE)])
+    line.notification_reader.give_back()
+
+
+def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None:
+    """It is rung just as several came."""
+    for _ in range(50):
+        with Hearer(line.notification_reader):
+            nonces = [line.send() for _ in range(AT_ONCE)]
+            line.notification_reader.ring()
+        line.until_heard(*nonces)
+
+
+def test_nothing_is_left_unread_by_those_who_come_and_go(line: Line) -> None:
+    """Each leaves after what it was told of first, or after a moment, whatever came meanwhile."""
+    ended = threading.Event()
+
+    def wait_now_and_then() -> None:
+        while not ended.is_set():
+            if line.notification_reader.take():
+                line.notification_reader.hear(0.002)
+                line.notification_reader.give_back()
+            else:
+                ended.wait(0.001)
+
+    threads = in_threads(3, wait_now_and_then)
+    try:
+        for _ in range(200):
+            line.until_heard(*[line.send() for _ in range(AT_ONCE)])
+    finally:
+        ended.set()
+        join(threads)
+    assert len(line.one.posted) == 200 * AT_ONCE, "and none was heard twice"
+    assert {LISTENER, *[thread.name for thread in threads]} >= set(line.one.heard_by.values())
+
+
+class Interrupted:
+    """An epoll that is interrupted once it was told of something: nobody else will be."""
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        self.times = 0
+
+    def poll(self, seconds: float, most: int) -> Any:
+        told = self._epoll.poll(seconds, most)
+        if not self.times:
+            self.times += 1
+            raise KeyboardInterrupt
+        return told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE])
+def test_an_interrupt_leaves_nothing_unread(line: Line, count: int) -> None:
+    hearing = line.notification_reader
+    interrupts: list[BaseException] = []
+
+    def wait() -> None:
+        assert hearing.take()
+        try:
+            hearing.hear(60.0)
+        except KeyboardInterrupt as interrupt:
+            interrupts.append(interrupt)
+        finally:
+            hearing.give_back()
+
+    for _ in range(10):
+        epoll = hearing._epoll
+        hearing._epoll = Interrupted(epoll)  # type: ignore[assignment]  # it does what an epoll does
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        wait_until(lambda: is_polling(waiting))  # noqa: B023 - asked before it changes
+        line.until_heard(*[line.send() for _ in range(count)])
+        while waiting.is_alive():  # the other thread may have been told of the rest, and have read it all
+            line.until_heard(line.send())
+            waiting.join(0.1)
+        hearing._epoll = epoll
+    assert len(interrupts) == 10
+
+
+def test_an_interrupt_while_one_is_delivered_leaves_the_others(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was just read is lost with the one who read it; those behind it are heard."""
+    registration = line.one.store._session.registration
+    assert registration is not None
+    post, lost = registration.listener._post, list[str]()
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def post_once_interrupted(nonce: str, handed: Handoff | None = None) -> None:
+        if not lost and threading.current_thread().name == "waiting":
+            lost.append(nonce)
+            begins.set()
+            goes_on.wait(10)
+            raise KeyboardInterrupt
+        post(nonce, handed)
+
+    def wait() -> None:
+        assert line.notification_reader.take()
+        try:
+            line.notification_reader.hear(60.0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            line.notification_reader.give_back()
+
+    monkeypatch.setattr(registration.listener, "_post", post_once_interrupted)
+    waiting = threading.Thread(target=wait, name="waiting")
+    waiting.start()
+    wait_until(lambda: is_polling(waiting))
+    first = line.send()
+    assert begins.wait(10)
+    others = [line.send() for _ in range(AT_ONCE)]
+    goes_on.set()
+    waiting.join(10)
+    assert lost == [first]
+    line.until_heard(*others)
+
+
+def test_one_who_hears_is_told_when_it_is_closed(line: Line) -> None:
+    """It looks at what it waits for, and cannot hear any more."""
+    hearing = line.notification_reader
+    with Hearer(hearing, seconds=0.1):
+        line.one.store.close()
+        assert hearing.hear(60.0)
+    assert not hearing.take()
+
+
+class HoldsUp(dict[int, str]):
+    """Whoever asks how many there are, of those who listen, is held up for as long as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        if threading.current_thread().name == LISTENER:
+            self.reached.set()
+            assert self.go_on.wait(10)
+        return super().__len__()
+
+
+def test_a_thread_that_stands_still_while_all_is_closed_ends_in_silence(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it for ever."""
+    monkeypatch.setattr(notifications, "STOP_SECONDS", 0.01)
+    registration = line.one.store._session.registration
+    assert registration is not None
+    listener, failures = registration.listener, list[object]()
+    thread = listener._thread
+    assert thread is not None
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    clients = listener._clients = HoldsUp()
+    line.send()
+    assert clients.reached.wait(10)
+    line.one.store.close()
+    clients.go_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not failures
