@@ -1,8 +1,8 @@
 """Which engines' tests run: all, or those that ``HOLDFAST_TEST_ENGINES`` names (``memory,sqlite,redis``).
 
 A test belongs to an engine by its mark, ``@pytest.mark.engine("redis")`` (one of several is enough), or by
-its folder, ``tests/engines/<folder>``. A test without an engine always runs. A missing server is a failure, so
-nothing here looks for one.
+its folder, ``tests/engines/<folder>``. A test without an engine always runs. A missing server is a failure,
+so nothing here looks for one.
 """
 
 from __future__ import annotations

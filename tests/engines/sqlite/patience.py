@@ -13,7 +13,7 @@ LONG_SECONDS = 600.0
 
 TIMES = (
     "holdfast.protocols.client_state.REFRESH_SECONDS",
-    "holdfast.protocols.records.acquisition.LOOK_AGAIN_SECONDS",
+    "holdfast.protocols.records.acquisition.POLL_SECONDS_MAX",
     "holdfast.rules.queueing.TURN_SECONDS",
     "holdfast.rules.record.PATIENCE_SECONDS",
     "holdfast.engines.sqlite.shortcuts.PATIENCE_SECONDS",
