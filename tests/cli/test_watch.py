@@ -27,7 +27,7 @@ from holdfast.cli import main, watch_observer
 from holdfast.protocols.records import subscription
 
 # With such long intervals, changes are seen in time only by subscription.
-watch_observer.POLL_SECONDS = subscription.LOOK_AGAIN_SECONDS = 600.0
+watch_observer.POLL_SECONDS = subscription.POLL_SECONDS_MAX = 600.0
 sys.exit(main(["watch", *sys.argv[1:]]))
 """
 IDLE_SECONDS = 3.0

@@ -217,7 +217,7 @@ def test_without_a_folder_nothing_is_withdrawn(
     message, seconds = refusal(driver, f"sqlite:///{tmp_path}/missing/locks.db")
     assert withdrawals == []
     assert seconds < SECONDS
-    assert "has no folder" in message
+    assert "in a folder that does not exist" in message
 
 
 @DRIVERS
