@@ -327,15 +327,9 @@ def test_a_schema_that_was_dropped_is_made_again(url: str, schema: str) -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 def test_the_command_prepares_and_reports_it(command_line: CommandLine, url: str, schema: str) -> None:
-    assert "were made" in command_line.start("init", "--url", url).succeed()
-    assert "was there already" in command_line.start("init", "--url", url).succeed()
-=======
-def test_the_command_prepares_and_says_what_it_did(command_line: CommandLine, url: str, schema: str) -> None:
     assert "were created" in command_line.start("init", "--url", url).succeed()
     assert "existed already" in command_line.start("init", "--url", url).succeed()
->>>>>>> sweep-local
     assert command_line.start("init", "--sql", "--url", url).succeed() == provision.script(url)
     assert shared_postgresql().sql(f"SELECT count(*) FROM {schema}.versions") == "1"
 
