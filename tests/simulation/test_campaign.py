@@ -57,7 +57,7 @@ def test_a_campaign_runs_in_several_processes_and_tells_what_it_covered() -> Non
     assert {name for row in rows if (name := row[1].strip())} == set(PROTOCOLS)
     steps = {row[2].strip(): [cell.strip() for cell in row[3:-1]] for row in rows}
     assert set(steps) == {step for each in PROTOCOLS.values() for step in each}
-    for step in ("RenewBatch", "node's Acquire", "Enter", "session opens"):
+    for step in ("RenewBatch", "node's Acquire", "create", "session opens"):
         assert any(cell != "·" for cell in steps[step]), f"no fault struck {step}: a family did not run"
 
 
@@ -70,7 +70,7 @@ def test_a_campaign_of_one_scenario() -> None:
     assert "6 schedules in" in said
     assert "per core" in said
     steps = {line.split("│")[2].strip(): line for line in said.splitlines() if "│" in line}
-    assert any(character.isdigit() for character in steps["Enter"])
+    assert any(character.isdigit() for character in steps["create"])
     assert not any(character.isdigit() for character in steps["RenewBatch"] + steps["Acquire"])
 
 
