@@ -230,8 +230,8 @@ def test_a_race_that_is_lost_to_an_older_holder_stays_the_drivers_error(
 def test_many_that_are_first_on_one_resource(database: Database, kind: str, level: str) -> None:
     """Some roll back, and the newest that committed is known.
 
-    InnoDB may choose a victim among those that wait for a first row whose insertion is rolled back: each has a
-    lock on the gap, and all want to insert into it. Its error says so; the transaction is run again.
+    InnoDB may choose a victim among those that wait for a first row whose insertion is rolled back: each has
+    a lock on the gap, and all want to insert into it. Its error says so; the transaction is run again.
     """
     committed: list[int] = []
 

@@ -93,7 +93,7 @@ def test_every_scenario_has_its_turn() -> None:
         pytest.param("dead waiter at the head", 28, id="records"),
         pytest.param("leases counted by the clock on the wall", 36, id="tickets"),
         pytest.param("maximum of per-node INCR", 5, id="quorum"),
-        pytest.param("lock left on a connection by a time-out", 17, id="sessions"),
+        pytest.param("lock left on a session by a timeout", 17, id="sessions"),
     ],
 )
 def test_a_failure_is_replayed_exactly_by_the_line_that_it_prints(mistake: str, seed: int) -> None:
