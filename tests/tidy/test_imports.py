@@ -7,6 +7,8 @@
     protocols   drivers   engines              side by side, above rules and core
     core                                       rules and below
     rules                                      pure
+    optimistic                                 sql and below
+    sql                                        fencing (its connections) and below
     fencing                                    stands apart: errors, model, core
     errors, model                              the ground
 
@@ -29,6 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rules": GROUND,
     "core": GROUND | {"rules"},
     "fencing": GROUND | {"core"},
+    "sql": GROUND | {"core", "fencing"},
+    "optimistic": GROUND | {"core", "fencing", "sql"},
     "protocols": GROUND | {"rules", "core"},
     "drivers": GROUND | {"rules", "core", "protocols"},
     "engines": GROUND | {"rules", "core", "protocols", "drivers"},
