@@ -89,8 +89,8 @@ class Conflict(HoldfastError):
 
 
 class Deadlock(HoldfastError):
-    """Waiting would never end: the holder of the read side of a reader/writer lock asks for its write side, or
-    a database found transactions that wait for each other."""
+    """Waiting would never end: the holder of the read side of a reader/writer lock asks for its write side,
+    or a database found transactions that wait for each other."""
 
     name: str = ""
 

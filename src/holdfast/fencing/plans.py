@@ -58,7 +58,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a statement: how many rows it changed, and those it returned, with their columns' names."""
+    """What came of a statement: how many rows it changed, and those it returned, with the columns' names."""
 
     changed: int
     rows: Sequence[Sequence[Any]] = ()
