@@ -255,6 +255,20 @@ def test_an_old_snapshot_is_a_conflict(db: Client, other: Client, kind: str) -> 
         lock(db, wait=False)
 
 
+@pytest.mark.parametrize(("kind", "driver"), MARIADB)
+def test_an_old_snapshot_of_mariadb_is_a_conflict(db: Client, other: Client, kind: str) -> None:
+    db.execute("SET SESSION innodb_snapshot_isolation = ON")
+    db.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    db.rollback()
+    db.begin()
+    table = columns(kind)[2]
+    db.execute(f"SELECT * FROM {table}")
+    other.execute(f"UPDATE {table} SET quantity = 4 WHERE quantity = 3")
+    other.commit()
+    with pytest.raises(Conflict, match="Roll the transaction back"):
+        lock(db)
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_an_old_snapshot_of_sqlite_is_a_conflict(database: Database, other: Client) -> None:
     other.execute("PRAGMA journal_mode = WAL")
