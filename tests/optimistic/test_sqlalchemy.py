@@ -72,6 +72,12 @@ def test_what_the_session_has_not_sent_yet_is_sent_first(engine: Any) -> None:
             optimistic.compare_and_update(session, Invoice, {"id": 1}, 1, {"total": 8})
 
 
+def test_a_row_is_locked_with_the_changes_that_were_not_sent_yet(engine: Any) -> None:
+    with Session(engine) as session:
+        session.get_one(Invoice, 1).total = 7
+        assert sql.row_lock(session, Invoice, {"id": 1}) == {"id": 1, "total": 7, "rev": 2}
+
+
 def test_a_stale_object_is_a_conflict_that_is_run_again(engine: Any) -> None:
     tries: list[int] = []
 

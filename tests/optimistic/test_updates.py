@@ -47,6 +47,7 @@ def other(database: Database) -> Iterator[Client]:
 
 
 LAMP = {"shop": 1, "item": "lamp"}
+AS_TEXT: Any = "a > 1"
 EVERY_DRIVER = pytest.mark.parametrize(("kind", "driver"), DRIVERS)
 
 
@@ -168,7 +169,7 @@ def run_all(work: Any, number: int) -> None:
         (lambda db: optimistic.compare_and_update(db, "t", {"id": 1}, 1, {"id": 2}), "given twice"),
         (lambda db: optimistic.compare_and_update(db, "t", {"id": 1}, 1, {"version": 2}), "given twice"),
         (lambda db: optimistic.update_where(db, "t", {"id": 1}, {}, {}), "changes are empty"),
-        (lambda db: optimistic.update_where(db, "t", {"id": 1}, {"a": 1}, "a > 1"), "where is a mapping"),
+        (lambda db: optimistic.update_where(db, "t", {"id": 1}, {"a": 1}, AS_TEXT), "where is a mapping"),
         (lambda db: optimistic.update_where(db, "t", {"id": 1}, {"a": 1}, [("a", "OR 1=1", 1)]), "compares"),
         (lambda db: optimistic.update_where(db, "t", {"id": 1}, {"a": 1}, [("a", "<", None)]), "no order"),
         (lambda db: optimistic.decrement_if_available(db, "t", {"id": 1}, "n", 0), "greater than 0"),

@@ -42,14 +42,14 @@ def test_the_same_story_awaited(kind: str, opened: Callable[[Database], Opened])
 
 
 async def optimistic_story(db: Any) -> None:
-    stock: Any = (db, "stock", {"id": 1})
-    assert await optimistic.compare_and_update(*stock, 1, {"quantity": 2}) == 2
+    one = {"id": 1}
+    assert await optimistic.compare_and_update(db, "stock", one, 1, {"quantity": 2}) == 2
     with pytest.raises(Conflict, match="has version 2, not 1"):
-        await optimistic.compare_and_update(*stock, 1, {"quantity": 9})
+        await optimistic.compare_and_update(db, "stock", one, 1, {"quantity": 9})
     assert await optimistic.compare_and_update(db, "stock", {"id": 0}, 1, {"quantity": 9}) is None
-    assert await optimistic.decrement_if_available(*stock, "quantity", 2)
-    assert not await optimistic.decrement_if_available(*stock, "quantity")
-    assert await optimistic.update_where(*stock, {"quantity": 5}, {"quantity": 0})
+    assert await optimistic.decrement_if_available(db, "stock", one, "quantity", 2)
+    assert not await optimistic.decrement_if_available(db, "stock", one, "quantity")
+    assert await optimistic.update_where(db, "stock", one, {"quantity": 5}, {"quantity": 0})
     await db.commit()
 
 

@@ -124,7 +124,7 @@ def test_an_error_of_ours_stays_as_it_is_with_a_note() -> None:
         lambda: Backoff(float("nan")),
         lambda: Backoff(2, 1),
         lambda: optimistic.optimistic(retries=-1),
-        lambda: optimistic.optimistic(7),  # type: ignore[misc]
+        lambda: optimistic.optimistic(7),  # type: ignore[call-arg]
     ],
 )
 def test_bad_arguments_are_refused(call: Callable[[], object]) -> None:

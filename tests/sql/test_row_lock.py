@@ -255,7 +255,11 @@ def test_an_old_snapshot_is_a_conflict(db: Client, other: Client, kind: str) -> 
         lock(db, wait=False)
 
 
-@pytest.mark.parametrize(("kind", "driver"), MARIADB)
+@pytest.mark.parametrize(
+    ("kind", "driver"),
+    # A session gives its connection back with the transaction, and the setting with it.
+    [case for case in MARIADB if case.values[1] != "session"],
+)
 def test_an_old_snapshot_of_mariadb_is_a_conflict(db: Client, other: Client, kind: str) -> None:
     db.execute("SET SESSION innodb_snapshot_isolation = ON")
     db.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")

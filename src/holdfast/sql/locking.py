@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 
 from ..core.arguments import Duration, check_name, check_timeout
 from ..errors import InvalidArgument
-from ..fencing.dialects import TableState
+from ..fencing.dialects import Control, TableState
 from ..fencing.plans import Done, Plan, Result
 from ..fencing.sql_plans import commits_at_once
 from .failures import STILL_OPEN, Failure, new_error, translated
@@ -78,9 +78,15 @@ class RowLock:
 
 def lock_row(table: TableState, lock: RowLock) -> Plan[Mapping[str, Any] | None]:
     what = f"row {lock.row} was not locked"
-    plan = _LOCKS[table.dialect.name].lock_row(lock.row, lock.mode, lock.wait, lock.skip_locked, what)
-    result = yield from _within_transaction(table, translated(table, what, plan, str(lock.row)))
-    return lock.row.only(result)
+    plan = translated(table, what, _flush_and_lock(table, lock, what), str(lock.row))
+    return lock.row.only((yield from _within_transaction(table, plan)))
+
+
+def _flush_and_lock(table: TableState, lock: RowLock, what: str) -> Plan[Result]:
+    """The row is returned with what a session has changed in it and not sent yet."""
+    yield Control.FLUSH
+    locks = _LOCKS[table.dialect.name]
+    return (yield from locks.lock_row(lock.row, lock.mode, lock.wait, lock.skip_locked, what))
 
 
 def lock_transaction(table: TableState, name: str, timeout: float | None, shared: bool) -> Plan[None]:
