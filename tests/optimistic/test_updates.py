@@ -174,7 +174,7 @@ def run_all(work: Any, number: int) -> None:
         (lambda db: optimistic.update_where(db, "t", {"id": 1}, {"a": 1}, [("a", "<", None)]), "no order"),
         (lambda db: optimistic.decrement_if_available(db, "t", {"id": 1}, "n", 0), "greater than 0"),
         (lambda db: optimistic.decrement_if_available(db, "t", {"id": 1}, "n", True), "greater than 0"),
-        (lambda db: Increment("1"), "by a number"),  # type: ignore[arg-type]
+        (lambda db: Increment("1"), "by a number"),  # type: ignore[arg-type] # the mistake under test
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_sent(call: Any, said: str) -> None:

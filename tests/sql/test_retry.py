@@ -118,13 +118,13 @@ def test_an_error_of_ours_stays_as_it_is_with_a_note() -> None:
     [
         lambda: sql.retry_transaction(lambda: None, retries=-1),
         lambda: sql.retry_transaction(lambda: None, retries=True),
-        lambda: sql.retry_transaction(lambda: None, backoff="slow"),  # type: ignore[arg-type]
-        lambda: sql.retry_transaction(7),  # type: ignore[arg-type]
+        lambda: sql.retry_transaction(lambda: None, backoff="slow"),  # type: ignore[arg-type] # the mistake under test
+        lambda: sql.retry_transaction(7),  # type: ignore[arg-type] # the mistake under test
         lambda: Backoff(-1),
         lambda: Backoff(float("nan")),
         lambda: Backoff(2, 1),
         lambda: optimistic.optimistic(retries=-1),
-        lambda: optimistic.optimistic(7),  # type: ignore[call-arg]
+        lambda: optimistic.optimistic(7),  # type: ignore[call-arg] # the mistake under test
     ],
 )
 def test_bad_arguments_are_refused(call: Callable[[], object]) -> None:
@@ -141,7 +141,7 @@ def test_the_decorator_refuses_what_it_could_not_run_again() -> None:
     with pytest.raises(InvalidArgument, match=r"use holdfast\.optimistic\.aio\.optimistic"):
         optimistic.optimistic()(awaited)
     with pytest.raises(InvalidArgument, match=r"use holdfast\.optimistic\.optimistic"):
-        optimistic_aio.optimistic()(plain)  # type: ignore[arg-type]
+        optimistic_aio.optimistic()(plain)  # type: ignore[arg-type] # the mistake under test
     for module in (optimistic, optimistic_aio):
         with pytest.raises(InvalidArgument, match="is a generator"):
             module.optimistic()(generator)

@@ -304,4 +304,4 @@ def test_an_old_snapshot_of_sqlite_is_a_conflict(database: Database, other: Clie
 def test_bad_arguments_are_refused_before_anything_is_sent(options: dict[str, Any], said: str) -> None:
     table, key = options.pop("table", "t"), options.pop("key", {"id": 1})
     with pytest.raises(InvalidArgument, match=said):
-        sql.row_lock(object(), table, key, **options)  # type: ignore[arg-type]
+        sql.row_lock(object(), table, key, **options)  # type: ignore[arg-type] # the mistake under test

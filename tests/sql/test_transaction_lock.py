@@ -99,4 +99,4 @@ def test_names_are_hashed_whole(db: Client, other: Client) -> None:
     with pytest.raises(InvalidArgument):
         sql.transaction_lock(db.target, "x" * 513)
     with pytest.raises(InvalidArgument, match="shared is True or False"):
-        sql.transaction_lock(db.target, "closing", shared=1)  # type: ignore[arg-type]
+        sql.transaction_lock(db.target, "closing", shared=1)  # type: ignore[arg-type] # the mistake under test
