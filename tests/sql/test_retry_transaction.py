@@ -74,7 +74,10 @@ def test_it_begins_commits_and_rolls_back(database: Database, driver: str, other
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_deadlock_is_run_again_by_the_one_that_was_chosen(database: Database, other: Client) -> None:
+@pytest.mark.parametrize("wait", [True, 60])
+def test_a_deadlock_is_run_again_by_the_one_that_was_chosen(
+    database: Database, other: Client, wait: bool | float
+) -> None:
     both = threading.Barrier(2)
     runs: list[int] = []
 
@@ -83,10 +86,10 @@ def test_a_deadlock_is_run_again_by_the_one_that_was_chosen(database: Database, 
 
             def once(connection: Any) -> None:
                 runs.append(first)
-                sql.row_lock(connection, "account", {"id": first})
+                sql.row_lock(connection, "account", {"id": first}, wait)
                 if runs.count(first) == 1:
                     both.wait(30)
-                sql.row_lock(connection, "account", {"id": second})
+                sql.row_lock(connection, "account", {"id": second}, wait)
                 db.execute(f"UPDATE account SET total = total - 10 WHERE id = {first}")
                 db.execute(f"UPDATE account SET total = total + 10 WHERE id = {second}")
 
