@@ -65,7 +65,18 @@ def test_without_rich_one_line_says_what_to_install(
     assert command_line.script(code, "run", "x", "echo", "ran").succeed() == "ran\n"
 
 
-SLOW = ("asyncio", "click", "email", "pydantic", "rich", "ssl", "typer", "unittest", "importlib.metadata")
+SLOW = (
+    "asyncio",
+    "click",
+    "email",
+    "holdfast.fencing.sql",
+    "importlib.metadata",
+    "pydantic",
+    "rich",
+    "ssl",
+    "typer",
+    "unittest",
+)
 
 
 def test_running_a_command_waits_for_no_slow_library(command_line: CommandLine) -> None:
@@ -95,3 +106,9 @@ def test_a_word_of_other_programs_is_answered_with_ours(
 
 def test_a_mistyped_option_is_answered_with_the_right_one(command_line: CommandLine) -> None:
     assert "did you mean '--timeout'?" in command_line.finish("run", "x", "--timout", "5", "true").stderr
+
+
+def test_an_option_before_the_command_is_answered_with_its_place(command_line: CommandLine) -> None:
+    process = command_line.finish("--url", "memory://", "ls")
+    assert process.returncode == 64
+    assert "no option --url before the command: its options come after it" in process.stderr_lines[0]

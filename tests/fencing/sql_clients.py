@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
+import shutil
 import sqlite3
 import tempfile
 import types
@@ -107,11 +110,19 @@ class Database:
         return f"{'postgresql' if self.kind == 'postgresql' else 'mysql'}+{driver}://{user}@{self.host}:{self.port}/{self.name}"
 
 
+@functools.cache
+def _folder() -> Path:
+    """For the files of one test process."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-guard-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def new_database(kind: str) -> Database:
     """Empty; it stays until its server ends."""
     name = f"guard{next(_numbers)}"
     if kind == "sqlite":
-        return Database(kind, str(Path(tempfile.mkdtemp(prefix="holdfast-guard-")) / "shop.db"))
+        return Database(kind, str(_folder() / f"{name}.db"))
     if kind == "postgresql":
         server = shared_postgresql()
         server.sql(f"CREATE DATABASE {name}")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import NullPool, create_engine
 
 import holdfast
 from holdfast import fencing
@@ -379,6 +380,18 @@ def test_reading_first_on_a_wal_database_fails_closed_and_says_why(
 
 
 # Connections as users have them
+
+
+def test_what_a_pool_of_sqlalchemy_gives_out(path: Path) -> None:
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    raw = engine.raw_connection()
+    fencing.enforce(raw, "invoices", lease(42))
+    raw.rollback()
+    assert fencing.newest(raw, "invoices") is None
+    raw.close()
+    not_one: Any = engine
+    with pytest.raises(InvalidArgument, match="not a connection or cursor"):
+        fencing.newest(not_one, "invoices")
 
 
 def test_public_names() -> None:

@@ -96,7 +96,8 @@ def _run(arguments: Sequence[str]) -> int:
                 print_text(help_of(command, path))
                 return Status.OK
             if words:
-                raise Misuse(f"there is no option {words[0].partition('=')[0]}")
+                option = words[0].partition("=")[0]
+                raise Misuse(f"there is no option {option} before the command: its options come after it")
             sys.stderr.write(help_of(command, path))
             return Status.USAGE
         try:

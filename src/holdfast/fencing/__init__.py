@@ -29,21 +29,25 @@ A bare int is accepted too, and is weaker: it is compared as a number only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .grant import Grant, fence_text, parse_fence
-from .sql import (
-    advance,
-    enforce,
-    fenced_update,
-    fenced_upsert,
-    install,
-    marks,
-    move,
-    newest,
-    protect_table,
-    prune,
-    transaction,
-    unprotect_table,
-)
+
+if TYPE_CHECKING:
+    from .sql import (
+        advance,
+        enforce,
+        fenced_update,
+        fenced_upsert,
+        install,
+        marks,
+        move,
+        newest,
+        protect_table,
+        prune,
+        transaction,
+        unprotect_table,
+    )
 
 __all__ = [
     "Grant",
@@ -62,3 +66,16 @@ __all__ = [
     "transaction",
     "unprotect_table",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Guards are loaded when they are first used: ``holdfast run`` needs only the text of a grant."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import sql
+
+        return getattr(sql, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final, Protocol
 
@@ -53,11 +53,18 @@ AUTOCOMMIT: Final = 2
 """Bits of the status that MariaDB sends with its answers."""
 
 
-class Executes(Protocol):
-    """A connection, cursor or session, as far as its type can be told without importing its driver."""
-
+class _HasExecute(Protocol):
     @property
     def execute(self) -> Callable[..., object]: ...
+
+
+class _HasCursor(Protocol):
+    @property
+    def cursor(self) -> Callable[..., object]: ...
+
+
+Executes = _HasExecute | _HasCursor
+"""A connection, cursor or session, as far as its type can be told without importing its driver."""
 
 
 class FenceTable:
@@ -424,13 +431,21 @@ def table_of(target: Executes) -> FenceTable:
             f"{_class_of(target)} is awaited: use holdfast.fencing.aio, which has the same functions, awaited"
             " (and so does the `aio` of holdfast.sql and of holdfast.optimistic)"
         )
-    for candidate in (target, getattr(target, "connection", None)):
+    for candidate in _candidates(target):
         family = family_of(candidate)
         if family is not None and family in _TABLES:
             connection = _connection_of(candidate, family)
             if connection is not None:
                 return _TABLES[family](connection)
     raise InvalidArgument(_unknown_connection(target))
+
+
+def _candidates(target: Any) -> Iterator[Any]:
+    """What it is itself, and what it wraps."""
+    yield target
+    # What SQLAlchemy's pool gives out names the driver's own connection so.
+    yield getattr(target, "driver_connection", None)
+    yield getattr(target, "connection", None)
 
 
 def family_of(target: object) -> str | None:
@@ -457,7 +472,7 @@ def _connection_of(target: Any, family: str) -> Any:
     if family == "sqlalchemy":
         registry = getattr(target, "registry", None)
         found = registry() if callable(registry) and not hasattr(target, "exec_driver_sql") else target
-        return found if hasattr(found, "in_transaction") else None
+        return found if hasattr(found, "exec_driver_sql") or hasattr(found, "get_bind") else None
     if hasattr(target, "cursor"):
         return target
     # mysql-connector's cursors keep it to themselves.

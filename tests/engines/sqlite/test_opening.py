@@ -17,7 +17,7 @@ from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.ops import Refused
 from holdfast.engines import local
 from holdfast.engines.sqlite import database, janitor
-from holdfast.engines.sqlite.place import Place
+from holdfast.engines.sqlite.place import NewDatabase, Place
 from support import run_python
 
 COMES_AND_GOES = """
@@ -34,6 +34,13 @@ COMES_AND_GOES = """
 
 def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
+
+
+def begin_of_log(path: Path) -> bytes:
+    """The header: written anew, with another salt, whenever the log is begun."""
+    header = log_of(path).read_bytes()[:32]
+    assert len(header) == 32
+    return header
 
 
 def test_processes_that_come_and_go_at_once_get_no_error(url: str) -> None:
@@ -62,6 +69,22 @@ def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
         side.close()
 
 
+def test_the_first_write_to_a_new_database_does_not_begin_its_log(url: str, path: Path) -> None:
+    """SQLite syncs a log when it begins it, and keeps everyone from writing until the disk has it."""
+    Place(str(path), makes_folder=False).prepare(database.new_database).close()
+    began = begin_of_log(path)
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        assert begin_of_log(path) == began
+
+
+def test_without_its_first_log_a_new_database_is_as_good(url: str, path: Path) -> None:
+    """After a power cut, perhaps, that came between the two."""
+    Place(str(path), makes_folder=False).prepare(database.new_database).close()
+    log_of(path).unlink()
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        assert query(path, "PRAGMA integrity_check") == [("ok",)]
+
+
 def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
     sources = set()
     for _ in range(2):
@@ -72,11 +95,38 @@ def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
     assert len(sources) == 2
 
 
+def test_who_comes_while_another_writes_opens_the_database_once(
+    path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opening and closing holds locks of SQLite's for a moment, which others who come find."""
+    first = client()
+    first.hold("x")
+    opened: list[Place] = []
+    connect = database.connect
+
+    def count(place: Place) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        opened.append(place)
+        return connect(place)
+
+    monkeypatch.setattr(database, "connect", count)
+    comer = client()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            with pytest.raises(local.Busy):
+                comer.store.apply("y", comer.attempt())
+        writer.execute("ROLLBACK")
+    comer.hold("y")
+    assert len(opened) == 1
+    alive = [file for file in side_files(path) if file.suffix == ".alive"]
+    assert len(alive) == 2, "what the vain tries made is gone"
+
+
 def test_where_no_database_can_be_made_in_memory_it_is_made_in_its_place(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SQLite without ``serialize``."""
-    monkeypatch.setattr(database, "new_database", lambda: b"")
+    monkeypatch.setattr(database, "new_database", lambda: NewDatabase(b"", b""))
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert query(path, "PRAGMA journal_mode") == [("wal",)]
 
@@ -123,9 +173,13 @@ def test_the_last_to_leave_cuts_off_a_log_that_grew_long(
     with holdfast.connect(url) as locks, locks.lock("x"):
         pass
     assert log_of(path).stat().st_size > 0, "another is there, which does it when it leaves"
+    long = log_of(path).stat().st_size
     other.store.close()
-    assert log_of(path).stat().st_size == 0
-    assert query(path, "SELECT count(*) FROM locks") == [(2,)]
+    began = begin_of_log(path)
+    assert log_of(path).stat().st_size < long
+    client().hold("z")
+    assert begin_of_log(path) == began, "it is begun by the one who leaves, whom nobody waits for"
+    assert query(path, "SELECT count(*) FROM locks") == [(3,)]
 
 
 def test_a_log_is_not_cut_off_under_one_who_reads(

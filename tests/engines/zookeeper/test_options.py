@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +35,9 @@ def test_everything_can_be_said() -> None:
     assert (options.prefix, options.session_timeout) == ("/apps/locks", 2.5)
     assert options.auth == (("digest", "me:s3cret"),)
     assert parse_options(parse_url("zookeeper://one"), {"session_timeout": 3}).session_timeout == 3
+    assert parse_options(parse_url("zookeeper://one?session_timeout=1m30s"), {}).session_timeout == 90
+    given = {"session_timeout": timedelta(seconds=8)}
+    assert parse_options(parse_url("zookeeper://one"), given).session_timeout == 8
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final
 
+from ...core.durations import seconds_in
 from ...core.urls import URL
 from ...errors import InvalidArgument
 from ..redis.settings import (
@@ -67,8 +67,6 @@ OPTIONS: Final = (
     "username",
     *TLS,
 )
-
-UNITS: Final = {"ms": 0.001, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,13 +136,8 @@ def _addresses(url: URL) -> tuple[Address, ...]:
 
 def _seconds(given: Mapping[str, Any], option: str, default: float, least: float) -> float:
     value = given.get(option, default)
-    written = str(value).strip().lower()
-    unit = next((unit for unit in UNITS if written.endswith(unit)), "")
-    try:
-        seconds = float(written.removesuffix(unit)) * UNITS.get(unit, 1.0)
-    except ValueError:
-        seconds = -1.0
-    if isinstance(value, bool) or not isfinite(seconds) or not least <= seconds <= 60:
+    seconds = seconds_in(value)
+    if not least <= seconds <= 60:
         raise InvalidArgument(f"{option} is a duration of at most 60 s: write 50ms, 2s or 0.2")
     return seconds
 

@@ -20,9 +20,9 @@ from urllib.parse import quote
 from ...drivers.clock import boottime, wall_us
 from ...errors import EngineUnavailable
 from ..local import Busy
-from .place import EACH_THEIR_OWN, Place, Side
+from .place import EACH_THEIR_OWN, NewDatabase, Place, Side
 
-__all__ = ["SCHEMA", "Database", "connect", "explain"]
+__all__ = ["BEGIN_LOG", "SCHEMA", "Database", "connect", "explain"]
 
 SCHEMA: Final = 1
 APPLICATION: Final = 0x486F6C64
@@ -44,9 +44,9 @@ TABLES: Final = (
     f"PRAGMA user_version = {SCHEMA}",
 )
 
-JOURNAL_VERSIONS: Final = slice(18, 20)
-WAL_VERSIONS: Final = b"\x02\x02"
-"""Where the header of a database says how its journal is written, and which one can read it: in WAL mode."""
+BEGIN_LOG: Final = "UPDATE meta SET value = value + 1 WHERE key = 'swept_at'"
+"""Changes nothing but a microsecond: what changes nothing at all is not written. The first write to a log
+waits for a sync to disk, with all others kept from writing."""
 
 NO_CHECKPOINT_ON_CLOSE: Final = 1006
 """SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which the module names from Python 3.12 on."""
@@ -173,20 +173,31 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         raise
 
 
-def new_database() -> bytes:
-    """The content of a database that nobody has used: in WAL mode from the first moment, with its tables.
+def new_database() -> NewDatabase:
+    """A database that nobody has used: in WAL mode from the first moment, with its tables and a log.
 
     To switch the journal mode and to create tables takes several syncs to disk, during which SQLite locks
-    out all who open the file. So it is all done in memory, and the file appears complete.
-    Empty where this SQLite cannot do that: whoever opens the file first creates the tables then.
+    out all who open the file. The first write to a log takes one, which keeps out all who write. So all of
+    it is done elsewhere, and the files appear complete. Without the log the database is as good.
+    Empty where there is no room for that: whoever opens the file first creates the tables then.
     """
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        if not hasattr(connection, "serialize"):
-            return b""
-        _create_tables(connection)
-        content = bytearray(connection.serialize())
-    content[JOURNAL_VERSIONS] = WAL_VERSIONS
-    return bytes(content)
+    import tempfile
+
+    with contextlib.suppress(OSError, sqlite3.Error), tempfile.TemporaryDirectory("holdfast") as folder:
+        path = os.path.join(folder, "new.db")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
+            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                _create_tables(connection)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                connection.execute(BEGIN_LOG)
+                return NewDatabase(_content(path), _content(f"{path}-wal"))
+    return NewDatabase(b"", b"")
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _abandon(connection: sqlite3.Connection) -> None:
@@ -222,13 +233,18 @@ class Database:
         _open.add(self)
         return connection
 
+    def is_of_file(self) -> bool:
+        """Whether it is open, on the file that others open now. Called with the mutex held."""
+        return self.connection is not None and self.place.identity() == self.identity
+
     def create(self) -> Side:
         """Make sure that there is a database, and open it. Called with the mutex held."""
         # Closing a file drops all locks that this process has on it: nobody may open it meanwhile.
         with opening:
             side = self.place.prepare(new_database)
             try:
-                self._connect()
+                if self.connection is None:
+                    self._connect()
             except BaseException:
                 side.close()
                 raise

@@ -17,7 +17,7 @@ from ...rules.requests import Inspect, Snapshot
 from ...rules.transitions import apply
 from ..local import Busy
 from .census import Census
-from .database import Database
+from .database import BEGIN_LOG, Database
 from .liveness import Status, alive_name, identify
 from .place import NEW, Place, Side
 from .table import Execute, understand
@@ -137,6 +137,7 @@ def shorten_log(place: Place, execute: Execute) -> None:
     _, pages, copied = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if pages == copied:
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        execute(BEGIN_LOG)  # The next one who comes does not wait for the disk, nor keeps others waiting.
 
 
 def is_due(swept_at: int, wall: int) -> bool:

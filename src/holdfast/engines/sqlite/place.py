@@ -17,13 +17,23 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 from ..local import Busy
 
-__all__ = ["EACH_THEIR_OWN", "NEW", "Place", "Side", "default_path", "is_default", "mount_of", "path_of"]
+__all__ = [
+    "EACH_THEIR_OWN",
+    "NEW",
+    "NewDatabase",
+    "Place",
+    "Side",
+    "default_path",
+    "is_default",
+    "mount_of",
+    "path_of",
+]
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -192,6 +202,13 @@ def _user(uid: int) -> str:
         return f"user {uid}"
 
 
+class NewDatabase(NamedTuple):
+    """The content of a database's files before anybody has opened them."""
+
+    content: bytes
+    log: bytes
+
+
 class Side:
     """The folder beside the database with one liveness file and one socket for each client."""
 
@@ -320,10 +337,10 @@ class Place:
     def unavailable(self, what: str, remedy: str) -> EngineUnavailable:
         return EngineUnavailable(f"the locks database {self.path} {what}: {remedy}")
 
-    def prepare(self, new_database: Callable[[], bytes]) -> Side:
+    def prepare(self, new_database: Callable[[], NewDatabase]) -> Side:
         """Make sure of a private database file and a private side folder on a file system that can do it.
 
-        ``new_database`` is called for the content of the file where there is none yet.
+        ``new_database`` is called for the content of the files where there are none yet.
         """
         try:
             self._check_folder()
@@ -444,19 +461,21 @@ class Place:
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _ensure_file(self, side: Side, real: str, new_database: Callable[[], bytes]) -> None:
+    def _ensure_file(self, side: Side, real: str, new_database: Callable[[], NewDatabase]) -> None:
         if not os.path.lexists(real):
             # Written before the gate is closed: nobody waits for another's disk.
-            name = side.write_new(new_database())
-            try:
+            new = new_database()
+            with contextlib.ExitStack() as undo:
+                names = []
+                for content in new:
+                    names.append(side.write_new(content))
+                    undo.callback(side.unlink, names[-1])
                 with side.gate():
-                    self._create(side, real, name)
-            finally:
-                side.unlink(name)
+                    self._create(side, real, *names)
         self._check_file(real, os.lstat(real))
         self._check_file(real, make_private(real, PRIVATE_FILE))
 
-    def _create(self, side: Side, path: str, name: str) -> None:
+    def _create(self, side: Side, path: str, name: str, log_name: str) -> None:
         """A new database, complete when it appears. Others cannot be at it: they come through this gate."""
         if os.path.lexists(path):
             return
@@ -464,6 +483,7 @@ class Place:
             # Of a database that was deleted: SQLite would take them for the new one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + leftover)
+        os.rename(log_name, f"{path}-wal", src_dir_fd=side.fd)
         os.rename(name, path, src_dir_fd=side.fd)
 
     def _check_file(self, real: str, found: os.stat_result) -> None:

@@ -17,7 +17,7 @@ from ...rules.record import rebase
 from ..local import Busy
 from .board import Board
 from .claims import without
-from .database import Database
+from .database import Database, explain
 from .janitor import Janitor, is_due, shorten_log
 from .membership import Membership
 from .place import Place, Side
@@ -93,8 +93,10 @@ class Presence:
             execute = self.database.open().execute
             if self.database.identity == self._file:
                 return execute
-        self.leave()
+        self._let_go()
         try:
+            if not self.database.is_of_file():
+                self.database.close()
             return self._open()
         except EngineUnavailable as error:
             error.nothing_was_sent = True
@@ -105,11 +107,17 @@ class Presence:
         try:
             execute = self.database.open().execute
             self._join(execute, side)
-        except BaseException:
-            self.leave()
+        except BaseException as error:
+            self._let_go()
+            # Open, it disturbs nobody; opened and closed at each try, it would lock out others who come.
+            if not self._is_busy(error):
+                self.database.close()
             side.close()
             raise
         return execute
+
+    def _is_busy(self, error: BaseException) -> bool:
+        return isinstance(explain(self.place, error) if isinstance(error, sqlite3.Error) else error, Busy)
 
     def _join(self, execute: Execute, side: Side) -> None:
         meta = dict(execute("SELECT key, value FROM meta").fetchall())
@@ -183,11 +191,15 @@ class Presence:
 
     def leave(self) -> None:
         """Let go of the database without a word."""
+        self._let_go()
+        self.database.close()
+
+    def _let_go(self) -> None:
+        """Be no client any more."""
         membership, self.membership = self.membership, None
         if membership is not None:
             membership.close()
         self.table.board.close()
-        self.database.close()
         self.table.forget()
 
     def close(self) -> None:
@@ -232,8 +244,9 @@ class Presence:
 
     def __del__(self) -> None:
         # Dropped without close(). A child of a fork leaves alone what is its parent's.
-        if getattr(self, "membership", None) is not None:
-            self.close()
+        if getattr(self, "_closed", True) or (self.membership is None and self.database.connection is None):
+            return
+        self.close()
 
 
 _all: weakref.WeakSet[Presence] = weakref.WeakSet()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ...core.durations import seconds_in
 from ...core.urls import URL
 from ...errors import EngineUnavailable, InvalidArgument
 
@@ -132,12 +132,9 @@ def _prefix(path: str) -> str:
 
 
 def _session(value: Any) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if isinstance(value, bool) or not 0.001 <= seconds <= SESSION_SECONDS_MAX:
-        raise InvalidArgument(f"session_timeout is a number of seconds, for example 10; it is {value!r}")
+    seconds = seconds_in(value)
+    if not 0.001 <= seconds <= SESSION_SECONDS_MAX:
+        raise InvalidArgument(f"session_timeout is a duration, for example 10, 30s or 1m30s; it is {value!r}")
     return seconds
 
 
