@@ -5,8 +5,8 @@
     ├── LockLost                                      a grant can no longer be relied on; carries the reason
     ├── NotHeld              (also RuntimeError)      released or used by a caller that does not hold it
     ├── StaleToken                                    a guard refused a fencing token
-    ├── Conflict                                      another client changed it first (not raised yet)
-    ├── Deadlock                                      waiting would never end: a reader asks to write
+    ├── Conflict                                      another writer changed it first
+    ├── Deadlock                                      waiting would never end
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
     └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
@@ -81,11 +81,16 @@ class StaleToken(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """Another client changed it first; read again and decide again. Nothing in this release raises it."""
+    """Another writer changed it first; read again and decide again.
+
+    ``version`` is the version found in the row, where one was looked for."""
+
+    version: object = None
 
 
 class Deadlock(HoldfastError):
-    """Waiting would never end: a holder of the read side of a reader/writer lock asks for its write side."""
+    """Waiting would never end: the holder of the read side of a reader/writer lock asks for its write side,
+    or a database found transactions that wait for each other."""
 
     name: str = ""
 

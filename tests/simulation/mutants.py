@@ -187,7 +187,7 @@ def found_undated() -> Patch:
     def granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:
         return shipped(record, holder, now)
 
-    return mock.patch.object(transitions, "_granted", granted)
+    return mock.patch.object(transitions, "_granted_reply", granted)
 
 
 def handed_over_counted_from_the_message() -> Patch:
@@ -345,7 +345,7 @@ def hands_over_to_the_last() -> Patch:
         handed = shipped(step._replace(record=turned), now, wall_us)
         return step if handed.record is turned else handed
 
-    return mock.patch.object(handoff, "_handing_over", handing_over)
+    return mock.patch.object(handoff, "_hand_over", handing_over)
 
 
 def newcomer_barges() -> Patch:
@@ -385,7 +385,7 @@ def retry_is_new() -> Patch:
 
 def late_arrival_accepted() -> Patch:
     """Nobody remembers that an attempt was withdrawn."""
-    return mock.patch.object(transitions, "_remembering", lambda record, nonce, linger, now: record)
+    return mock.patch.object(transitions, "_with_tombstone", lambda record, nonce, linger, now: record)
 
 
 def withdraw_leaves_its_place() -> Patch:

@@ -44,6 +44,8 @@ PLACES: Final = frozenset(
         "faults",
         "fencing/test_processes.py",
         "lab",
+        "optimistic",
+        "sql",
         "support_tests",
     }
 )

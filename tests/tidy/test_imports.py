@@ -10,6 +10,8 @@
     engine_api                                 what a driver needs of an engine: rules and below
     core                                       rules and below
     rules                                      pure
+    optimistic                                 sql and below
+    sql                                        fencing (its connections) and below
     fencing                                    stands apart: errors, model, core
     errors, model                              the ground
 
@@ -32,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rules": GROUND,
     "core": GROUND | {"rules"},
     "fencing": GROUND | {"core"},
+    "sql": GROUND | {"core", "fencing"},
+    "optimistic": GROUND | {"core", "fencing", "sql"},
     "protocols": GROUND | {"rules", "core"},
     "runtime": GROUND | {"rules", "core", "engine_api"},
     "engine_api": GROUND | {"rules"},

@@ -7,13 +7,13 @@ so each of them says that a wrong call is seen.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing
 from typing import Any, assert_type
 
 import holdfast
 import holdfast.aio
-from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, fencing
+from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, fencing, optimistic, sql
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
 
 
@@ -174,6 +174,23 @@ def guarded_elsewhere(s3: Any, lease: holdfast.Lease, app: Any) -> None:
     assert_type(fencing.fencing_headers(lease), dict[str, str])
     fencing.FencingMiddleware(app, lambda: closing(sqlite3.connect("shop.db")), resource="invoices")
     fencing.WSGIFencingMiddleware(app, lambda: closing(sqlite3.connect("shop.db")))
+
+
+def in_ones_own_database(db: Any) -> None:
+    assert_type(sql.row_lock(db, "account", {"id": 7}, wait=2.5), Mapping[str, Any] | None)
+    sql.row_lock(db, ("shop", "account"), {"id": 7}, False, mode="no key update")
+    sql.row_lock(db, "account", {"id": 7}, mode="exclusive")  # type: ignore[arg-type]  # no such mode
+    sql.transaction_lock(db, "closing", timeout=5, shared=True)
+    assert_type(sql.retry_transaction(lambda: 7, backoff=sql.Backoff(maximum=2)), int)
+    assert_type(optimistic.decrement_if_available(db, "stock", {"id": 1}, "quantity", 2), bool)
+    where = [("quantity", ">=", 2)]
+    assert_type(optimistic.update_where(db, "stock", {"id": 1}, {"quantity": 0}, where), bool)
+
+    @optimistic.optimistic(retries=3, backoff=0.1)
+    def write(amount: int) -> str:
+        return str(amount)
+
+    assert_type(write(7), str)
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print

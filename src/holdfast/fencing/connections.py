@@ -28,6 +28,7 @@ __all__ = [
     "PsycopgState",
     "SqlalchemyTable",
     "SqliteState",
+    "columns_of",
     "family_of",
     "is_asynchronous",
     "pyformat",
@@ -98,7 +99,7 @@ class FenceTable:
                 cursor.execute(self.text_for_driver(statement.text), dict(statement.values))
             else:
                 cursor.execute(statement.text)
-            return Result(cursor.rowcount, rows_of(cursor))
+            return Result(cursor.rowcount, rows_of(cursor), columns_of(cursor))
 
     def text_for_driver(self, text: str) -> str:
         return pyformat(text)
@@ -355,8 +356,9 @@ class SqlalchemyTable(FenceTable):
     def execute(self, statement: Statement) -> Result:
         text = sys.modules["sqlalchemy"].text(_text_for_sqlalchemy(statement.text))
         result = self.connection.execute(text, dict(statement.values))
-        rows = [tuple(row) for row in result] if result.returns_rows else ()
-        return Result(result.rowcount, rows)
+        if not result.returns_rows:
+            return Result(result.rowcount)
+        return Result(result.rowcount, [tuple(row) for row in result], tuple(result.keys()))
 
     def users_cursor(self) -> Any:
         return self.connection
@@ -427,6 +429,7 @@ def table_of(target: Executes) -> FenceTable:
     if is_asynchronous(target):
         raise InvalidArgument(
             f"{_class_of(target)} is awaited: use holdfast.fencing.aio, which has the same functions, awaited"
+            " (and so does the `aio` of holdfast.sql and of holdfast.optimistic)"
         )
     for candidate in _candidates(target):
         family = family_of(candidate)
@@ -516,6 +519,11 @@ def _text_for_sqlalchemy(text: str) -> str:
         return found[0] if found[1] else found[0].replace(":", "\\:")
 
     return _VALUE.sub(written, text.replace("\\", "\\\\"))
+
+
+def columns_of(cursor: Any) -> tuple[str, ...]:
+    """The names of what a cursor returned."""
+    return tuple(column[0] for column in cursor.description or ())
 
 
 def rows_of(cursor: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from .connections import (
     FenceTable,
     PsycopgState,
     SqliteState,
+    columns_of,
     family_of,
     is_asynchronous,
     pyformat,
@@ -54,7 +55,8 @@ class _PsycopgTable(PsycopgState):
                 await cursor.execute(pyformat(statement.text), dict(statement.values))
             else:
                 await cursor.execute(statement.text)
-            return Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ())
+            rows = await cursor.fetchall() if cursor.description else ()
+            return Result(cursor.rowcount, rows, columns_of(cursor))
 
     async def begin(self) -> None:
         if self.connection.autocommit:
@@ -82,7 +84,7 @@ class _AiosqliteTable(SqliteState):
     async def execute(self, statement: Statement) -> Result:
         async with self.connection.execute(statement.text, dict(statement.values)) as cursor:
             rows = rows_of(_Fetched(cursor.description, await cursor.fetchall()))
-            return Result(cursor.rowcount, rows)
+            return Result(cursor.rowcount, rows, columns_of(cursor))
 
     async def begin(self) -> None:
         await self.execute(Statement("BEGIN IMMEDIATE"))
@@ -141,7 +143,7 @@ def runner_of(target: Executes) -> Runner:
         table_of(target)  # what is no connection at all is refused by its own words
         raise InvalidArgument(
             f"{type(target).__module__}.{type(target).__qualname__} blocks: use holdfast.fencing, which has"
-            " the same functions, not awaited"
+            " the same functions, not awaited (and so do holdfast.sql and holdfast.optimistic)"
         )
     family = family_of(target)
     if family == "sqlalchemy":

@@ -58,10 +58,11 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a statement: how many rows it changed, and those it returned."""
+    """What came of a statement: how many rows it changed, and those it returned, with the columns' names."""
 
     changed: int
     rows: Sequence[Sequence[Any]] = ()
+    columns: Sequence[str] = ()
 
 
 class Dialect(Protocol):

@@ -16,7 +16,16 @@ from .dialects import SqlDialect, TableName, TableState, check_identifier
 from .plans import TRIES, Plan, Result, Statement
 from .refusal import stale_row
 
-__all__ = ["TOKEN_COLUMN", "RowChange", "update", "upsert"]
+__all__ = [
+    "TOKEN_COLUMN",
+    "RowChange",
+    "check_changes",
+    "check_key",
+    "key_values",
+    "update",
+    "upsert",
+    "where_key",
+]
 
 TOKEN_COLUMN = "fencing_token"
 
@@ -40,17 +49,9 @@ class RowChange:
         token: int,
         token_column: str,
     ) -> RowChange:
-        if not isinstance(key, Mapping) or not key:
-            raise InvalidArgument("key must map the columns of the table's key to their values: {'id': 7}")
-        if not isinstance(changes, Mapping):
-            raise InvalidArgument("changes must map columns to their new values: {'total': 110}")
-        if missing := [column for column, value in key.items() if value is None]:
-            raise InvalidArgument(
-                f"key column {missing[0]!r} is None: NULL equals nothing, so it finds no row"
-            )
+        check_key(key)
+        check_changes(changes)
         check_identifier("token_column", token_column)
-        for column in (*key, *changes):
-            check_identifier("column", column)
         if twice := (key.keys() & changes.keys()) | ({token_column} & (key.keys() | changes.keys())):
             raise InvalidArgument(f"column {min(twice)!r} is given twice: it may be in one place only")
         return cls(TableName.of(table), dict(key), dict(changes), token, token_column)
@@ -61,14 +62,31 @@ class RowChange:
     @property
     def values(self) -> dict[str, object]:
         return {
-            **{f"k{n}": value for n, value in enumerate(self.key.values())},
+            **key_values(self.key),
             **{f"c{n}": value for n, value in enumerate(self.changes.values())},
             "token": self.token,
         }
 
-    @property
-    def key_values(self) -> dict[str, object]:
-        return {f"k{n}": value for n, value in enumerate(self.key.values())}
+
+def check_key(key: Mapping[str, object]) -> None:
+    """A key that can find a row: one column or several."""
+    if not isinstance(key, Mapping) or not key:
+        raise InvalidArgument("key must map the columns of the table's key to their values: {'id': 7}")
+    for column, value in key.items():
+        check_identifier("column", column)
+        if value is None:
+            raise InvalidArgument(f"key column {column!r} is None: NULL equals nothing, so it finds no row")
+
+
+def key_values(key: Mapping[str, object]) -> dict[str, object]:
+    return {f"k{n}": value for n, value in enumerate(key.values())}
+
+
+def check_changes(changes: Mapping[str, object]) -> None:
+    if not isinstance(changes, Mapping):
+        raise InvalidArgument("changes must map columns to their new values: {'total': 110}")
+    for column in changes:
+        check_identifier("column", column)
 
 
 def update(table: TableState, row: RowChange) -> Plan[bool]:
@@ -133,7 +151,7 @@ def _update(dialect: SqlDialect, row: RowChange) -> Statement:
     sets = [f"{dialect.quote(name)} = :c{n}" for n, name in enumerate(row.changes)]
     text = (
         f"UPDATE {row.table.quoted(dialect.quote)} SET {', '.join([*sets, f'{token} = :token'])}"  # noqa: S608 - quoted
-        f" WHERE {_where(dialect, row)} AND ({token} IS NULL OR {token} <= :token)"
+        f" WHERE {where_key(dialect, row.key)} AND ({token} IS NULL OR {token} <= :token)"
     )
     return Statement(text, row.values)
 
@@ -148,13 +166,14 @@ def _insert(dialect: SqlDialect, row: RowChange) -> Statement:
 def _select(dialect: SqlDialect, row: RowChange) -> Statement:
     text = (
         f"SELECT {dialect.quote(row.token_column)} FROM {row.table.quoted(dialect.quote)}"  # noqa: S608 - quoted
-        f" WHERE {_where(dialect, row)}{dialect.row_lock}"
+        f" WHERE {where_key(dialect, row.key)}{dialect.row_lock}"
     )
-    return Statement(text, row.key_values)
+    return Statement(text, key_values(row.key))
 
 
-def _where(dialect: SqlDialect, row: RowChange) -> str:
-    return " AND ".join(f"{dialect.quote(name)} = :k{n}" for n, name in enumerate(row.key))
+def where_key(dialect: SqlDialect, key: Mapping[str, object]) -> str:
+    """The condition that finds the row; the values are ``:k0``, ``:k1``."""
+    return " AND ".join(f"{dialect.quote(name)} = :k{n}" for n, name in enumerate(key))
 
 
 def _refuse_newer(row: RowChange, stored: Result) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "advance",
     "begin_guarded",
     "commit_guarded",
+    "commits_at_once",
     "enforce",
     "install",
     "marks",
@@ -83,7 +84,7 @@ def _definition(table: TableState, plan: Plan[None]) -> Plan[None]:
 
 
 def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
-    if (yield from _commits_at_once(table)):
+    if (yield from commits_at_once(table)):
         raise InvalidArgument(
             "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
@@ -92,7 +93,7 @@ def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
     yield from _refuse_autocommit(table)
 
 
-def _commits_at_once(table: TableState) -> Plan[bool]:
+def commits_at_once(table: TableState) -> Plan[bool]:
     at_once = table.commits_at_once()
     if isinstance(at_once, Statement):
         answer: Result = yield at_once
@@ -102,7 +103,7 @@ def _commits_at_once(table: TableState) -> Plan[bool]:
 
 def _refuse_autocommit(table: TableState) -> Plan[None]:
     """Some connections tell only afterwards."""
-    if (yield from _commits_at_once(table)):
+    if (yield from commits_at_once(table)):
         raise InvalidArgument(
             "this connection has committed the check at once (it is in autocommit mode), so it guards"
             f" nothing: {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"

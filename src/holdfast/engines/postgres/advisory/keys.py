@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Final
+
+from ....core.hashing import hash_to_int64
 
 __all__ = ["key_of", "session_namespace"]
 
@@ -17,7 +18,7 @@ def key_of(namespace: str, name: str) -> int:
     """
     scope, own = namespace.encode(), name.encode()
     data = len(scope).to_bytes(4, "big") + scope + own
-    return int.from_bytes(blake2b(data, digest_size=8, person=_PERSON).digest(), "big", signed=True)
+    return hash_to_int64(data, _PERSON)
 
 
 def session_namespace(namespace: str) -> bytes:

@@ -1,0 +1,79 @@
+"""Locks of the user's own database, awaited: the functions of ``holdfast.sql``, the same names.
+
+For psycopg's ``AsyncConnection`` and ``AsyncCursor``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``,
+and aiosqlite. What a function does and raises is told once, beside its namesake in ``holdfast.sql``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from ..core.lock_options import Duration
+from ..fencing.connections import Executes
+from ..fencing.connections_asyncio import runner_of
+from ..fencing.plans import run_async
+from . import locking, retry
+from .blocking import check_function
+from .locking import Mode, RowLock, Wait
+from .retry import RETRIES, Backoff, Policy
+
+__all__ = ["Backoff", "retry_transaction", "row_lock", "transaction_lock"]
+
+T = TypeVar("T")
+
+
+async def transaction_lock(
+    connection: Executes, name: str, timeout: Duration | None = None, shared: bool = False
+) -> None:
+    """Lock a name until the transaction of this connection ends. PostgreSQL alone."""
+    seconds = locking.check_transaction_lock(name, timeout, shared)
+    await runner_of(connection).run(lambda table: locking.lock_transaction(table, name, seconds, shared))
+
+
+async def row_lock(
+    connection: Executes,
+    table: object,
+    key: Mapping[str, object],
+    wait: Wait = True,
+    skip_locked: bool = False,
+    mode: Mode = "update",
+) -> Mapping[str, Any] | None:
+    """Lock one row until the transaction ends, and return it by its columns; None if there is no such row."""
+    lock = RowLock.of(table, key, wait, skip_locked, mode)
+    return await runner_of(connection).run(lambda binding: locking.lock_row(binding, lock))
+
+
+async def retry_transaction(
+    function: Callable[..., Awaitable[T]],
+    connection: Executes | None = None,
+    *,
+    retries: int = RETRIES,
+    backoff: Backoff | float | None = None,
+) -> T:
+    """Run a whole transaction, again after ``Deadlock`` and ``Conflict``, whatever driver says so."""
+    policy = Policy.of(retries, backoff)
+    check_function(function)
+
+    async def carry_out(step: object) -> Any:
+        if isinstance(step, retry.Sleep):
+            return await asyncio.sleep(step.seconds)
+        return await (function() if connection is None else _run_within(function, connection))
+
+    state = "It was rolled back" if connection is not None else "It is the function's to roll back"
+    done: T = await run_async(retry.run_again(policy, "the transaction", state, random.random), carry_out)
+    return done
+
+
+async def _run_within(function: Callable[..., Awaitable[T]], connection: Executes) -> T:
+    runner = runner_of(connection)
+    await runner.run(retry.begin)
+    try:
+        done = await function(connection)
+        await runner.run(retry.commit)
+    except BaseException:
+        await runner.run(retry.roll_back)
+        raise
+    return done

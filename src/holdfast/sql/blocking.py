@@ -1,0 +1,118 @@
+"""Locks of the user's own database, blocking: the calls users make, the same for every database and driver.
+
+What they do is in ``locking`` and ``retry``. ``aio`` has the same calls, awaited.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..core.lock_options import Duration
+from ..errors import InvalidArgument
+from ..fencing.connections import Executes, table_of
+from ..fencing.plans import run
+from . import locking, retry
+from .locking import Mode, RowLock, Wait
+from .retry import RETRIES, Backoff, Policy
+
+__all__ = ["retry_transaction", "row_lock", "transaction_lock"]
+
+T = TypeVar("T")
+
+
+def transaction_lock(
+    connection: Executes, name: str, timeout: Duration | None = None, shared: bool = False
+) -> None:
+    """Lock a name until the transaction of this connection ends. PostgreSQL alone.
+
+    Nothing releases it before, and nothing needs to: commit and rollback do, and so does the end of the
+    connection. ``timeout`` None waits as long as the connection's own ``lock_timeout`` lets it (PostgreSQL's
+    default: for ever), 0 tries once. ``shared`` locks keep out those that are not shared.
+
+    ``LockTimeout``: not granted in time; the transaction is open, and as it was before (without a
+    ``timeout`` PostgreSQL has aborted it). ``Deadlock``: roll back, and run the whole transaction again.
+    ``Unsupported`` on MariaDB and SQLite.
+    """
+    seconds = locking.check_transaction_lock(name, timeout, shared)
+    table = table_of(connection)
+    run(locking.lock_transaction(table, name, seconds, shared), table.carry_out)
+
+
+def row_lock(
+    connection: Executes,
+    table: object,
+    key: Mapping[str, object],
+    wait: Wait = True,
+    skip_locked: bool = False,
+    mode: Mode = "update",
+) -> Mapping[str, Any] | None:
+    """Lock one row until the transaction ends, and return it by its columns; None if there is no such row.
+
+    ``table`` is ``"table"``, ``"schema.table"`` or a pair, or a mapped class or ``Table`` of SQLAlchemy's;
+    ``key`` has the columns of its key. ``wait``: True as long as the connection itself lets it, False not at
+    all, a number so many seconds. ``skip_locked``: a row that is locked is taken to be none.
+
+    ``LockTimeout``: the transaction is open, and as it was before (with ``wait=True`` PostgreSQL has aborted
+    it). ``Deadlock`` and ``Conflict``: roll back, and run the whole transaction again.
+
+    MariaDB knows the modes ``update`` and ``share``, and whole seconds (rounded up). SQLite locks the whole
+    database against other writers, and knows ``update`` alone.
+    """
+    lock = RowLock.of(table, key, wait, skip_locked, mode)
+    binding = table_of(connection)
+    return run(locking.lock_row(binding, lock), binding.carry_out)
+
+
+def retry_transaction(
+    function: Callable[..., T],
+    connection: Executes | None = None,
+    *,
+    retries: int = RETRIES,
+    backoff: Backoff | float | None = None,
+) -> T:
+    """Run a whole transaction, again after ``Deadlock`` and ``Conflict``, whatever driver says so.
+
+    With a ``connection``, the transaction is begun on it, ``function(connection)`` is run in it, and it is
+    committed; an exception rolls it back. Without one, ``function()`` opens and ends its own transaction.
+
+    ``function`` may run several times: it reads afresh each time, and does nothing that a rollback does not
+    undo. Between the tries lies a pause by chance (``Backoff``). After ``retries`` more tries the last error
+    is raised, as ``Deadlock`` or ``Conflict``. Nothing else is tried again, least of all a commit whose
+    outcome is unknown because the connection broke.
+    """
+    policy = Policy.of(retries, backoff)
+    check_function(function)
+
+    def attempt() -> T:
+        return function() if connection is None else _run_within(function, connection)
+
+    state = "It was rolled back" if connection is not None else "It is the function's to roll back"
+    done: T = run(
+        retry.run_again(policy, "the transaction", state, random.random),
+        lambda step: _carry_out(step, attempt),
+    )
+    return done
+
+
+def _carry_out(step: object, attempt: Callable[[], Any]) -> Any:
+    return time.sleep(step.seconds) if isinstance(step, retry.Sleep) else attempt()
+
+
+def _run_within(function: Callable[..., T], connection: Executes) -> T:
+    table = table_of(connection)
+    run(retry.begin(table), table.carry_out)
+    try:
+        done = function(connection)
+        run(retry.commit(table), table.carry_out)
+    except BaseException:
+        run(retry.roll_back(table), table.carry_out)
+        raise
+    return done
+
+
+def check_function(function: object) -> None:
+    if not callable(function):
+        raise InvalidArgument(f"what is run as a transaction is a function; this is {function!r}")
