@@ -34,7 +34,7 @@ def test_what_is_there_is_seen(pipe: tuple[int, int]) -> None:
 
 def test_what_comes_while_we_look_is_seen(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may run between two looks: so also the one we wait for, where there is but one processor."""
-    monkeypatch.setattr(adaptive_spin, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(adaptive_spin, "SPIN_SECONDS", 60.0)
     monkeypatch.setattr(adaptive_spin, "yield_processor", lambda: os.write(pipe[1], b"!"))
     assert AdaptiveSpin().spin_poll(poll_of(pipe[0]))
 

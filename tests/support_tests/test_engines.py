@@ -23,7 +23,7 @@ def collected(engines: str | None, *paths: str) -> list[str]:
 
 PATHS = (
     "tests/contract/test_values.py",
-    "tests/engines/sqlite/test_place.py",
+    "tests/engines/sqlite/test_database_file.py",
     "tests/support_tests/test_engines.py",
 )
 
