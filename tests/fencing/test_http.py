@@ -11,7 +11,7 @@ import threading
 import wsgiref.util
 import wsgiref.validate
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -414,6 +414,45 @@ def test_a_request_that_is_cancelled_while_it_begins_leaves_the_database_free(pa
 
     asyncio.run(main())
     assert (invoices(path), newest(path)) == ([], None)
+
+
+@pytest.mark.realtime
+def test_a_loop_that_ends_while_a_request_begins_leaves_the_database_free(path: Path) -> None:
+    closed: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def connecting() -> Iterator[sqlite3.Connection]:
+        db = sqlite3.connect(path, check_same_thread=False)
+        try:
+            yield db
+        finally:
+            db.close()
+            closed.append(db)
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("the request was cancelled before its transaction had begun")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"x"}
+
+    async def main() -> None:
+        headers = [(name.encode(), value.encode()) for name, value in as_holder(41).items()]
+        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/"}
+        middleware = fencing.FencingMiddleware(never, connecting, resource="invoices")
+        request = asyncio.ensure_future(middleware(scope, receive, never))
+        await asyncio.to_thread(
+            wait_until, lambda: any(t.name.startswith("fencing-begin") for t in threading.enumerate())
+        )
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.run(main())
+        other.rollback()  # only now the thread gets on
+    wait_until(lambda: len(closed) == 1)
+    assert newest(path) is None
 
 
 def test_what_is_not_http_passes_untouched() -> None:

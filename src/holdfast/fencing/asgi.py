@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -136,9 +136,9 @@ class _Threads:
     @asynccontextmanager
     async def entered(self, manager: AbstractContextManager[Any]) -> AsyncIterator[Any]:
         loop = asyncio.get_running_loop()
-        entering = loop.run_in_executor(self.begins, manager.__enter__)
+        entering = self.begins.submit(manager.__enter__)
         try:
-            value = await asyncio.shield(entering)
+            value = await asyncio.shield(asyncio.wrap_future(entering))
         except asyncio.CancelledError as cancelled:
             self._leave_when_entered(entering, manager, cancelled)
             raise
@@ -152,11 +152,14 @@ class _Threads:
             await asyncio.shield(loop.run_in_executor(self.ends, manager.__exit__, None, None, None))
 
     def _leave_when_entered(
-        self, entering: asyncio.Future[Any], manager: AbstractContextManager[Any], cause: BaseException
+        self, entering: Future[Any], manager: AbstractContextManager[Any], cause: BaseException
     ) -> None:
-        """The thread cannot be interrupted; what it begins is rolled back as soon as it has."""
+        """The thread cannot be interrupted; what it begins is rolled back as soon as it has.
 
-        def leave(done: asyncio.Future[Any]) -> None:
+        The thread itself sees to that: the loop may be closed by then.
+        """
+
+        def leave(done: Future[Any]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self.ends.submit(manager.__exit__, type(cause), cause, None)
 
