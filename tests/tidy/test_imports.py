@@ -2,7 +2,8 @@
 
     cli                                        the public API only, and lab
     lab                                        stands apart: servers, a proxy; the public API only
-    client, aio, __init__                      everything below
+    actors, ownership                          client, aio, queue and below
+    client, aio, facades, __init__             everything below
     recipes                                    protocols and below
     drivers     engines                        side by side, above all that follows; neither knows the other
     protocols                                  rules and core
@@ -10,6 +11,7 @@
     engine_api                                 what a driver needs of an engine: rules and below
     core                                       rules and below
     rules                                      pure
+    queue, events                              sql, runtime and below: no lock client
     optimistic                                 sql and below
     sql                                        fencing (its connections) and below
     fencing                                    stands apart: errors, model, core
@@ -42,6 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drivers": GROUND | {"rules", "core", "protocols", "runtime", "engine_api"},
     "engines": GROUND | {"rules", "core", "protocols", "runtime", "engine_api"},
     "recipes": GROUND | {"rules", "core", "protocols"},
+    "queue": GROUND | {"core", "fencing", "sql", "runtime"},
+    "events": GROUND | {"core", "fencing", "sql", "runtime"},
 }
 """For each part, the parts it may use beside itself."""
 

@@ -1,0 +1,1 @@
+"""Facades of the recipes for threads."""
