@@ -54,7 +54,9 @@ async def test_no_addition_is_lost(world: World) -> None:
         return [await actors[index](counters[index].add) for _ in range(10)]
 
     sums = await asyncio.gather(*[add(index) for index in range(len(actors))])
-    assert sorted(sum(sums, [])) == list(range(1, 41)), "every sum was returned to one writer alone"
+    assert sorted(total for each in sums for total in each) == list(range(1, 41)), (
+        "every sum was returned to one writer alone"
+    )
     assert await actors[0](counters[0].get) == 40
     assert await actors[0](counters[0].add, -15) == 25
 
