@@ -16,7 +16,7 @@ import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
 from .core.arguments import Spec
@@ -43,6 +43,9 @@ from .rules.requests import Snapshot
 from .runtime.clock import boottime
 from .runtime.forks import register_after_fork
 from .runtime.wakeups_asyncio import LoopWakeup
+
+if TYPE_CHECKING:
+    from .facades.asyncio.cell import AsyncCell, AsyncCounter
 
 __all__ = [
     "AsyncClient",
@@ -146,6 +149,24 @@ class AsyncClient:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    def cell(self, name: str) -> AsyncCell:
+        """A small value that changes by compare-and-swap: nobody holds it.
+
+        name: of the cell; a lock of the same name has nothing to do with it.
+        """
+        from .facades.asyncio.cell import AsyncCell
+
+        return AsyncCell(self, name)
+
+    def counter(self, name: str) -> AsyncCounter:
+        """A whole number that many processes add to, without a lock.
+
+        name: of the counter's cell.
+        """
+        from .facades.asyncio.cell import AsyncCounter
+
+        return AsyncCounter(self, name)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

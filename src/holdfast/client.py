@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
 from .core.arguments import Spec
@@ -37,6 +37,9 @@ from .rules.requests import Snapshot
 from .runtime.clock import boottime
 from .runtime.forks import register_after_fork
 from .runtime.wakeups import ThreadWakeup
+
+if TYPE_CHECKING:
+    from .facades.threads.cell import Cell, Counter
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -133,6 +136,24 @@ class Client:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    def cell(self, name: str) -> Cell:
+        """A small value that changes by compare-and-swap: nobody holds it.
+
+        name: of the cell; a lock of the same name has nothing to do with it.
+        """
+        from .facades.threads.cell import Cell
+
+        return Cell(self, name)
+
+    def counter(self, name: str) -> Counter:
+        """A whole number that many processes add to, without a lock.
+
+        name: of the counter's cell.
+        """
+        from .facades.threads.cell import Counter
+
+        return Counter(self, name)
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

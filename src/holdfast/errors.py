@@ -83,8 +83,9 @@ class StaleToken(HoldfastError):
 class Conflict(HoldfastError):
     """Another writer changed it first; read again and decide again.
 
-    ``version`` is the version found in the row, where one was looked for."""
+    ``version`` is the version found in the row or the cell, where one was looked for."""
 
+    name: str = ""
     version: object = None
 
 

@@ -125,5 +125,7 @@ class Guarantees:
     """The engine reports a waiter's position among all clients, so ``max_waiters`` can be enforced."""
     has_values: bool
     """``lease.set_value`` works."""
+    has_cells: bool
+    """``client.cell`` and ``client.counter`` work."""
     can_export: bool
     """``lease.export`` and ``client.adopt`` hand a lease to another process."""

@@ -78,7 +78,7 @@ VALKEY: Final = "valkey"
 
 LACKS: Final[Mapping[str, frozenset[str]]] = {
     # Independent nodes: no one place for a queue, a value or a count, and nobody who could wake a stranger.
-    "redlock": frozenset({"rwlock", "semaphore", "value", "queue", "wake-ups", "counted queue"}),
+    "redlock": frozenset({"rwlock", "semaphore", "value", "cells", "queue", "wake-ups", "counted queue"}),
     "postgresql+advisory": frozenset({"semaphore", "handing over", "counted queue"}),
 }
 """What an engine cannot do, of all that a test may need (``@needs("queue")``)."""

@@ -41,6 +41,7 @@ def test_the_guarantees_say_what_is_lacking(scheme: str, tmp_path: Path) -> None
     assert promised.is_fifo == ("queue" not in lacking)
     assert promised.has_counted_queue == ("counted queue" not in lacking)
     assert promised.has_values == ("value" not in lacking)
+    assert promised.has_cells == ("cells" not in lacking)
     assert promised.can_export == ("handing over" not in lacking)
 
 
@@ -62,6 +63,10 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
         with pytest.raises(Unsupported, match=why(world, "value")):
             await ann(lease.set_value, b"x")
         lease.check()
+    if "cells" in missing:
+        for make in (client.cell, client.counter):
+            with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
+                make("x")
     if "handing over" in missing:
         lock = client.lock("z")
         lease = held(await ann(lock.acquire))

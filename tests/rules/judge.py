@@ -27,12 +27,14 @@ from holdfast.rules.requests import (
     Inspect,
     Mismatch,
     Queued,
+    ReadCell,
     Release,
     Renew,
     Reply,
     Request,
     Resize,
     SetValue,
+    SwapCell,
     Wake,
     Withdraw,
 )
@@ -75,7 +77,7 @@ def told(record: Record) -> object:
 
 def nonce_of(request: Request) -> str:
     """Whose attempt a request concerns; empty where it concerns none."""
-    return "" if isinstance(request, Break | Resize | Inspect) else request.nonce
+    return "" if isinstance(request, Break | Resize | Inspect | ReadCell | SwapCell) else request.nonce
 
 
 @dataclass

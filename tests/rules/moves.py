@@ -20,6 +20,7 @@ from holdfast.rules.requests import (
     Downgrade,
     Export,
     Inspect,
+    ReadCell,
     Refresh,
     Release,
     Renew,
@@ -27,6 +28,7 @@ from holdfast.rules.requests import (
     Resize,
     SetValue,
     Stop,
+    SwapCell,
     Unwatch,
     Watch,
     Withdraw,
@@ -225,7 +227,7 @@ def play(judge: Judge, sequence: Sequence[Move]) -> None:
 def asks(request: Request) -> str:
     if isinstance(request, Acquire | Adopt | Watch):
         return request.client
-    return "" if isinstance(request, Break | Resize | Inspect) else request.nonce[0]
+    return "" if isinstance(request, Break | Resize | Inspect | ReadCell | SwapCell) else request.nonce[0]
 
 
 def shortest(new_judge: Callable[[], Judge], sequence: Sequence[Move]) -> list[Move]:

@@ -26,6 +26,7 @@ from holdfast.rules.requests import (
     Acquire,
     Break,
     Broken,
+    CellState,
     Done,
     Downgrade,
     Inspect,
@@ -69,6 +70,8 @@ ANSWERED: Final = (
     "remove",
     "evict",
     "list_names",
+    "read_cell",
+    "swap_cell",
 )
 """These never return nothing."""
 
@@ -128,6 +131,7 @@ class OrderedStore(Node):
         """Id → how long it lasts, and until when (the store's clock)."""
         self._notes: dict[str, tuple[Tombstone, str]] = {}
         """By nonce; with the session that it hangs on, if it does."""
+        self._cells: dict[str, CellState] = {}
         self._armed: dict[tuple[str, str], tuple[str, Watched, frozenset[str]]] = {}
         """(client, nonce) → name, what is watched."""
 
@@ -423,6 +427,16 @@ class OrderedStore(Node):
         place.value = value
         self._changed(name, Inspect(), Done(), frozenset(), gone=False)
         return True
+
+    def _read_cell(self, name: str) -> CellState:
+        return self._cells.get(name, CellState(0, None))
+
+    def _swap_cell(self, name: str, expected: int, data: bytes) -> CellState:
+        before = self._read_cell(name)
+        if before.version != expected:
+            return before
+        self._cells[name] = CellState(expected + 1, data)
+        return CellState(expected + 1, None, swapped=True)
 
     def _set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
         place = self._place(name)

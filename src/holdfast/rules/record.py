@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 __all__ = [
     "EMPTY",
     "MAX_TOKEN",
+    "NEVER_US",
     "PATIENCE_SECONDS",
     "REFRESH_SECONDS",
     "RETENTION_SECONDS",
@@ -46,6 +47,9 @@ RETENTION_SECONDS: Final = 86_400.0
 
 MAX_TOKEN: Final = 2**53
 """Tokens stay below this, so that every engine and JSON reader represents them exactly (until 2255)."""
+
+NEVER_US: Final = MAX_TOKEN
+"""The expiry of a value that does not expire."""
 
 
 class Holder(NamedTuple):

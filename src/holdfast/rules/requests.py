@@ -17,6 +17,7 @@ __all__ = [
     "Break",
     "Broken",
     "Busy",
+    "CellState",
     "Done",
     "Downgrade",
     "Exhausted",
@@ -27,6 +28,7 @@ __all__ = [
     "Inspect",
     "Mismatch",
     "Queued",
+    "ReadCell",
     "Refresh",
     "Release",
     "Renew",
@@ -36,6 +38,7 @@ __all__ = [
     "SetValue",
     "Snapshot",
     "Stop",
+    "SwapCell",
     "Unwatch",
     "Wake",
     "Watch",
@@ -141,6 +144,18 @@ class SetValue(NamedTuple):
     retention: float
 
 
+class ReadCell(NamedTuple):
+    """Read a cell: a value that needs no holder, and changes by compare-and-swap alone."""
+
+
+class SwapCell(NamedTuple):
+    """Store these bytes in a cell if its version is still the expected one."""
+
+    expected: int
+    """0: the cell was never set."""
+    data: bytes
+
+
 class Resize(NamedTuple):
     """Change a semaphore's current limit."""
 
@@ -177,6 +192,8 @@ Request = (
     | Downgrade
     | Break
     | SetValue
+    | ReadCell
+    | SwapCell
     | Resize
     | Watch
     | Unwatch
@@ -265,6 +282,17 @@ class Done(NamedTuple):
     """Of a renewal: the ttl counts from this many seconds before the request, as for ``Granted``."""
 
 
+class CellState(NamedTuple):
+    """A cell after the request."""
+
+    version: int
+    """Grows with every change; 0: the cell was never set."""
+    data: bytes | None
+    """None: the cell was never set, or it has just been set to what the request said."""
+    swapped: bool = False
+    """The request changed the cell. Otherwise its version was another one."""
+
+
 class Snapshot(NamedTuple):
     """The record at ``now``."""
 
@@ -272,7 +300,20 @@ class Snapshot(NamedTuple):
     now: float
 
 
-Reply = Granted | Busy | Queued | Withdrawn | Gone | Absent | Broken | Mismatch | Exhausted | Done | Snapshot
+Reply = (
+    Granted
+    | Busy
+    | Queued
+    | Withdrawn
+    | Gone
+    | Absent
+    | Broken
+    | Mismatch
+    | Exhausted
+    | Done
+    | CellState
+    | Snapshot
+)
 
 
 class Handoff(NamedTuple):

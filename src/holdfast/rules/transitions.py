@@ -24,6 +24,7 @@ from .queueing import (
 from .record import (
     EMPTY,
     MAX_TOKEN,
+    NEVER_US,
     PATIENCE_SECONDS,
     Holder,
     Record,
@@ -40,6 +41,7 @@ from .requests import (
     Break,
     Broken,
     Busy,
+    CellState,
     Done,
     Downgrade,
     Exhausted,
@@ -49,6 +51,7 @@ from .requests import (
     Inspect,
     Mismatch,
     Queued,
+    ReadCell,
     Refresh,
     Release,
     Renew,
@@ -58,6 +61,7 @@ from .requests import (
     SetValue,
     Snapshot,
     Stop,
+    SwapCell,
     Unwatch,
     Wake,
     Watch,
@@ -428,6 +432,26 @@ def _set_value(
     return record._replace(value=value), Done()
 
 
+def _read_cell(
+    record: Record, ask: ReadCell, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    value = record.value
+    return record, CellState(0, None) if value is None else CellState(value.token, value.data)
+
+
+def _swap_cell(
+    record: Record, ask: SwapCell, now: float, wall_us: int, admits: Admits
+) -> tuple[Record, Reply]:
+    value = record.value
+    version = 0 if value is None else value.token
+    if version != ask.expected:
+        return record, CellState(version, None if value is None else value.data)
+    version = max(version + 1, record.token + 1, wall_us)
+    if version >= MAX_TOKEN:
+        return record, Exhausted()
+    return record._replace(value=StoredValue(ask.data, version, NEVER_US)), CellState(version, None, True)
+
+
 def _resize(record: Record, ask: Resize, now: float, wall_us: int, admits: Admits) -> tuple[Record, Reply]:
     mismatch = _mismatch(record, "semaphore", ask.declared)
     if mismatch is not None:
@@ -468,6 +492,8 @@ _HANDLERS: Final[dict[type, _Handler]] = {
     Downgrade: _downgrade,
     Break: _break,
     SetValue: _set_value,
+    ReadCell: _read_cell,
+    SwapCell: _swap_cell,
     Resize: _resize,
     Watch: _watch,
     Unwatch: _unwatch,

@@ -23,6 +23,7 @@ GUARANTEES: Final = Guarantees(
     can_barge=False,
     has_counted_queue=True,
     has_values=True,
+    has_cells=True,
     can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(

@@ -6,6 +6,7 @@
     <prefix>/<namespace>/n/<name>/t/s/<nonce>   a ticket in a shared mode
     <prefix>/<namespace>/n/<name>/u             a semaphore's limit, where it is not the declared one
     <prefix>/<namespace>/n/<name>/v             the value of the name
+    <prefix>/<namespace>/d/<name>               a cell
     <prefix>/<namespace>/c/<client>/n/<nonce>   a note about an attempt that was ended
     <prefix>/<namespace>/c/<client>/s/<lease>   exists as long as the client's session does
 
@@ -45,12 +46,13 @@ def _part(text: str) -> bytes:
 class Keys:
     """The keys of one namespace."""
 
-    __slots__ = ("_clients", "_folders", "names")
+    __slots__ = ("_cells", "_clients", "_folders", "names")
 
     def __init__(self, prefix: str, namespace: str) -> None:
         base = f"{prefix}/{quote(namespace, safe='')}/"
         self.names = f"{base}n/".encode()
         self._clients = f"{base}c/".encode()
+        self._cells = f"{base}d/".encode()
         self._folders: dict[str, bytes] = {}
 
     def folder(self, name: str) -> bytes:
@@ -60,6 +62,9 @@ class Keys:
                 self._folders.clear()
             self._folders[name] = folder = self.names + quote(name, safe="").encode("ascii") + b"/"
         return folder
+
+    def cell(self, name: str) -> bytes:
+        return self._cells + quote(name, safe="").encode("ascii")
 
     def beginning_with(self, prefix: str) -> tuple[bytes, bytes]:
         """The range of all names that begin with ``prefix``."""

@@ -18,6 +18,7 @@ from ...protocols.tickets.codec import (
 )
 from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, SessionEndedError
 from ...rules.record import RETENTION_SECONDS, StoredValue, Tombstone
+from ...rules.requests import CellState
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find, token_at
 from ...rules.transitions import BROKEN_KEPT_SECONDS
 from . import wire_pb2 as wire
@@ -325,6 +326,16 @@ class EtcdStore:
         answer = await self._kept_txn([created_at(handle.key, handle.created)], success)
         return bool(answer.succeeded)
 
+    async def read_cell(self, name: str) -> CellState:
+        answer = await self._call("Txn", txn([], [get(self.keys.cell(name))], []))
+        return _cell_state(answer)
+
+    async def swap_cell(self, name: str, expected: int, data: bytes) -> CellState:
+        """A cell's version is its mod revision, so the compare and the new version cost nothing more."""
+        key = self.keys.cell(name)
+        answer = await self._call("Txn", txn([modified_at(key, expected)], [put(key, data, 0)], [get(key)]))
+        return CellState(answer.header.revision, None, True) if answer.succeeded else _cell_state(answer)
+
     async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
         folder = self.keys.folder(name)
         says = kind_bytes(config.kind, config.declared)
@@ -393,6 +404,11 @@ class EtcdStore:
             elif which is not None and is_eviction_note(kv.value):
                 ended.append(which)
         return ended, living
+
+
+def _cell_state(answer: Any) -> CellState:
+    kvs = kvs_of(answer.responses)
+    return CellState(kvs[0].mod_revision, kvs[0].value) if kvs else CellState(0, None)
 
 
 def _kept_alive(

@@ -23,6 +23,7 @@ from ...rules.requests import (
     Break,
     Broken,
     Busy,
+    CellState,
     Done,
     Downgrade,
     Exhausted,
@@ -249,6 +250,10 @@ def _watcher(nonce: str, client: str, expires_at: float) -> Watcher:
     return Watcher(nonce, client, float(expires_at))
 
 
+def _cell_state(version: int, swapped: bool, data: str | None) -> CellState:
+    return CellState(version, None if data is None else base64.b64decode(data), swapped)
+
+
 def _granted(fields: list[Any]) -> Granted:
     # The advisory engine sends no age: its grants do not end at a time that would be counted from one.
     token, peers, kind, mode, ttl, lasts, metadata, *age = fields
@@ -303,5 +308,6 @@ _DECODERS: Final[Mapping[int, Callable[[Any], Reply]]] = {
     ord("K"): lambda fields: Broken(fields[0], decode_holders(fields[1])),
     ord("M"): lambda fields: Mismatch(fields[0], fields[1]),
     ord("E"): lambda fields: Exhausted(),
+    ord("C"): lambda fields: _cell_state(*fields),
     ord("S"): _snapshot,
 }

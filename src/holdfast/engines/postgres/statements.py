@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ...engine_api import Steps
-from ...rules.requests import Acquire, Refresh, Release, Renew, Request, SetValue
+from ...rules.requests import Acquire, ReadCell, Refresh, Release, Renew, Request, SetValue, SwapCell
 from .codec import (
     BINARY,
     BYTEA_OID,
@@ -25,7 +25,7 @@ from .codec import (
     escape_text,
 )
 
-__all__ = ["PAGE", "Statements", "channel_of", "function", "notify", "renewal_batches"]
+__all__ = ["PAGE", "CellStatements", "Statements", "channel_of", "function", "notify", "renewal_batches"]
 
 NAMED: Final = (BINARY, BINARY)
 """The first two parameters: namespace and name."""
@@ -47,6 +47,7 @@ class Statements:
         self._apply_in_order = function(schema, "apply_in_order_1", (*NAMED, BINARY, TEXT))
         self._renew_batch = function(schema, "tend_1", (*NAMED, BINARY, BINARY))
         self._missing = function(schema, "missing_1", (*NAMED, BINARY))
+        self.cells = CellStatements(schema, self._namespace)
         self._list = function(schema, "list_1", (*NAMED, BINARY, TEXT), "SELECT * FROM")
 
     def apply(self, name: str, request: Request) -> Call:
@@ -57,6 +58,8 @@ class Statements:
             return Call(
                 self._release, (self._namespace, name.encode(), encode_id(nonce), repr(linger).encode())
             )
+        if isinstance(request, ReadCell | SwapCell):
+            return self.cells.apply(name, request)
         data = request.data if isinstance(request, SetValue) else None
         return Call(self._apply, (self._namespace, name.encode(), encode_request(request), data))
 
@@ -104,6 +107,21 @@ class Statements:
             names = encode_array(BYTEA_OID, [name.encode() for name, _ in batch])
             nonces = encode_array(TEXT_OID, [encode_id(nonce) for _, nonce in batch])
             yield Call(self._missing, (self._namespace, names, nonces))
+
+
+class CellStatements:
+    """The statements of cells, for one schema and namespace."""
+
+    def __init__(self, schema: str, namespace: bytes) -> None:
+        self._namespace = namespace
+        self._read = function(schema, "read_cell_1", NAMED)
+        self._swap = function(schema, "swap_cell_1", (*NAMED, TEXT, BINARY))
+
+    def apply(self, name: str, request: ReadCell | SwapCell) -> Call:
+        if isinstance(request, ReadCell):
+            return Call(self._read, (self._namespace, name.encode()))
+        expected = str(request.expected).encode()
+        return Call(self._swap, (self._namespace, name.encode(), expected, request.data))
 
 
 def function(schema: str, name: str, formats: Sequence[int], verb: str = "SELECT") -> Statement:

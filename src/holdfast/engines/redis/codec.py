@@ -32,6 +32,7 @@ from ...rules.requests import (
     Break,
     Broken,
     Busy,
+    CellState,
     Done,
     Downgrade,
     Exhausted,
@@ -41,6 +42,7 @@ from ...rules.requests import (
     Inspect,
     Mismatch,
     Queued,
+    ReadCell,
     Refresh,
     Release,
     Renew,
@@ -50,6 +52,7 @@ from ...rules.requests import (
     SetValue,
     Snapshot,
     Stop,
+    SwapCell,
     Unwatch,
     Watch,
     Withdraw,
@@ -113,6 +116,8 @@ def encode(space: Keyspace, name: str, request: Request) -> Command:
 
 def _keys(space: Keyspace, name: str, request: Request) -> tuple[bytes, ...]:
     """The value has a key of its own, so that other requests need not read it."""
+    if isinstance(request, ReadCell | SwapCell):
+        return (value_key_of(space, name),)
     if isinstance(request, SetValue | Watch | Inspect):
         return key_of(space, name), value_key_of(space, name)
     return (key_of(space, name),)
@@ -270,6 +275,8 @@ _ENCODERS: Final[dict[type, tuple[str, _Arguments]]] = {
     Downgrade: ("downgrade", lambda ask: (encode_text(ask.reader_nonce), encode_text(ask.nonce))),
     Break: ("break", lambda ask: (b"" if ask.token is None else b"%d" % ask.token, encode_text(ask.reason))),
     SetValue: ("set_value", lambda ask: (ask.data, _number(ask.retention), encode_text(ask.nonce))),
+    ReadCell: ("read_cell", lambda ask: ()),
+    SwapCell: ("swap_cell", lambda ask: (b"%d" % ask.expected, ask.data)),
     Resize: ("resize", lambda ask: (b"%d" % ask.declared, b"%d" % ask.limit)),
     Watch: ("watch", lambda ask: (encode_text(ask.client), encode_text(ask.nonce))),
     Unwatch: ("unwatch", lambda ask: (encode_text(ask.nonce),)),
@@ -401,6 +408,7 @@ _DECODERS: Final[dict[bytes, Callable[..., Reply]]] = {
     b"absent": Absent,
     b"broken": lambda token, *victims: Broken(token or None, _holders(victims)),
     b"mismatch": lambda kind, limit: Mismatch(kind.decode(), limit),
+    b"cell": lambda version, swapped, data=None: CellState(version, data, swapped == 1),
     b"exhausted": Exhausted,
     b"snapshot": _snapshot,
 }

@@ -65,6 +65,7 @@ GUARANTEES: Final = Guarantees(
     can_barge=True,
     has_counted_queue=True,
     has_values=True,
+    has_cells=True,
     can_export=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=_NEEDS,

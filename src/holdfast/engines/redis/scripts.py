@@ -21,6 +21,8 @@ NAMES: Final = (
     "downgrade",
     "break",
     "set_value",
+    "read_cell",
+    "swap_cell",
     "resize",
     "watch",
     "unwatch",

@@ -24,6 +24,7 @@ GUARANTEES: Final = Guarantees(
     can_barge=True,
     has_counted_queue=False,
     has_values=False,
+    has_cells=False,
     can_export=True,
     primitives=("lock", "rlock"),
     needs=(

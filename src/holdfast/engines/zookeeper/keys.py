@@ -7,6 +7,7 @@
     <prefix>/<namespace>/n/<name>/<kind>/x_<nonce>_<session>_<number>       a ticket
     <prefix>/<namespace>/n/<name>/limit                        a semaphore's limit, where it was changed
     <prefix>/<namespace>/n/<name>/value                        the value of the name
+    <prefix>/<namespace>/d/<name>                              a cell
     <prefix>/<namespace>/s/<session>                           exists as long as the session does; it holds
                                                                notices of other clients for its client
 
@@ -58,16 +59,20 @@ class Handle(NamedTuple):
 class Paths:
     """The nodes of one namespace."""
 
-    __slots__ = ("base", "names", "prefix", "sessions")
+    __slots__ = ("base", "cells", "names", "prefix", "sessions")
 
     def __init__(self, prefix: str, namespace: str) -> None:
         self.prefix = prefix
         self.base = f"{prefix}/{encode(namespace)}"
         self.names = f"{self.base}/n"
         self.sessions = f"{self.base}/s"
+        self.cells = f"{self.base}/d"
 
     def name(self, name: str) -> str:
         return f"{self.names}/{encode(name)}"
+
+    def cell(self, name: str) -> str:
+        return f"{self.cells}/{encode(name)}"
 
     def kind(self, name: str, kind: str, declared: int) -> str:
         return f"{self.names}/{encode(name)}/{kind_node(kind, declared)}"

@@ -1,4 +1,4 @@
-"""The nodes beside the tickets: the name and its kind, its limit, its value."""
+"""The nodes beside the tickets: the name and its kind, its limit, its value; and cells."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kazoo.exceptions import NoNodeError
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...protocols.tickets.codec import encode_config, encode_value
 from ...rules.record import StoredValue
+from ...rules.requests import CellState
 from ...rules.tickets import LockConfig, LockView, Ticket
 from .codec import (
     EPHEMERAL,
@@ -22,6 +23,7 @@ from .codec import (
     GetData,
     Multi,
     SetData,
+    Sync,
 )
 from .keys import Paths, config_from_children, kind_node, order_of, tickets_from_children
 from .pool import SessionPool
@@ -29,7 +31,7 @@ from .queue_reader import config_with_limit, is_expired
 from .rpc import failed_operation
 from .session import Session
 
-__all__ = ["LockMetadata"]
+__all__ = ["Cells", "LockMetadata"]
 
 ATTEMPTS: Final = 20
 """A change is tried at most this often when other clients changed the node in between."""
@@ -38,6 +40,37 @@ SWEEP_AFTER: Final = 100
 
 MARK: Final = "m_"
 """The prefix of a node that only takes a sequence number among the tickets."""
+
+
+class Cells:
+    """Values that change by compare-and-swap: a node each, whose version is the number of its changes."""
+
+    def __init__(self, pool: SessionPool, paths: Paths) -> None:
+        self._pool = pool
+        self._paths = paths
+
+    async def read(self, session: Session, name: str) -> CellState:
+        path = self._paths.cell(name)
+        _, read = await self._pool.send(session, [Sync(path), GetData(path, None)])
+        if isinstance(read, NoNodeError):
+            return CellState(0, None)
+        data, stat = read
+        return CellState(stat.version + 1, data)
+
+    async def swap(self, session: Session, name: str, expected: int, data: bytes) -> CellState:
+        """The read is sent along: where the version was another one, it tells the cell as it is."""
+        path = self._paths.cell(name)
+        change = SetData(path, data, expected - 1) if expected else Create(path, data, self._pool.acl, 0)
+        for _ in range(ATTEMPTS):
+            changed, read = await self._pool.send(session, [change, GetData(path, None)])
+            if not isinstance(changed, Exception):
+                return CellState(expected + 1, None, True)
+            if not isinstance(read, NoNodeError):
+                return CellState(read[1].version + 1, read[0])
+            if expected:
+                return CellState(0, None)
+            await self._pool.send(session, [self._pool.container(self._paths.cells)])
+        raise NotApplied("the node above the cells comes and goes too quickly")
 
 
 class LockMetadata:

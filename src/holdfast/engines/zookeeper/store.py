@@ -19,6 +19,7 @@ from ...protocols.tickets import TicketClient
 from ...protocols.tickets.codec import encode_ticket
 from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, SessionEndedError
 from ...rules.record import StoredValue, Tombstone
+from ...rules.requests import CellState
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find
 from ...runtime.clock import boottime
 from .codec import (
@@ -34,7 +35,7 @@ from .codec import (
 from .config import Config
 from .creation import TicketCreation
 from .keys import SEQUENCE_MODULUS, Handle, Paths, ticket_node, tickets_from_children
-from .metadata import LockMetadata
+from .metadata import Cells, LockMetadata
 from .pool import SessionPool, append_notice
 from .queue_reader import QueueReader, view_of
 from .rpc import failed_operation
@@ -80,6 +81,7 @@ class ZooKeeperStore:
         self._send = self.pool.send
         self._cache = cache = self.pool.cache
         self._reader = reader = QueueReader(self.pool, paths)
+        self._cells = Cells(self.pool, paths)
         self._metadata = metadata = LockMetadata(self.pool, paths)
         self._creation = TicketCreation(self.pool, paths, cache, reader, metadata)
 
@@ -350,6 +352,16 @@ class ZooKeeperStore:
     async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
         session = await self.pool.registered_session()
         return await self._metadata.set_value(session, name, ticket, value)
+
+    @_through_any_session
+    async def read_cell(self, name: str) -> CellState:
+        session = await self.pool.registered_session()
+        return await self._cells.read(session, name)
+
+    @_through_any_session
+    async def swap_cell(self, name: str, expected: int, data: bytes) -> CellState:
+        session = await self.pool.registered_session()
+        return await self._cells.swap(session, name, expected, data)
 
     @_through_any_session
     async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:

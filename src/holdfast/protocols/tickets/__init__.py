@@ -18,6 +18,7 @@ from ...rules.requests import (
     Export,
     Granted,
     Inspect,
+    ReadCell,
     Refresh,
     Release,
     Renew,
@@ -26,6 +27,7 @@ from ...rules.requests import (
     Resize,
     SetValue,
     Stop,
+    SwapCell,
     Unwatch,
     Watch,
     Withdraw,
@@ -33,7 +35,7 @@ from ...rules.requests import (
 from .acquisition import acquire
 from .client import TicketClient, TicketCoroutine
 from .inspection import inspect, list_names, unwatch, watch
-from .lease_operations import adopt, downgrade, export, renew, resize, set_value, stop
+from .lease_operations import adopt, downgrade, export, read_cell, renew, resize, set_value, stop, swap_cell
 from .releases import break_, release, withdraw
 from .renewal import refresh, renew_batch
 
@@ -51,6 +53,8 @@ _HANDLERS: Final[dict[type, Callable[[TicketClient, str, Any], TicketCoroutine[R
     Downgrade: downgrade,
     Break: break_,
     SetValue: set_value,
+    ReadCell: read_cell,
+    SwapCell: swap_cell,
     Resize: resize,
     Watch: watch,
     Unwatch: unwatch,

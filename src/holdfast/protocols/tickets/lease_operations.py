@@ -9,11 +9,13 @@ from ...rules.requests import (
     Downgrade,
     Export,
     Gone,
+    ReadCell,
     Renew,
     Reply,
     Resize,
     SetValue,
     Stop,
+    SwapCell,
 )
 from ...rules.tickets import LockConfig, LockView, Ticket, find, holders_of
 from ...rules.transitions import NOT_EXPORTED
@@ -23,7 +25,17 @@ from .releases import gone
 from .sessions import refreshed, session_for
 from .store import SessionEndedError
 
-__all__ = ["adopt", "downgrade", "export", "renew", "resize", "set_value", "stop"]
+__all__ = [
+    "adopt",
+    "downgrade",
+    "export",
+    "read_cell",
+    "renew",
+    "resize",
+    "set_value",
+    "stop",
+    "swap_cell",
+]
 
 
 async def renew(client: TicketClient, name: str, request: Renew) -> Reply:
@@ -191,6 +203,14 @@ async def set_value(client: TicketClient, name: str, request: SetValue) -> Reply
     if await client.store.set_value(name, attempt.ticket, value, request.retention):
         return Done()
     return await gone(client, name, request.nonce)
+
+
+async def read_cell(client: TicketClient, name: str, request: ReadCell) -> Reply:
+    return await client.store.read_cell(name)
+
+
+async def swap_cell(client: TicketClient, name: str, request: SwapCell) -> Reply:
+    return await client.store.swap_cell(name, request.expected, request.data)
 
 
 async def resize(client: TicketClient, name: str, request: Resize) -> Reply:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from ...rules.record import StoredValue, Tombstone
+from ...rules.requests import CellState
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched
 
 __all__ = [
@@ -152,6 +153,14 @@ class TicketStore(Protocol):
 
     async def set_value(self, name: str, ticket: Ticket, value: StoredValue, retention: float) -> bool:
         """Store the value of the name if the ticket still exists."""
+        ...
+
+    async def read_cell(self, name: str) -> CellState:
+        """A linearizable read of the cell of this name, which is apart from its tickets and its value."""
+        ...
+
+    async def swap_cell(self, name: str, expected: int, data: bytes) -> CellState:
+        """Store the data if the cell's version is still the expected one. 0: the cell was never set."""
         ...
 
     async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:

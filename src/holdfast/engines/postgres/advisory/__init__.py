@@ -34,6 +34,7 @@ GUARANTEES = Guarantees(
     can_barge=False,
     has_counted_queue=False,
     has_values=True,
+    has_cells=True,
     can_export=False,
     primitives=("lock", "rlock", "rwlock"),
     needs=(

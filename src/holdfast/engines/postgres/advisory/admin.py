@@ -11,19 +11,22 @@ from ....rules.requests import (
     Done,
     Exhausted,
     Inspect,
+    ReadCell,
     Reply,
     Resize,
     Snapshot,
+    SwapCell,
     Unwatch,
     Watch,
 )
+from ..codec import decode_reply, function_result
 from ..store import read_pages
 from .acquisition import NO_SEMAPHORES
 from .effects import Query, Sleep
 from .pool import SessionPool
 from .statements import decode_backends, decode_break, decode_look
 
-__all__ = ["break_lock", "inspect", "list_names", "resize", "unwatch", "watch"]
+__all__ = ["apply_to_cell", "break_lock", "inspect", "list_names", "resize", "unwatch", "watch"]
 
 RELEASE_CHECKS: Final = 40
 RELEASE_CHECK_SECONDS: Final = 0.025
@@ -49,6 +52,11 @@ async def break_lock(pool: SessionPool, name: str, request: Break) -> Reply:
 
 async def inspect(pool: SessionPool, name: str, request: Inspect) -> Reply:
     return decode_look(await Query(pool.statements.look(name)))
+
+
+async def apply_to_cell(pool: SessionPool, name: str, request: ReadCell | SwapCell) -> Reply:
+    """A cell has no holder, so no session is involved."""
+    return decode_reply(function_result(await Query(pool.statements.cells.apply(name, request))), request)
 
 
 async def watch(pool: SessionPool, name: str, request: Watch) -> Reply:

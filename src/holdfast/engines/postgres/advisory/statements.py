@@ -26,7 +26,7 @@ from ..codec import (
     escape_text,
     function_result,
 )
-from ..statements import PAGE, function
+from ..statements import PAGE, CellStatements, function
 from .keys import key_of, session_namespace
 
 __all__ = [
@@ -72,6 +72,7 @@ class SessionStatements:
         self._look = function(schema, "session_look_1", (BINARY, BINARY, TEXT))
         self._list = function(schema, "session_list_1", (BINARY, BINARY, BINARY, TEXT), "SELECT * FROM")
         self._break = function(schema, "session_break_1", (BINARY, BINARY, TEXT, TEXT, TEXT))
+        self.cells = CellStatements(schema, self._namespace)
         self._standing = function(schema, "session_standing_1", _BACKENDS_FORMATS, "SELECT * FROM")
         self._end = function(schema, "session_end_1", _BACKENDS_FORMATS)
         self._cancel = function(schema, "session_cancel_1", (TEXT, TEXT))

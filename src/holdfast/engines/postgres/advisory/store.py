@@ -14,6 +14,7 @@ from ....rules.requests import (
     Export,
     Granted,
     Inspect,
+    ReadCell,
     Refresh,
     Release,
     Renew,
@@ -22,6 +23,7 @@ from ....rules.requests import (
     Resize,
     SetValue,
     Stop,
+    SwapCell,
     Unwatch,
     Watch,
     Withdraw,
@@ -51,6 +53,8 @@ _HANDLERS: Final[dict[type, Callable[[SessionPool, str, Any], SessionCoroutine[R
     Watch: admin.watch,
     Unwatch: admin.unwatch,
     Inspect: admin.inspect,
+    ReadCell: admin.apply_to_cell,
+    SwapCell: admin.apply_to_cell,
 }
 
 

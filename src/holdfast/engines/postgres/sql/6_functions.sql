@@ -274,6 +274,47 @@ BEGIN
 END
 $function$;
 
+-- A cell is the value of its name, without a row in the table of locks: read it, or store it on condition of its
+-- version. Its expiry is beyond every clock.
+CREATE OR REPLACE FUNCTION @schema@.read_cell_1(p_namespace bytea, p_name bytea) RETURNS text
+LANGUAGE plpgsql STABLE AS $function$
+DECLARE
+    v_state json;
+BEGIN
+    SELECT json_build_array(v.token, false, encode(v.data, 'base64')) INTO v_state
+    FROM @schema@.values v WHERE v.ctid = @newest(values, p_namespace, p_name)@;
+    RETURN 'C' || coalesce(v_state, json_build_array(0, false, NULL));
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION @schema@.swap_cell_1(
+    p_namespace bytea, p_name bytea, p_expected bigint, p_data bytea
+) RETURNS text
+LANGUAGE plpgsql AS $function$
+DECLARE
+    v_wall    bigint := @schema@.wall_us_1(@schema@.clock_1());
+    v_version bigint;
+BEGIN
+    IF greatest(p_expected + 1, v_wall) >= 9007199254740992 THEN
+        RETURN 'E';
+    END IF;
+    IF p_expected = 0 THEN
+        INSERT INTO @schema@.values (namespace, name, data, token, forget_at_us)
+        VALUES (p_namespace, p_name, p_data, greatest(v_wall, @schema@.floor_1() + 1), 9007199254740992)
+        ON CONFLICT DO NOTHING
+        RETURNING token INTO v_version;
+    ELSE
+        UPDATE @schema@.values v SET data = p_data, token = greatest(v.token + 1, v_wall)
+        WHERE v.ctid = @newest(values, p_namespace, p_name)@ AND v.token = p_expected
+        RETURNING v.token INTO v_version;
+    END IF;
+    IF v_version IS NULL THEN
+        RETURN @schema@.read_cell_1(p_namespace, p_name);
+    END IF;
+    RETURN 'C' || json_build_array(v_version, true, NULL);
+END
+$function$;
+
 -- Those of these grants that no longer exist: probably broken, without a notification that arrived.
 CREATE OR REPLACE FUNCTION @schema@.missing_1(p_namespace bytea, p_names bytea[], p_nonces text[])
 RETURNS text

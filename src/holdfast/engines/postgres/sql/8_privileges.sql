@@ -13,6 +13,7 @@ BEGIN
         SELECT p.oid FROM pg_catalog.pg_proc p
         WHERE p.pronamespace = '@schema@'::regnamespace AND p.prokind = 'f' AND p.proname = ANY (ARRAY[
             'hello_1', 'acquire_1', 'release_1', 'apply_1', 'apply_in_order_1', 'tend_1', 'list_1', 'missing_1',
+            'read_cell_1', 'swap_cell_1',
             'session_take_1', 'session_waits_1', 'session_release_1', 'session_undo_1', 'session_beat_1',
             'session_extend_1', 'session_downgrade_1', 'session_set_value_1', 'session_gone_1',
             'session_look_1', 'session_list_1', 'session_break_1', 'session_standing_1'

@@ -1,0 +1,91 @@
+"""Cells: small values that change by compare-and-swap, and belong to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from contract.engines import needs
+from contract.harness import World, held
+from holdfast import Conflict, InvalidArgument
+
+pytestmark = needs("cells")
+
+
+async def test_a_write_names_the_version_that_it_replaces(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    cell = client.cell("x")
+    assert await ann(cell.get) == (None, 0)
+    first = await ann(cell.set_if, 0, b"one")
+    assert first > 0
+    assert await ann(cell.get) == (b"one", first)
+    second = await ann(cell.set_if, first, b"")
+    assert second > first
+    assert await ann(cell.get) == (b"", second)
+    for outdated in (0, first, second + 1):
+        with pytest.raises(Conflict, match=f"version {second}, not {outdated}") as refused:
+            await ann(cell.set_if, outdated, b"lost")
+        assert (refused.value.name, refused.value.version) == ("x", second)
+    assert await ann(world.client().cell("x").get) == (b"", second)
+
+
+async def test_an_update_begins_again_when_another_writer_came_first(world: World) -> None:
+    ann, mine, other = world.actor(), world.client().cell("x"), world.client().cell("x")
+    assert await ann(mine.update, lambda value: (value or b"") + b"a") == b"a"
+    assert await ann(other.update, lambda value: (value or b"") + b"b") == b"ab"
+    seen: list[bytes | None] = []
+
+    def append(value: bytes | None) -> bytes:
+        seen.append(value)
+        return (value or b"") + b"c"
+
+    assert await ann(mine.update, append) == b"abc"
+    assert seen == [b"a", b"ab"], "it begins from what it saw last, without a read"
+    assert (await ann(other.get))[0] == b"abc"
+
+
+async def test_no_addition_is_lost(world: World) -> None:
+    actors = [world.actor() for _ in range(4)]
+    counters = [world.client().counter("hits") for _ in actors]
+
+    async def add(index: int) -> list[int]:
+        return [await actors[index](counters[index].add) for _ in range(10)]
+
+    sums = await asyncio.gather(*[add(index) for index in range(len(actors))])
+    assert sorted(total for each in sums for total in each) == list(range(1, 41)), (
+        "every sum was returned to one writer alone"
+    )
+    assert await actors[0](counters[0].get) == 40
+    assert await actors[0](counters[0].add, -15) == 25
+
+
+async def test_a_cell_has_nothing_to_do_with_a_lock_of_its_name(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    lease = held(await ann(client.lock("x").acquire))
+    await ann(client.cell("x").set_if, 0, b"free")
+    lease.check()
+    assert world.look("x").value is None
+    assert (await ann(client.cell("y").get)) == (None, 0)
+
+
+async def test_the_largest_value_and_wrong_arguments(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    cell, largest = client.cell("é/{%}"), bytes(range(256)) * 256
+    version = await ann(cell.set_if, 0, largest)
+    assert await ann(cell.get) == (largest, version)
+    with pytest.raises(InvalidArgument, match="65536"):
+        await ann(cell.update, lambda value: largest + b"!")
+    wrong_versions: list[Any] = [-1, "1", None, True, 1.0]
+    for wrong in wrong_versions:
+        with pytest.raises(InvalidArgument, match="version"):
+            await ann(cell.set_if, wrong, b"")
+    wrong_value: Any = "text"
+    with pytest.raises(InvalidArgument, match="bytes"):
+        await ann(cell.set_if, version, wrong_value)
+    with pytest.raises(InvalidArgument, match="whole number"):
+        await ann(client.counter("é/{%}").add)
+    with pytest.raises(InvalidArgument, match="empty"):
+        client.cell("")
+    assert await ann(cell.get) == (largest, version)
