@@ -14,7 +14,7 @@ from ..resp.config import ServerConfig
 from ..resp.connection_asyncio import RespStream, open_stream
 from .errors import TLS_HINT, tls_timeout_message
 from .handshake import handshake_with_node
-from .requests import NodeRequest, PendingReply
+from .rpc import NodeRequest, PendingReply
 
 __all__ = ["NodeConnection"]
 

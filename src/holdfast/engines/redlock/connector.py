@@ -19,12 +19,12 @@ from typing import Any, Final, NamedTuple
 import hiredis
 
 from ...core.effects import NotApplied, TransientError
+from ...runtime.resolver import Endpoint, Resolver
 from ...runtime.sockets import describe_error, tune
 from ..resp.config import Address, ServerConfig
 from ..resp.connection import connect_error
 from .errors import TLS_HINT, tls_timeout_message
 from .handshake import handshake_with_node
-from .resolver import Endpoint, Resolver
 
 __all__ = ["Connector"]
 

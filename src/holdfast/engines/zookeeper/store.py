@@ -21,6 +21,8 @@ from ...protocols.tickets.store import KeptAlive, OpenedSession, Removed, Sessio
 from ...rules.record import StoredValue, Tombstone
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find
 from ...runtime.clock import boottime
+from .acquisition import TicketCreation
+from .cache import CachedTicket
 from .codec import (
     EPHEMERAL,
     Create,
@@ -32,14 +34,11 @@ from .codec import (
     SetData,
 )
 from .config import Config
-from .creation import TicketCreation
+from .effects import failed_operation
 from .keys import SEQUENCE_MODULUS, Handle, Paths, ticket_node, tickets_from_children
-from .metadata import LockMetadata
 from .pool import SessionPool, append_notice
-from .queue_reader import QueueReader, view_of
-from .rpc import failed_operation
+from .records import LockMetadata, QueueReader, view_of
 from .session import Session
-from .ticket_cache import CachedTicket
 
 __all__ = ["ZooKeeperStore"]
 
