@@ -13,6 +13,7 @@ import logging
 import secrets
 import select
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NamedTuple
 
@@ -260,7 +261,7 @@ async def _receives_notifications(connection: PgConnection, channel: str) -> boo
 # --- in a thread --------------------------------------------------------------------------------
 
 
-class ListenerThread:
+class ListenerThread(ABC):
     """A thread that waits for input on sockets, started when it is first needed. A self-pipe wakes it."""
 
     def __init__(self) -> None:
@@ -269,9 +270,9 @@ class ListenerThread:
         self._pipe: SelfPipe | None = None
         self._is_closed = False
 
+    @abstractmethod
     def _work(self) -> None:
         """What the thread does until it is closed."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Returns at once."""
@@ -294,7 +295,7 @@ class ListenerThread:
     def wake(self) -> None:
         if self._pipe is not None:
             with self._mutex:
-                self._pipe.ring()
+                self._pipe.wake()
 
     def close(self) -> None:
         with self._mutex:

@@ -185,7 +185,7 @@ class RedisAsyncio:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forked(self) -> None:
-        self._connections.forget()
+        self._connections.detach_after_fork()
 
 
 class _TaskEvent:

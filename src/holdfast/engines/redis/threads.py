@@ -63,15 +63,15 @@ class PubSubReader(EpollExclusiveReader):
         self._connection: SubscriberSocket | None = None
         """None: it broke, and the waiter listens to the self-pipe only."""
 
-    def take(self) -> bool:
-        if not super().take():
+    def try_acquire(self) -> bool:
+        if not super().try_acquire():
             return False
         connection = self._pubsub.subscribed_connection()
         if connection is self._connection and connection is not None:
             return True
         if isinstance(connection, SubscriberSocket) and self._register_first(connection):
             return True
-        self._hearer.pop(None, None)
+        self._reading_thread.pop(None, None)
         return False
 
     def _register_first(self, connection: SubscriberSocket) -> bool:
@@ -80,14 +80,14 @@ class PubSubReader(EpollExclusiveReader):
         if not connection.is_shared:
             return False
         try:
-            self._listen_to(connection.fileno())
+            self._wait_for(connection.fileno())
             connection.requeue_poller()
         except (OSError, ValueError):
             return False
         self._connection = connection
         return True
 
-    def _heard(self, fd: int) -> bool:
+    def _receive(self, fd: int) -> bool:
         connection = self._connection
         if connection is not None and not self._pubsub.deliver(connection):
             # The thread of the connection replaces it and then notifies all waiters.
@@ -302,7 +302,7 @@ class RedisThreads:
             self._reader.close()
 
     def forked(self) -> None:
-        self._connections.forget()
+        self._connections.detach_after_fork()
         if self._reader is not None:
             self._reader.close()
 

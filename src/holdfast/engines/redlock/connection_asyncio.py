@@ -171,7 +171,7 @@ class NodeConnection:
 
     def detach_after_fork(self) -> None:
         if self._stream is not None:
-            self._stream.forget()
+            self._stream.detach_after_fork()
 
 
 def _ignore_result(pending: PendingReply) -> None:
