@@ -46,22 +46,22 @@ class AdapterContext:
 class NotificationReader(Protocol):
     """Lets one waiting thread at a time read the engine's notifications itself, without a listener thread."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """This thread becomes the only reader. False: another thread reads, or there is nothing to read."""
         ...
 
-    def hear(self, seconds: float) -> bool:
-        """Wait at most so long for notifications or for ``ring``; post each to its waiter.
+    def read(self, seconds: float) -> bool:
+        """Wait at most so long for notifications or for ``interrupt``; post each to its waiter.
 
         True: one was for the reading thread itself, which needs no post.
         """
         ...
 
-    def ring(self) -> None:
-        """End the present ``hear``. May be called from any thread; never blocks."""
+    def interrupt(self) -> None:
+        """End the present ``read``. May be called from any thread; never blocks."""
         ...
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """This thread no longer reads, if it did."""
         ...
 

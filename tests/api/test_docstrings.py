@@ -59,6 +59,23 @@ def test_help_shows_every_lock_option_with_its_default(facade: type, if_lost: st
     assert f'"{if_lost}"' in method.__doc__
 
 
-def test_an_option_that_locks_do_not_have_is_a_type_error() -> None:
-    with holdfast.connect("memory://") as locks, pytest.raises(TypeError, match="'tttl'"):
-        locks.lock("x", tttl=3)  # type: ignore[call-arg]  # refused at run time too
+@pytest.mark.parametrize("kind", ["lock", "rlock", "rwlock", "semaphore"])
+@pytest.mark.parametrize("connect", [holdfast.connect, holdfast.aio.connect])
+@pytest.mark.parametrize(
+    ("option", "suggestion"),
+    [
+        ("tttl", "did you mean 'ttl'"),
+        ("time_out", "did you mean 'timeout'"),
+        ("lease_time", "did you mean 'ttl'"),
+        ("blocking_timeout", "did you mean 'timeout'"),
+        ("colour", "the options are ttl, timeout, "),
+    ],
+)
+def test_an_unknown_lock_option_is_a_type_error_with_a_suggestion(
+    connect: Callable[[str], Any], kind: str, option: str, suggestion: str
+) -> None:
+    """Nothing listens at the address: the option is refused before any I/O."""
+    limit = (3,) if kind == "semaphore" else ()
+    locks = connect("redis://127.0.0.1:1/0")
+    with pytest.raises(TypeError, match=f"no option '{option}': {suggestion}"):
+        getattr(locks, kind)("x", *limit, **{option: 3})

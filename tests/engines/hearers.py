@@ -32,10 +32,10 @@ class Hearer(threading.Thread):
         self.took = False
 
     def run(self) -> None:
-        self.took = self._hearing.take()
+        self.took = self._hearing.try_acquire()
         while self.took and not self._ends:
-            self._hearing.hear(self._seconds)
-        self._hearing.give_back()
+            self._hearing.read(self._seconds)
+        self._hearing.release()
 
     def __enter__(self) -> Self:
         self.start()
@@ -47,5 +47,5 @@ class Hearer(threading.Thread):
     ) -> None:
         self._ends = True
         while self.is_alive():
-            self._hearing.ring()
+            self._hearing.interrupt()
             self.join(0.1)

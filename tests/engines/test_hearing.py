@@ -8,31 +8,31 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.runtime.exclusive_reader import ExclusiveReader
+from holdfast.runtime.exclusive_reader import PollExclusiveReader
 
 LONG_SECONDS = 20.0
 
 
-class Pipe(ExclusiveReader):
+class Pipe(PollExclusiveReader):
     """Hears a pipe; what comes there is dealt with by ``then``."""
 
     def __init__(self, then: Callable[[], bool]) -> None:
         super().__init__()
         self.then = then
-        self.let_go: list[int] = []
+        self.releases: list[int] = []
         self.reads, self.writes = os.pipe()
-        self._listen_to(self.reads)
+        self._wait_for(self.reads)
 
-    def take(self) -> bool:
-        return self._is_mine()
+    def try_acquire(self) -> bool:
+        return self._claim()
 
-    def _heard(self, fd: int) -> bool:
+    def _receive(self, fd: int) -> bool:
         assert fd == self.reads
         os.read(fd, 1)
         return self.then()
 
-    def _let_go(self) -> None:
-        self.let_go.append(threading.get_ident())
+    def _released(self) -> None:
+        self.releases.append(threading.get_ident())
 
 
 @pytest.fixture
@@ -45,55 +45,55 @@ def pipe() -> Iterator[Pipe]:
 
 
 def test_what_came_and_the_bell_are_told_apart(pipe: Pipe) -> None:
-    assert pipe.take()
+    assert pipe.try_acquire()
     os.write(pipe.writes, b"!")
-    assert pipe.hear(LONG_SECONDS)
-    pipe.ring()
-    assert not pipe.hear(LONG_SECONDS)
-    pipe.give_back()
+    assert pipe.read(LONG_SECONDS)
+    pipe.interrupt()
+    assert not pipe.read(LONG_SECONDS)
+    pipe.release()
 
 
 def test_one_at_a_time(pipe: Pipe) -> None:
-    assert pipe.take()
+    assert pipe.try_acquire()
     answers: list[bool] = []
 
     def try_it() -> None:
-        answers.append(pipe.take())
-        pipe.give_back()
+        answers.append(pipe.try_acquire())
+        pipe.release()
 
     other = threading.Thread(target=try_it)
     other.start()
     other.join()
     assert answers == [False]
-    assert pipe.let_go == [], "who does not hear has nothing to give back"
-    pipe.give_back()
-    assert len(pipe.let_go) == 1
-    assert pipe.take()
-    pipe.give_back()
+    assert pipe.releases == [], "who does not hear has nothing to give back"
+    pipe.release()
+    assert len(pipe.releases) == 1
+    assert pipe.try_acquire()
+    pipe.release()
 
 
 def test_who_is_about_to_look_is_not_rung(pipe: Pipe) -> None:
     def ring() -> bool:
-        pipe.ring()
+        pipe.interrupt()
         return False
 
-    assert pipe.take()
+    assert pipe.try_acquire()
     pipe.then = ring
     os.write(pipe.writes, b"!")
-    assert not pipe.hear(LONG_SECONDS)
+    assert not pipe.read(LONG_SECONDS)
     assert not pipe._poller.poll(0), "the bell was not rung"
-    pipe.give_back()
+    pipe.release()
 
 
 def test_an_interrupt_leaves_the_bell_as_it_was(pipe: Pipe) -> None:
     def interrupt() -> bool:
         raise KeyboardInterrupt
 
-    assert pipe.take()
+    assert pipe.try_acquire()
     pipe.then = interrupt
     os.write(pipe.writes, b"!")
     with pytest.raises(KeyboardInterrupt):
-        pipe.hear(LONG_SECONDS)
-    pipe.ring()
+        pipe.read(LONG_SECONDS)
+    pipe.interrupt()
     assert pipe._poller.poll(0), "or nobody could wake this thread any more"
-    pipe.give_back()
+    pipe.release()

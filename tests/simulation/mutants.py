@@ -406,7 +406,7 @@ def refreshed_for_ever() -> Patch:
     """Who stopped waiting is still said to wait: its place, or its subscription, is kept."""
 
     async def stop_listening(self: acquisition.Attempt) -> None:
-        self.listening = False
+        self.phase = acquisition.Phase.RUNNING
         await Unlisten(self.nonce)
 
     return mock.patch.object(acquisition.Attempt, "stop_listening", stop_listening)

@@ -22,7 +22,6 @@ SKELETON: Final = (
     "handshake.py",
     "pool.py",
     "notifications.py",
-    "notifications_asyncio.py",
     "store.py",
     "threads.py",
     "asyncio.py",
@@ -36,17 +35,9 @@ SKELETON: Final = (
 """The allowed file names of every engine folder; each has only those that apply."""
 
 OWN: Final[dict[str, tuple[str, ...]]] = {
-    "etcd": (
-        "http2.py",
-        "retention.py",
-        "rpc.py",
-        "session_events.py",
-        "txn.py",
-        "txn_templates.py",
-        "wire_pb2.py",
-    ),
+    "etcd": ("http2.py", "retention.py", "rpc.py", "txn.py", "wire_pb2.py"),
     "memory": (),
-    "postgres": ("pool_asyncio.py", "statements.py", "wakeups.py"),
+    "postgres": ("statements.py",),
     "postgres/advisory": (
         "acquisition.py",
         "effects.py",
@@ -54,47 +45,28 @@ OWN: Final[dict[str, tuple[str, ...]]] = {
         "session.py",
         "statements.py",
     ),
-    "redis": ("inspection.py", "pubsub.py", "pubsub_reader.py", "renewal.py", "replication.py"),
-    "redlock": (
-        "connector.py",
-        "hinted_handoff.py",
-        "node_connections.py",
-        "quorum.py",
-        "requests.py",
-        "resolver.py",
-    ),
+    "redis": ("pubsub.py", "renewal.py"),
+    "redlock": ("connector.py", "hinted_handoff.py", "rpc.py"),
     "resp": (),
     "sqlite": (
-        "claims.py",
+        "cache.py",
         "clients.py",
         "database_file.py",
         "janitor.py",
-        "lease_times.py",
         "liveness.py",
-        "record_cache.py",
         "records.py",
-        "registration.py",
         "renewal.py",
-        "schema.py",
         "session.py",
         "shortcuts.py",
         "side_directory.py",
         "sockets.py",
         "updates.py",
     ),
-    "zookeeper": (
-        "creation.py",
-        "metadata.py",
-        "queue_reader.py",
-        "rpc.py",
-        "session.py",
-        "session_clock.py",
-        "ticket_cache.py",
-    ),
+    "zookeeper": ("acquisition.py", "cache.py", "effects.py", "records.py", "session.py"),
 }
 """Engine folder → the files for topics that the skeleton does not have."""
 
-NAMES_MAX: Final = 90
+NAMES_MAX: Final = 44
 """How many distinct file names all engine folders have together, at most."""
 
 

@@ -41,6 +41,19 @@ DEFAULTS: Final[LockOptions] = {
 }
 """Except that of ``if_lost``, which differs between threads and asyncio."""
 
+OPTIONS_OF_OTHER_LIBRARIES: Final[Mapping[str, str]] = {
+    "expire": "ttl",
+    "expiry": "ttl",
+    "lease": "ttl",
+    "lease_time": "ttl",
+    "blocking": "timeout",
+    "blocking_timeout": "timeout",
+    "wait": "timeout",
+    "auto_renew": "renew",
+    "auto_renewal": "renew",
+}
+"""What other libraries call an option → its name here."""
+
 NAME_HELP: Final = """\
 name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
     the same lock, in every process."""
@@ -69,9 +82,21 @@ CHOICES_HELP: Final[Mapping[IfLost, str]] = {
 
 def with_defaults(options: LockOptions, if_lost: IfLost) -> LockOptions:
     """Every option: as given, else its default."""
-    for name in options.keys() - LockOptions.__annotations__.keys():
-        raise TypeError(f"a lock got an unexpected keyword argument {name!r}")
+    for name in options:
+        if name not in LockOptions.__annotations__:
+            raise _unknown_option_error(name)
     return {**DEFAULTS, "if_lost": if_lost, **options}
+
+
+def _unknown_option_error(name: str) -> TypeError:
+    """A TypeError, as for every keyword that a function does not have."""
+    import difflib  # only here: most programs never need it, and importing it takes time
+
+    known = list(LockOptions.__annotations__)
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = OPTIONS_OF_OTHER_LIBRARIES.get(name) or (near[0] if near else None)
+    guess = f"did you mean {meant!r}? The" if meant else "the"
+    return TypeError(f"locks have no option {name!r}: {guess} options are {', '.join(known)}")
 
 
 def documents_lock_options(if_lost: IfLost, block: str) -> Callable[[F], F]:

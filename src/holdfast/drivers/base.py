@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from ..core.effects import TimerName, Unlisten, Wait
@@ -31,7 +32,7 @@ class Adapter(Protocol):
     def forked(self) -> None: ...
 
 
-class BaseDriver(Generic[W]):
+class BaseDriver(ABC, Generic[W]):
     """Everything one client needs, except how it waits."""
 
     adapter: Adapter
@@ -77,8 +78,8 @@ class BaseDriver(Generic[W]):
         self.adapter.forked()
         self._reset()
 
-    def _wake_timer(self, timer: TimerName) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _wake_timer(self, timer: TimerName) -> None: ...
 
     # --- wake-ups -------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -76,6 +75,8 @@ def open_engine(text: str, namespace: str, options: Mapping[str, Any]) -> Engine
 
 
 def _unknown(scheme: str) -> str:
+    import difflib  # only here: most programs never need it, and importing it takes time
+
     near = difflib.get_close_matches(scheme, [*SCHEMES, *ALIASES], n=1)
     guess = f"did you mean {near[0]}://? If not, " if near else ""
     known = ", ".join(f"{each}://" for each in sorted(SCHEMES))

@@ -85,7 +85,7 @@ def acquire(
         begun = locks.StartedAcquire(attempt, sent, outcome)
         return driver.run(locks.acquire(core, caller, owner, timeout, entered, begun), even_if_closed=True)
     except BaseException as error:
-        if (attempt is None or not attempt.is_under_way) and not records.never_sent(error):
+        if (attempt is None or not attempt.has_begun) and not records.never_sent(error):
             driver.run(locks.withdraw_interrupted(core, owner, nonce), even_if_closed=True)
         raise
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import select
 import threading
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from .self_pipe import SelfPipe
 
-__all__ = ["HAS_EPOLL", "EpollExclusiveReader", "ExclusiveReader", "register_exclusive"]
+__all__ = ["HAS_EPOLL", "EpollExclusiveReader", "PollExclusiveReader", "register_exclusive"]
 
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
@@ -44,73 +45,89 @@ def register_exclusive(poller: Poller, fileno: int) -> None:
         poller.register(fileno, select.POLLIN)
 
 
-class ExclusiveReader:
-    """A ``NotificationReader`` (``engine_api``), but for ``take``."""
+class ExclusiveReader(ABC):
+    """What both kinds of ``NotificationReader`` (``engine_api``) share: one thread at a time reads."""
 
-    __slots__ = ("_awake", "_bell", "_hearer", "_listens_to", "_poller")
+    __slots__ = ("_awake", "_fileno", "_reading_thread", "_self_pipe")
 
     def __init__(self) -> None:
-        self._bell = SelfPipe()
-        self._hearer: dict[None, int] = {}
+        self._self_pipe = SelfPipe()
+        self._reading_thread: dict[None, int] = {}
         """The thread that reads: set in one atomic step."""
-        self._poller = select.poll()
-        self._listens_to = -1
+        self._fileno = -1
+        """The descriptor whose input is read."""
         self._awake = False
         """The reading thread is about to check what it waits for, and need not be woken."""
 
-    def _is_mine(self) -> bool:
+    @abstractmethod
+    def try_acquire(self) -> bool: ...
+
+    @abstractmethod
+    def read(self, seconds: float) -> bool: ...
+
+    @abstractmethod
+    def release(self) -> None: ...
+
+    @abstractmethod
+    def _receive(self, fd: int) -> bool:
+        """Read what arrived."""
+
+    def _claim(self) -> bool:
         """Whether this thread is the reader. It becomes the reader if there was none."""
         me = threading.get_ident()
-        return self._hearer.setdefault(None, me) == me
+        return self._reading_thread.setdefault(None, me) == me
 
-    def _listen_to(self, fileno: int) -> None:
+    def interrupt(self) -> None:
+        if not self._awake:
+            self._self_pipe.wake()
+
+    def close(self) -> None:
+        self._self_pipe.close()
+
+
+class PollExclusiveReader(ExclusiveReader):
+    """The listener thread is told to leave the descriptor alone while a thread reads here.
+
+    ``_receive`` returns whether the input is for the reading thread.
+    """
+
+    __slots__ = ("_poller",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._poller = select.poll()
+
+    @abstractmethod
+    def _released(self) -> None:
+        """Let the listener thread read again."""
+
+    def _wait_for(self, fileno: int) -> None:
         """Wait for this descriptor and the self-pipe only."""
-        if fileno == self._listens_to:
+        if fileno == self._fileno:
             return
         poller = select.poll()
-        poller.register(self._bell.fileno(), select.POLLIN)
+        poller.register(self._self_pipe.fileno(), select.POLLIN)
         poller.register(fileno, select.POLLIN)
-        self._poller, self._listens_to = poller, fileno
+        self._poller, self._fileno = poller, fileno
 
-    def _listen_no_more(self) -> None:
-        """Wait for the self-pipe only."""
-        self._poller.unregister(self._listens_to)
-        self._listens_to = -1
-
-    def hear(self, seconds: float) -> bool:
-        news = self._poller.poll(seconds * 1000)
+    def read(self, seconds: float) -> bool:
+        ready = self._poller.poll(seconds * 1000)
         came = False
         try:
             self._awake = True
-            for fd, _ in news:
-                if fd == self._bell.fileno():
-                    self._bell.clear()
-                elif self._heard(fd):
+            for fd, _ in ready:
+                if fd == self._self_pipe.fileno():
+                    self._self_pipe.clear()
+                elif self._receive(fd):
                     came = True
         finally:
             self._awake = False
         return came
 
-    def _heard(self, fd: int) -> bool:
-        """Read what arrived. True: it is for the reading thread; in ``EpollExclusiveReader``: more may
-        follow."""
-        raise NotImplementedError
-
-    def _let_go(self) -> None:
-        """Let the listener thread read again."""
-        raise NotImplementedError
-
-    def ring(self) -> None:
-        if not self._awake:
-            self._bell.ring()
-
-    def give_back(self) -> None:
-        if self._hearer.get(None) == threading.get_ident():
-            self._let_go()
-            del self._hearer[None]
-
-    def close(self) -> None:
-        self._bell.close()
+    def release(self) -> None:
+        if self._reading_thread.get(None) == threading.get_ident():
+            self._released()
+            del self._reading_thread[None]
 
 
 class EpollExclusiveReader(ExclusiveReader):
@@ -128,49 +145,49 @@ class EpollExclusiveReader(ExclusiveReader):
         self._is_behind = False
         """There may be more to read."""
         self._epoll = select.epoll()
-        self._epoll.register(self._bell.fileno(), select.EPOLLIN)
+        self._epoll.register(self._self_pipe.fileno(), select.EPOLLIN)
 
-    def _listen_to(self, fileno: int) -> None:
+    def _wait_for(self, fileno: int) -> None:
         """Wait for this descriptor and the self-pipe. A closed descriptor leaves the epoll by itself."""
         register_exclusive(self._epoll, fileno)
-        self._listens_to = fileno
+        self._fileno = fileno
 
     def _leave(self, fileno: int) -> None:
         """Stop waiting for a descriptor."""
-        self._listens_to = -1
+        self._fileno = -1
         with contextlib.suppress(OSError, ValueError):
             self._epoll.unregister(fileno)
 
-    def take(self) -> bool:
-        return not self._epoll.closed and self._is_mine()
+    def try_acquire(self) -> bool:
+        return not self._epoll.closed and self._claim()
 
-    def hear(self, seconds: float) -> bool:
+    def read(self, seconds: float) -> bool:
         try:
             self._is_behind = True
-            news = self._epoll.poll(seconds, 2)
+            ready = self._epoll.poll(seconds, 2)
             self._awake = True
-            for fd, _ in news:
-                if fd == self._listens_to:
-                    self._is_behind = self._heard(fd)
+            for fd, _ in ready:
+                if fd == self._fileno:
+                    self._is_behind = self._receive(fd)
                 else:
-                    self._bell.clear()
+                    self._self_pipe.clear()
         except ValueError:
             return True  # Closed: the waiter polls, and then waits for notifications.
         finally:
             self._awake = False
         return False
 
-    def give_back(self) -> None:
-        if self._hearer.get(None) != threading.get_ident():
+    def release(self) -> None:
+        if self._reading_thread.get(None) != threading.get_ident():
             return
         try:
             # The listener thread was not notified of what arrived while this thread waited.
             while self._is_behind and self._epoll.poll(0, 1):
-                self._is_behind = self._heard(self._listens_to)
+                self._is_behind = self._receive(self._fileno)
         except ValueError:
             pass  # Closed.
         self._is_behind = False
-        del self._hearer[None]
+        del self._reading_thread[None]
 
     def close(self) -> None:
         super().close()

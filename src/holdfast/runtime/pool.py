@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
@@ -54,7 +55,7 @@ class _Waiter(Generic[L]):
         self._lock.acquire(timeout=seconds)
 
 
-class Pool(Generic[L]):
+class Pool(ABC, Generic[L]):
     """At most ``most`` connections, opened when they are needed. A subclass opens them."""
 
     def __init__(self, most: int) -> None:
@@ -66,13 +67,13 @@ class Pool(Generic[L]):
         self._mutex = threading.RLock()  # A signal handler may run here while its own thread is here.
         self._closed = False
 
+    @abstractmethod
     def _open(self, seconds: float) -> L:
         """Open a connection within this many seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _exhausted(self) -> NotApplied:
         """The error if no connection became free in time."""
-        raise NotImplementedError
 
     # --- giving back ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ __all__ = ["SelfPipe"]
 
 
 class SelfPipe:
-    """``ring`` may be called from any thread and never blocks."""
+    """``wake`` may be called from any thread and never blocks."""
 
     __slots__ = ("_fds",)
 
@@ -21,7 +21,7 @@ class SelfPipe:
     def fileno(self) -> int:
         return self._fds[0]
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._fds[1], b"\0")
 
@@ -30,7 +30,7 @@ class SelfPipe:
             os.read(self._fds[0], 4096)
 
     def close(self) -> None:
-        """A later ``ring`` must not write to another file that has got the same descriptor."""
+        """A later ``wake`` must not write to another file that has got the same descriptor."""
         fds, self._fds = self._fds, (-1, -1)
         for fd in fds:
             if fd >= 0:

@@ -31,7 +31,7 @@ class SocketConnection:
         self._socket = connected
         self.used_at = monotonic()
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """Called from any thread: the thread that waits for a reply gets none, and closes the connection."""
         with contextlib.suppress(OSError):
             # Below TLS: SSLSocket.shutdown would drop the encryption first while another thread sends.
@@ -48,7 +48,7 @@ class SocketConnection:
         if hasattr(self, "_socket"):
             self._socket.close()
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """In the child of a fork: close this copy, and send nothing on the parent's connection."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
@@ -72,13 +72,13 @@ class SocketPool(Pool[S]):
         """Close idle connections. Threads that wait for a reply get none, and close theirs."""
         self._closed = True
         for line in self._connections():
-            line.hang_up()
+            line.shutdown()
         self._discard_idle()
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """In the child of a fork."""
         for line in self._connections():
-            line.forget()
+            line.detach_after_fork()
 
 
 def open_socket(host: str, port: int, ends_at: float) -> socket.socket:

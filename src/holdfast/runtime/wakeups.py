@@ -66,7 +66,7 @@ class ThreadWakeup(Wakeup):
         except RuntimeError:
             pass  # an earlier wake-up was not taken yet
         if self._is_reading and self.notification_reader is not None:
-            self.notification_reader.ring()
+            self.notification_reader.interrupt()
 
     def wait(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
@@ -77,12 +77,12 @@ class ThreadWakeup(Wakeup):
             return self._lock.acquire()
         if self.notification_reader is not None:
             try:
-                if self.notification_reader.take():
+                if self.notification_reader.try_acquire():
                     self._is_reading = True
-                    return self._read_until(until, self.notification_reader.hear)
+                    return self._read_until(until, self.notification_reader.read)
             finally:
                 self._is_reading = False
-                self.notification_reader.give_back()  # also where an interrupt came before it had started
+                self.notification_reader.release()  # also where an interrupt came before it had started
         while True:
             left = until - boottime()
             if self.wait(min(left, SLEEP_SECONDS_MAX)):

@@ -250,7 +250,7 @@ def test_hanging_up_leaves_the_encryption_alone() -> None:
             Member(guarded.address, guarded.host, guarded.port, context)
         )
         line = connection._take(5.0, urgent=False)
-        line.hang_up()
+        line.shutdown()
         assert line._socket._sslobj is not None  # type: ignore[attr-defined]  # it has one
         with pytest.raises(OSError):  # noqa: PT011 - whatever it says
             line._socket.send(b"x")

@@ -284,7 +284,7 @@ def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
         channel = asker.engine._space.channel + asker.id.encode()
         for number in range(10):
             with Hearer(pubsub) as hearer:
-                assert not pubsub.take()  # one at a time
+                assert not pubsub.try_acquire()  # one at a time
                 server.command("PUBLISH", channel, f"itself {number}")
                 asker.until_posted(f"itself {number}")
             assert asker.heard_by[f"itself {number}"] == hearer.name, "the other thread leaves it alone"
@@ -296,12 +296,12 @@ def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
 def test_one_who_takes_it_and_does_not_wait_holds_nobody_up(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
-        assert pubsub.take()
-        assert not in_another_thread(pubsub.take)
+        assert pubsub.try_acquire()
+        assert not in_another_thread(pubsub.try_acquire)
         server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
         asker.until_posted("n1")  # by the thread that listens
-        pubsub.give_back()
-        assert in_another_thread(pubsub.take)
+        pubsub.release()
+        assert in_another_thread(pubsub.try_acquire)
 
 
 def test_nothing_is_left_unread_when_one_who_hears_leaves(server: Redis) -> None:
@@ -314,9 +314,9 @@ def test_nothing_is_left_unread_when_one_who_hears_leaves(server: Redis) -> None
 
         def hear_now_and_then() -> None:
             while not ended.is_set():
-                if pubsub.take():
-                    pubsub.hear(0.01)
-                    pubsub.give_back()
+                if pubsub.try_acquire():
+                    pubsub.read(0.01)
+                    pubsub.release()
 
         threads = in_threads(3, hear_now_and_then)
         for start in range(0, len(wanted), 10):
@@ -336,23 +336,23 @@ def in_another_thread(act: Callable[[], T]) -> T:
 def test_one_who_hears_is_rung(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
-        assert pubsub.take()
-        pubsub.ring()
-        pubsub.hear(60.0)
-        pubsub.give_back()
+        assert pubsub.try_acquire()
+        pubsub.interrupt()
+        pubsub.read(60.0)
+        pubsub.release()
 
 
 def test_a_connection_that_breaks_under_one_who_hears_is_made_anew(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         for _ in range(3):
-            wait_until(pubsub.take)
+            wait_until(pubsub.try_acquire)
             looked = asker.told_to_look
             server.command("CLIENT", "KILL", "TYPE", "PUBSUB")
             for _ in range(3):
-                pubsub.hear(0.05)  # neither fails nor spins
+                pubsub.read(0.05)  # neither fails nor spins
             asker.until_told_to_look(looked)
-            pubsub.give_back()
+            pubsub.release()
         server.command("PUBLISH", asker.engine._space.channel + asker.id.encode(), "n1")
         asker.until_posted("n1")
 
@@ -363,10 +363,10 @@ def test_a_quiet_connection_is_kept_while_one_hears(server: Redis, monkeypatch: 
     with Asker("threads", server.url) as asker:
         own = hearing_of(asker)
         looked, pinged = asker.told_to_look, pings(server)
-        assert own.take()
-        wait_until(lambda: not own.hear(0.02) and pings(server) > pinged + 2)
+        assert own.try_acquire()
+        wait_until(lambda: not own.read(0.02) and pings(server) > pinged + 2)
         assert asker.told_to_look == looked
-        own.give_back()
+        own.release()
 
 
 def test_there_is_none_over_tls_or_in_a_cluster() -> None:
@@ -374,7 +374,7 @@ def test_there_is_none_over_tls_or_in_a_cluster() -> None:
     with Asker("threads", tls) as asker:
         asker.ask(asker.adapter.listen, "x")
         pubsub = asker.adapter.notification_reader
-        assert pubsub is None or not pubsub.take()
+        assert pubsub is None or not pubsub.try_acquire()
     with Asker("threads", f"redis+cluster://{shared_redis_cluster().addresses}") as asker:
         asker.ask(asker.adapter.listen, "x")
         assert asker.adapter.notification_reader is None

@@ -19,12 +19,11 @@ from holdfast.aio import AsyncClient
 from holdfast.core.urls import parse_url
 from holdfast.engine_api import AdapterContext
 from holdfast.engines.redlock import asyncio as asyncio_adapter
-from holdfast.engines.redlock import errors, hinted_handoff
-from holdfast.engines.redlock import node_connections as bundle_module
+from holdfast.engines.redlock import errors, hinted_handoff, routing
 from holdfast.engines.redlock.asyncio import RedlockAsyncio
 from holdfast.engines.redlock.config import config_from_url
 from holdfast.engines.redlock.keys import Keyspace
-from holdfast.engines.redlock.node_connections import NodeConnections
+from holdfast.engines.redlock.routing import NodeConnections
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.rules import node
 from holdfast.rules.requests import Inspect, Reply
@@ -170,7 +169,7 @@ def test_answers_that_came_while_the_thread_did_not_run_are_read(
         bundle_at_rest(client)
         note_all(trio)
         away = [0.0]
-        monkeypatch.setattr(bundle_module, "monotonic", lambda: time.monotonic() + away[0])
+        monkeypatch.setattr(routing, "monotonic", lambda: time.monotonic() + away[0])
         shipped = NodeConnections._poll_events
 
         def news(self: NodeConnections, seconds: float, look_until: float) -> list[tuple[int, int]]:

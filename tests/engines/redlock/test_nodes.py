@@ -17,7 +17,7 @@ import holdfast.aio
 from holdfast import Client, EngineUnavailable, Lease
 from holdfast.core.arguments import Spec
 from holdfast.engine_api import Steps
-from holdfast.engines.redlock.node_connections import NodeConnections
+from holdfast.engines.redlock.routing import NodeConnections
 from holdfast.engines.redlock.threads import RedlockThreads
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis

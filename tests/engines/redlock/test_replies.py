@@ -18,7 +18,7 @@ from holdfast.engines.redlock.codec import loading_commands
 from holdfast.engines.redlock.config import config_from_url
 from holdfast.engines.redlock.connection import NodeConnection
 from holdfast.engines.redlock.keys import Keyspace
-from holdfast.engines.redlock.requests import NodeRequest
+from holdfast.engines.redlock.rpc import NodeRequest
 from holdfast.protocols.quorum import Broadcast
 from holdfast.rules import node
 

@@ -39,7 +39,7 @@ class Nowhere(dict[str, object]):
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clients of this test see one another as those of other processes do: by their rows and files."""
-    for module in ("registration", "store"):
+    for module in ("session", "store"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.LOCAL_CLIENTS", Nowhere())
 
 
@@ -47,7 +47,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clients of this test tell the time by it, so that none passes but what the test says."""
     clock = Clock()
-    for module in ("janitor", "registration", "renewal", "session", "store", "updates"):
+    for module in ("janitor", "renewal", "session", "store", "updates"):
         monkeypatch.setattr(f"holdfast.engines.sqlite.{module}.boottime", clock)
     return clock
 

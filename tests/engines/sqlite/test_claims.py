@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.sqlite.stores import One, query
-from holdfast.engines.sqlite.claims import QueueView, expiry_guards, without_client
-from holdfast.engines.sqlite.clients import RecordView
-from holdfast.engines.sqlite.lease_times import apply_renewals
+from holdfast.engines.sqlite.clients import (
+    QueueView,
+    RecordView,
+    apply_renewals,
+    expiry_guards,
+    without_client,
+)
 from holdfast.rules.record import EMPTY, Record
 from holdfast.rules.requests import Acquire, Granted, Queued, Refresh, Release, Request, Watch
 from holdfast.rules.transitions import apply

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.engines.sqlite.clients import apply_renewals, rebase
 from holdfast.engines.sqlite.codec import SCHEMA, SchemaTooNew, decode, encode
-from holdfast.engines.sqlite.lease_times import apply_renewals, rebase
 from holdfast.rules.record import (
     EMPTY,
     PATIENCE_SECONDS,

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import cast
 
-from holdfast.engines.sqlite import schema
+from holdfast.engines.sqlite import connection
 from holdfast.engines.sqlite.database_file import DatabaseFile
 from support import run_python
 
@@ -45,7 +45,7 @@ class Meddled:
         if self._asked:
             self._asked = False
             with contextlib.suppress(sqlite3.OperationalError):  # waits for the first to have looked
-                schema.create_tables(self._other)
+                connection.create_tables(self._other)
         self._asked = "application_id" in statement
         return self._connection.execute(statement)
 
@@ -61,7 +61,7 @@ class Meddled:
 def test_tables_that_appear_while_we_look_are_not_taken_for_another_programs(tmp_path: Path) -> None:
     meddled = Meddled(tmp_path / "locks.db")
     try:
-        schema.check_owner(
+        connection.check_owner(
             DatabaseFile(str(tmp_path / "locks.db"), creates_folder=False), cast(sqlite3.Connection, meddled)
         )
     finally:

@@ -14,9 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.engines.local import StoreBusyError
-from holdfast.engines.sqlite.connection import DatabaseConnection
+from holdfast.engines.sqlite.connection import DatabaseConnection, new_database
 from holdfast.engines.sqlite.database_file import DatabaseFile
-from holdfast.engines.sqlite.schema import new_database
 from holdfast.errors import EngineUnavailable
 from support import run_python
 

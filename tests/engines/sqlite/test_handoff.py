@@ -24,7 +24,7 @@ from holdfast.engines.sqlite.codec import decode
 from holdfast.engines.sqlite.liveness import Status
 from holdfast.engines.sqlite.notifications import DESCRIPTORS_MAX
 from holdfast.engines.sqlite.records import RecordTable
-from holdfast.engines.sqlite.registration import LOCAL_CLIENTS, _unregister_local
+from holdfast.engines.sqlite.session import LOCAL_CLIENTS, _unregister_local
 from holdfast.rules import handoff
 from holdfast.rules.requests import Acquire, Break, Done, Gone, Granted, Handoff, Queued, Release, Renew, Wake
 from holdfast.runtime.clock import boottime

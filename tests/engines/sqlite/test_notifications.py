@@ -99,19 +99,19 @@ def test_what_is_handed_over_is_heard_either_way(line: Line) -> None:
 
 def test_one_at_a_time(line: Line) -> None:
     with Hearer(line.notification_reader) as hearer:
-        assert not line.notification_reader.take()
-        line.notification_reader.give_back()  # it is not ours
+        assert not line.notification_reader.try_acquire()
+        line.notification_reader.release()  # it is not ours
         heard = line.send()
         line.until_heard(heard)
         assert line.one.heard_by[heard] == hearer.name
-    assert line.notification_reader.take()
-    line.notification_reader.give_back()
+    assert line.notification_reader.try_acquire()
+    line.notification_reader.release()
 
 
 def test_one_who_took_it_and_does_not_wait_yet_holds_nobody_up(line: Line) -> None:
-    assert line.notification_reader.take()
+    assert line.notification_reader.try_acquire()
     line.until_heard(*[line.send() for _ in range(AT_ONCE)])
-    line.notification_reader.give_back()
+    line.notification_reader.release()
 
 
 def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None:
@@ -119,7 +119,7 @@ def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None
     for _ in range(50):
         with Hearer(line.notification_reader):
             nonces = [line.send() for _ in range(AT_ONCE)]
-            line.notification_reader.ring()
+            line.notification_reader.interrupt()
         line.until_heard(*nonces)
 
 
@@ -129,9 +129,9 @@ def test_nothing_is_left_unread_by_those_who_come_and_go(line: Line) -> None:
 
     def wait_now_and_then() -> None:
         while not ended.is_set():
-            if line.notification_reader.take():
-                line.notification_reader.hear(0.002)
-                line.notification_reader.give_back()
+            if line.notification_reader.try_acquire():
+                line.notification_reader.read(0.002)
+                line.notification_reader.release()
             else:
                 ended.wait(0.001)
 
@@ -170,13 +170,13 @@ def test_an_interrupt_leaves_nothing_unread(line: Line, count: int) -> None:
     interrupts: list[BaseException] = []
 
     def wait() -> None:
-        assert hearing.take()
+        assert hearing.try_acquire()
         try:
-            hearing.hear(60.0)
+            hearing.read(60.0)
         except KeyboardInterrupt as interrupt:
             interrupts.append(interrupt)
         finally:
-            hearing.give_back()
+            hearing.release()
 
     for _ in range(10):
         epoll = hearing._epoll
@@ -210,13 +210,13 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
         post(nonce, handed)
 
     def wait() -> None:
-        assert line.notification_reader.take()
+        assert line.notification_reader.try_acquire()
         try:
-            line.notification_reader.hear(60.0)
+            line.notification_reader.read(60.0)
         except KeyboardInterrupt:
             pass
         finally:
-            line.notification_reader.give_back()
+            line.notification_reader.release()
 
     monkeypatch.setattr(registration.listener, "_post", post_once_interrupted)
     waiting = threading.Thread(target=wait, name="waiting")
@@ -236,8 +236,8 @@ def test_one_who_hears_is_told_when_it_is_closed(line: Line) -> None:
     hearing = line.notification_reader
     with Hearer(hearing, seconds=0.1):
         line.one.store.close()
-        assert hearing.hear(60.0)
-    assert not hearing.take()
+        assert hearing.read(60.0)
+    assert not hearing.try_acquire()
 
 
 class HoldsUp(dict[int, str]):

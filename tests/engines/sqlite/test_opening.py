@@ -16,7 +16,7 @@ import holdfast
 from engines.sqlite.stores import One, query, side_files, update
 from holdfast.core.effects import NotApplied
 from holdfast.engines import local
-from holdfast.engines.sqlite import connection, janitor, schema
+from holdfast.engines.sqlite import connection, janitor
 from holdfast.engines.sqlite.database_file import DatabaseFile, NewDatabase
 from support import run_python
 
@@ -56,11 +56,11 @@ def test_processes_that_come_and_go_at_once_get_no_error(url: str) -> None:
 
 
 def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
-    side = DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database)
+    side = DatabaseFile(str(path), creates_folder=False).prepare(connection.new_database)
     try:
         header = path.read_bytes()[:20]
         assert header[18:] == b"\2\2", "it is in WAL mode, which nobody has to switch"
-        assert query(path, "PRAGMA user_version") == [(schema.SCHEMA,)]
+        assert query(path, "PRAGMA user_version") == [(connection.SCHEMA,)]
         assert {name for (name,) in query(path, "SELECT name FROM sqlite_master")} >= {"locks", "clients"}
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
         assert path.stat().st_mode & 0o777 == 0o600
@@ -71,7 +71,7 @@ def test_a_new_database_is_complete_when_it_appears(path: Path) -> None:
 
 def test_the_first_write_to_a_new_database_does_not_begin_its_log(url: str, path: Path) -> None:
     """SQLite syncs a log when it begins it, and keeps everyone from writing until the disk has it."""
-    DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database).close()
+    DatabaseFile(str(path), creates_folder=False).prepare(connection.new_database).close()
     began = begin_of_log(path)
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert begin_of_log(path) == began
@@ -79,7 +79,7 @@ def test_the_first_write_to_a_new_database_does_not_begin_its_log(url: str, path
 
 def test_without_its_first_log_a_new_database_is_as_good(url: str, path: Path) -> None:
     """After a power cut, perhaps, that came between the two."""
-    DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database).close()
+    DatabaseFile(str(path), creates_folder=False).prepare(connection.new_database).close()
     log_of(path).unlink()
     with holdfast.connect(url) as locks, locks.lock("x"):
         assert query(path, "PRAGMA integrity_check") == [("ok",)]
@@ -88,7 +88,7 @@ def test_without_its_first_log_a_new_database_is_as_good(url: str, path: Path) -
 def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
     sources = set()
     for _ in range(2):
-        side = DatabaseFile(str(path), creates_folder=False).prepare(schema.new_database)
+        side = DatabaseFile(str(path), creates_folder=False).prepare(connection.new_database)
         side.close()
         sources |= set(query(path, "SELECT value FROM meta WHERE key = 'source'"))
         path.unlink()

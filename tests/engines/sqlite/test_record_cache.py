@@ -16,10 +16,8 @@ import pytest
 import holdfast
 from engines.sqlite.stores import HOLDER, Clock, One, query, record_of, update
 from holdfast.engines.local import StoreBusyError as TryAgain
-from holdfast.engines.sqlite import record_cache as record_caches
-from holdfast.engines.sqlite.codec import decode, encode
-from holdfast.engines.sqlite.database_file import DatabaseFile
-from holdfast.engines.sqlite.record_cache import (
+from holdfast.engines.sqlite import cache
+from holdfast.engines.sqlite.cache import (
     CONTENT_BYTES_MAX,
     HEADER,
     NAME,
@@ -27,6 +25,8 @@ from holdfast.engines.sqlite.record_cache import (
     SLOTS,
     SharedRecordCache,
 )
+from holdfast.engines.sqlite.codec import decode, encode
+from holdfast.engines.sqlite.database_file import DatabaseFile
 from holdfast.engines.sqlite.records import RecordTable
 from holdfast.engines.sqlite.side_directory import SideDirectory
 from holdfast.engines.sqlite.sockets import SendResult, WakeupSocket
@@ -229,7 +229,7 @@ def test_bytes_that_are_no_text_read_as_nothing(record_cache: SharedRecordCache)
     tag = bytes(shared[at : at + 8])
     body = b"\n\xff\xfe"
     shared[at + HEADER.size : at + HEADER.size + len(body)] = body
-    check = crc32(body, VERSION & record_caches.MASK)
+    check = crc32(body, VERSION & cache.MASK)
     HEADER.pack_into(shared, at, tag, VERSION, len(body), check)
     assert record_cache.read(b"x") is None
     shared.release()
@@ -272,7 +272,7 @@ def test_one_that_is_closed_has_nothing_up(record_cache: SharedRecordCache) -> N
 def test_names_are_not_kept_for_ever(
     record_cache: SharedRecordCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_caches, "CACHED_MAX", 10)
+    monkeypatch.setattr(cache, "CACHED_MAX", 10)
     for number in range(100):
         record_cache.publish(b"n-%d" % number, number, "", TEXT)
         assert len(record_cache._slots) <= 10
@@ -345,7 +345,7 @@ def test_who_closes_leaves_what_is_up_to_the_others(client: Callable[[], One], p
 
 TRUNCATES = """
     import os, sys
-    from holdfast.engines.sqlite.record_cache import SharedRecordCache
+    from holdfast.engines.sqlite.cache import SharedRecordCache
     from holdfast.engines.sqlite.database_file import DatabaseFile
 
     side = DatabaseFile(sys.argv[1], False).open_side_directory()

@@ -126,11 +126,11 @@ def test_the_listener_goes_on_when_its_descriptors_are_closed_under_it(
     path: Path, client: Callable[[], One]
 ) -> None:
     one, listener, _ = listening(client)
-    poller, bell = listener._poller, listener._self_pipe
+    poller, self_pipe = listener._poller, listener._self_pipe
     assert poller is not None
-    assert bell is not None
+    assert self_pipe is not None
     poller.close()  # type: ignore[union-attr]  # an epoll
-    bell.ring()  # it waits in the poller that was closed
+    self_pipe.wake()  # it waits in the poller that was closed
     wait_until(lambda: listener._poller is not poller)
     with stranger(path, one) as send:
         send(f"{one.id}-1")
@@ -143,7 +143,7 @@ def test_a_thread_that_ended_all_the_same_is_started_again(path: Path, client: C
     assert first is not None
     assert listener._self_pipe is not None
     listener._closing = True
-    listener._self_pipe.ring()
+    listener._self_pipe.wake()
     first.join(10)
     listener._closing = False
     assert not listener.is_running

@@ -12,7 +12,7 @@ from engines.zookeeper.admin import Admin
 from engines.zookeeper.conftest import Connect, Hold
 from engines.zookeeper.spy import Spy
 from holdfast import EngineUnavailable, InvalidArgument, Lease, LockLost
-from holdfast.engines.zookeeper import metadata, queue_reader
+from holdfast.engines.zookeeper import records
 from holdfast.engines.zookeeper.codec import CreateContainer
 from holdfast.lab.servers import ZooKeeper
 from support import wait_until
@@ -156,7 +156,7 @@ def test_a_limit_that_is_as_declared_is_nowhere_kept(
 
 
 def test_very_many_names(connect: Connect, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_reader, "BATCH_MAX", 7)
+    monkeypatch.setattr(records, "BATCH_MAX", 7)
     client = connect()
     names = sorted(f"x{number}" for number in range(30))
     leases = [hold(client.lock(name)) for name in names]
@@ -185,7 +185,7 @@ def test_a_value_whose_time_is_over_goes_with_whoever_looks(
 def test_values_that_nobody_looks_at_are_swept(
     connect: Connect, hold: Hold, admin: Admin, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "SWEEP_AFTER", 5)
+    monkeypatch.setattr(records, "SWEEP_AFTER", 5)
     client = connect()
     for number in range(4):
         hold(client.lock(f"x{number}")).set_value(b"", retention=0.01)

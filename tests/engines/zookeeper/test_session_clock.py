@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.zookeeper.session_clock import CONFIRMATION_LAG, SessionClock
+from holdfast.engines.zookeeper.session import CONFIRMATION_LAG, SessionClock
 
 pytestmark = pytest.mark.timeless
 

@@ -147,4 +147,4 @@ class EtcdAsyncio:
         """The connections belong to the parent process: detach from them without sending anything."""
         self._closed = True
         for connection in self._channel.forked():
-            connection.forget()
+            connection.detach_after_fork()

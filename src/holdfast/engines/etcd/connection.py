@@ -297,7 +297,7 @@ class WatchStream:
         for request in requests:
             self._requests.put(request)
         if requests:
-            self._self_pipe.ring()
+            self._self_pipe.wake()
 
     def receive(self) -> list[Any]:
         """The next responses. Raises RpcError."""
@@ -348,7 +348,7 @@ class WatchStream:
     def cancel(self) -> None:
         """Called from any thread: ``receive`` raises."""
         self._is_cancelled = True
-        self._self_pipe.ring()
+        self._self_pipe.wake()
 
     def close(self) -> None:
         """Called by the thread that reads."""

@@ -180,7 +180,7 @@ class Http2Transport(asyncio.Protocol):
     def close(self) -> None:
         self._end(RpcError("CANCELLED", "the connection was closed"))
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """This is the child of a fork: close its copy of the socket. The loop's selector belongs to the
         parent, too."""
         if self.failure is None:
@@ -379,10 +379,10 @@ class Subchannel:
             transport.close()
         await asyncio.sleep(0)  # an iteration of the loop, in which it closes them
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """This is the child of a fork."""
         for transport in self._transports:
-            transport.forget()
+            transport.detach_after_fork()
 
 
 def _never_sent(transport: Http2Transport) -> RpcError:

@@ -134,4 +134,4 @@ class EtcdThreads:
         """The connections belong to the parent process: detach from them without sending anything."""
         self._closed = True
         for connection in self._channel.forked():
-            connection.forget()
+            connection.detach_after_fork()

@@ -1,23 +1,33 @@
-"""Connections in an event loop; a file apart, so that threads never import asyncio."""
+"""Connections in an event loop; a file apart, so that threads never import asyncio.
+
+The loop drives a statement to its end. Cancelling the task that began it neither interrupts the statement nor
+harms the connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq.abc import PGresult
 
 from ...core.effects import NotApplied
 from ...runtime import trampoline
 from ...runtime.clock import boottime
+from .codec import Call
 from .config import Conninfo
 from .connection import READABLE, WRITABLE, PgConnection, PQGen
-from .handshake import DatabaseContext, Effect, Resolve, open_connection
+from .errors import TRIES, ConflictError, classify_failure, is_reusable_after
+from .handshake import DatabaseContext, Effect, Resolve, close_on_failure, open_connection
 
 __all__ = [
+    "AsyncConnectionPool",
     "WatchedConnection",
     "open_in_loop",
     "perform_in_loop",
@@ -27,6 +37,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+Done = Callable[[PGresult | None, Exception | None], None]
 
 
 async def open_in_loop(context: DatabaseContext, io_timeout: float, ends_at: float) -> PgConnection:
@@ -141,3 +153,204 @@ class WatchedConnection:
         self.stop_reading()
         self._on_ready = None
         self.pg.close()
+
+
+class PooledConnection(WatchedConnection):
+    """A connection with at most one statement under way."""
+
+    __slots__ = ("_done", "_generator", "_is_stale", "_timer")
+
+    def __init__(self, pg: PgConnection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(pg, loop)
+        self._generator: PQGen[PGresult] | None = None
+        self._done: Done | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stale = False
+        self.watch(self._ready)
+
+    def is_quiet(self) -> bool:
+        return not self._is_stale and self.pg.is_quiet()
+
+    def begin(self, generator: PQGen[PGresult], seconds: float, done: Done) -> None:
+        """``done`` is called in the loop with the result or the error, even if it is known at once."""
+        self._generator, self._done = generator, done
+        self._timer = self._loop.call_later(max(seconds, 0.0), self._finish, None, TimeoutError())
+        self._resume()
+
+    def _ready(self) -> None:
+        if self._generator is None:
+            # Unsolicited input: the connection was closed, most likely, and would stay readable.
+            self._is_stale = True
+            self.stop_reading()
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._generator is None:
+            return
+        try:
+            events = self._generator.send(None)
+        except StopIteration as end:
+            self._finish(end.value, None)
+        except Exception as error:  # noqa: BLE001 - the caller of the statement receives it
+            self._finish(None, error)
+        else:
+            if bool(events & WRITABLE) != self._is_writing:
+                self.wait_for_output(not self._is_writing)
+
+    def _finish(self, result: PGresult | None, error: Exception | None) -> None:
+        generator, done = self._generator, self._done
+        self._generator = self._done = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_writing:
+            self.wait_for_output(False)
+        if generator is not None:
+            generator.close()
+        if done is not None:
+            done(result, error)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._generator = self._done = None
+        super().close()
+
+
+class AsyncConnectionPool:
+    """The connections of a client's tasks, each taken for one statement.
+
+    At most ``size_max`` connections, opened when needed. Tasks that wait for one are served in order.
+    """
+
+    def __init__(self, context: DatabaseContext, io_timeout: float, size_max: int) -> None:
+        self._context = context
+        self._io_timeout = io_timeout
+        self._size_max = size_max
+        self._idle: list[PooledConnection] = []
+        self._connections: set[PooledConnection] = set()
+        """All connections, in use or idle."""
+        self._opening = 0
+        self._waiters: deque[asyncio.Future[PooledConnection | None]] = deque()
+        self._is_closed = False
+
+    async def execute(self, call: Call) -> PGresult:
+        """Execute one statement, in ``io_timeout`` seconds from taking a connection to the result."""
+        ends_at = boottime() + self._io_timeout
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(ConflictError):
+                return await self._try(call, ends_at)
+        return await self._try(call, ends_at)
+
+    async def _try(self, call: Call, ends_at: float) -> PGresult:
+        connection = await self._take(ends_at)
+        future: asyncio.Future[PGresult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PGresult | None, error: Exception | None) -> None:
+            failure = None if error is None else classify_failure(error, self._io_timeout)
+            if failure is None or is_reusable_after(failure):
+                self._give(connection)
+            else:
+                self._discard(connection)
+            if future.done():
+                return  # the caller was cancelled
+            if failure is not None:
+                failure.__cause__ = error
+                future.set_exception(failure)
+            elif result is not None:
+                future.set_result(result)
+
+        connection.begin(connection.pg.execute(call), ends_at - boottime(), done)
+        return await future
+
+    async def _take(self, ends_at: float) -> PooledConnection:
+        while True:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                if len(self._connections) + self._opening < self._size_max:
+                    return await self._open(ends_at)
+                connection = await self._wait(ends_at)
+            if connection is not None:
+                if connection.is_quiet():
+                    return connection
+                self._discard(connection)
+
+    async def _open(self, ends_at: float) -> PooledConnection:
+        self._opening += 1
+        try:
+            pg = await open_in_loop(self._context, self._io_timeout, ends_at)
+            with close_on_failure(pg, self._io_timeout):
+                connection = PooledConnection(pg, asyncio.get_running_loop())
+        except BaseException:
+            self._opening -= 1
+            self._serve_next(None)
+            raise
+        self._opening -= 1
+        self._connections.add(connection)
+        if self._is_closed:
+            self._discard(connection)
+            raise NotApplied("this client is closed")
+        return connection
+
+    async def _wait(self, ends_at: float) -> PooledConnection | None:
+        """Wait for a connection, or (None) for room to open one."""
+        if self._is_closed:
+            raise NotApplied("this client is closed")
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[PooledConnection | None] = loop.create_future()
+        timer = loop.call_later(max(ends_at - boottime(), 0.0), _time_out, waiter)
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._pass_on(waiter.result())  # it arrived together with the cancellation
+            raise
+        finally:
+            timer.cancel()
+
+    def _pass_on(self, connection: PooledConnection | None) -> None:
+        if connection is None:
+            self._serve_next(None)
+        else:
+            self._give(connection)
+
+    def _give(self, connection: PooledConnection) -> None:
+        if self._is_closed:
+            self._discard(connection)
+        elif not self._serve_next(connection):
+            self._idle.append(connection)
+
+    def _serve_next(self, connection: PooledConnection | None) -> bool:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return True
+        return False
+
+    def _discard(self, connection: PooledConnection) -> None:
+        connection.close()
+        self._connections.discard(connection)
+        self._serve_next(None)
+
+    def close(self) -> None:
+        """Close at once, also what is under way: it was sent, and no task waits for it any more."""
+        self._is_closed = True
+        for connection in list(self._connections):
+            self._discard(connection)
+        self._idle.clear()
+        while self._serve_next(None):
+            pass
+
+    def detach_after_fork(self) -> None:
+        """In the child of a fork: drop the sockets; neither the server nor the parent's loop notices."""
+        for connection in self._connections:
+            connection.pg.detach_after_fork()
+
+
+def _time_out(waiter: asyncio.Future[PooledConnection | None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(
+            NotApplied("all connections to PostgreSQL are in use, and none became free in time")
+        )

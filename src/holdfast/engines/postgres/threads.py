@@ -10,10 +10,9 @@ from ...runtime import trampoline
 from . import store
 from .codec import decode_replies, decode_reply, function_result
 from .handshake import DatabaseContext
-from .notifications import NotificationThread, listen_for_wakeups
+from .notifications import NotificationThread, WakeupRegistry, listen_for_wakeups
 from .pool import COMMAND_CONNECTIONS_MAX, ConnectionPool
 from .statements import Statements
-from .wakeups import WakeupRegistry
 
 __all__ = ["PostgresThreads"]
 

@@ -14,10 +14,10 @@ from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
 from ..resp.config import Address
 from ..resp.connection_asyncio import RespStream, SubscriberStream
+from .admin import list_names
 from .codec import decode, encode_packed
 from .config import RedisConfig
 from .connection_asyncio import Connections, retrieve_exception, wait_for_shared
-from .inspection import list_names
 from .keys import Keyspace
 from .pubsub import PubSub
 from .renewal import renew_batch
@@ -185,7 +185,7 @@ class RedisAsyncio:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forked(self) -> None:
-        self._connections.forget()
+        self._connections.detach_after_fork()
 
 
 class _TaskEvent:

@@ -67,7 +67,7 @@ class Connections:
         self.pool(address).drop()
         for connection in self._subscribers:
             if connection.address == address:
-                connection.hang_up()
+                connection.shutdown()
 
     def open_subscriber(self, address: Address) -> SubscriberSocket:
         connection = self._connect(SubscriberSocket, address)
@@ -110,11 +110,11 @@ class Connections:
         for pool in list(self._pools.values()):
             pool.close()
         for connection in self._subscribers:
-            connection.hang_up()
+            connection.shutdown()
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """In the child of a fork no other thread exists, and a mutex may be locked for ever."""
         for pool in list(self._pools.values()):
-            pool.forget()
+            pool.detach_after_fork()
         for connection in list(self._subscribers):
-            connection.forget()
+            connection.detach_after_fork()

@@ -105,7 +105,7 @@ class Connections:
                 connection.close()
         for stream in self._subscribers:
             if stream.address == address:
-                stream.hang_up()
+                stream.shutdown()
 
     async def open_subscriber(self, address: Address) -> SubscriberStream:
         stream = await self._connect(SubscriberStream, address)
@@ -140,9 +140,9 @@ class Connections:
             stream.close()
         return openings
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         for stream in [*self._streams.values(), *self._subscribers]:
-            stream.forget()
+            stream.detach_after_fork()
 
 
 async def _credentials(login: Login) -> Credentials:

@@ -67,7 +67,7 @@ class SharedSubscriber(Protocol):
 
     def read(self) -> list[Any]: ...
 
-    def hang_up(self) -> None: ...
+    def shutdown(self) -> None: ...
 
 
 class PubSubHost(Protocol):
@@ -248,14 +248,14 @@ class PubSubConnection:
 
     def close(self) -> None:
         self.closed = True
-        self.hang_up()
+        self.shutdown()
         self._retry_now.set()
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """End the connection. The loop opens another one unless it is closed."""
         subscriber = self._connection
         if subscriber is not None:
-            subscriber.hang_up()
+            subscriber.shutdown()
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class PubSub:
                 log.exception(
                     "holdfast: reading notifications failed unexpectedly; the connection is replaced"
                 )
-            subscriber.hang_up()
+            subscriber.shutdown()
             return False
         return True
 
@@ -521,7 +521,7 @@ class PubSub:
             return
         connection = self._connections.get(None)
         if connection is not None and connection.address not in (None, self._topology.home):
-            connection.hang_up()
+            connection.shutdown()
 
     # --- the end --------------------------------------------------------------------------------
 

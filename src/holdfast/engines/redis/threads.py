@@ -15,25 +15,27 @@ from ...core.effects import TransientError
 from ...engine_api import AdapterContext, NotificationReader, Steps
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Release, Reply, Request, Snapshot
+from ...runtime.exclusive_reader import EpollExclusiveReader
 from ...runtime.thread_join import join_thread
 from ...runtime.wakeups import ThreadWakeup
 from ..resp.config import Address
 from ..resp.connection import RespSocket, SubscriberSocket, run_sync
+from .admin import list_names
 from .codec import decode, encode_packed
 from .config import RedisConfig
 from .connection import Connections
-from .inspection import list_names
 from .keys import Keyspace
 from .pool import Pool
 from .pubsub import PING, PubSub
-from .pubsub_reader import PubSubReader
 from .renewal import renew_batch
 from .routing import Router
 
-__all__ = ["RedisThreads"]
+__all__ = ["PubSubReader", "RedisThreads"]
 
 T = TypeVar("T")
+
 S = TypeVar("S", bound=RespSocket)
+
 log = logging.getLogger("holdfast")
 
 STOP_SECONDS: Final = 2.0
@@ -45,6 +47,55 @@ SUCCESSOR_FIRST: Final = PING
 """Sent before a release that can hand over. The server writes its output buffers in the reverse order in
 which they got their first bytes. With the reply to PING before the message of the script, the successor is
 served first."""
+
+
+class PubSubReader(EpollExclusiveReader):
+    """Lets one waiting thread read the subscribed connection itself; it delivers the messages for others.
+
+    Used by one waiter at a time.
+    """
+
+    __slots__ = ("_connection", "_pubsub")
+
+    def __init__(self, pubsub: PubSub) -> None:
+        super().__init__()
+        self._pubsub = pubsub
+        self._connection: SubscriberSocket | None = None
+        """None: it broke, and the waiter listens to the self-pipe only."""
+
+    def try_acquire(self) -> bool:
+        if not super().try_acquire():
+            return False
+        connection = self._pubsub.subscribed_connection()
+        if connection is self._connection and connection is not None:
+            return True
+        if isinstance(connection, SubscriberSocket) and self._register_first(connection):
+            return True
+        self._reading_thread.pop(None, None)
+        return False
+
+    def _register_first(self, connection: SubscriberSocket) -> bool:
+        """Have the kernel wake this waiter before the thread of the connection. False: impossible, or
+        closed."""
+        if not connection.is_shared:
+            return False
+        try:
+            self._wait_for(connection.fileno())
+            connection.requeue_poller()
+        except (OSError, ValueError):
+            return False
+        self._connection = connection
+        return True
+
+    def _receive(self, fd: int) -> bool:
+        connection = self._connection
+        if connection is not None and not self._pubsub.deliver(connection):
+            # The thread of the connection replaces it and then notifies all waiters.
+            self._connection = None
+            self._leave(fd)
+            with contextlib.suppress(OSError, ValueError):
+                connection.requeue_poller()  # this wakes that thread
+        return False  # everything that had arrived was read
 
 
 class RedisThreads:
@@ -251,7 +302,7 @@ class RedisThreads:
             self._reader.close()
 
     def forked(self) -> None:
-        self._connections.forget()
+        self._connections.detach_after_fork()
         if self._reader is not None:
             self._reader.close()
 

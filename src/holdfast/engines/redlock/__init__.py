@@ -14,7 +14,7 @@ from ...engine_api import AdapterContext, AsyncioAdapter, ThreadsAdapter
 from .config import RedlockConfig, config_from_url
 from .guarantees import GUARANTEES
 from .keys import Keyspace
-from .quorum import LINGER_SECONDS
+from .store import LINGER_SECONDS
 from .threads import RedlockThreads
 
 if TYPE_CHECKING:

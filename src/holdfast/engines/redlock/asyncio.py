@@ -19,8 +19,8 @@ from .connection_asyncio import NodeConnection
 from .errors import SameServerRefusal, same_server_error
 from .hinted_handoff import CLOSE_SECONDS, RETRY_SECONDS, HintedHandoff
 from .keys import Keyspace
-from .quorum import immediate_effects, quorum_of, source_of
-from .requests import NodeRequest, PendingReply, requests_of
+from .rpc import NodeRequest, PendingReply, requests_of
+from .store import immediate_effects, quorum_of, source_of
 
 __all__ = ["RedlockAsyncio"]
 

@@ -19,7 +19,7 @@ from ...core.effects import NotApplied, OutcomeUnknown, TransientError
 from ...runtime.sockets import HARD_CLOSE
 from ..resp.config import ServerConfig
 from .connector import Connector
-from .requests import NodeRequest, PendingReply, expected_mark
+from .rpc import NodeRequest, PendingReply, expected_mark
 
 __all__ = ["NodeConnection"]
 

@@ -14,7 +14,7 @@ from ..resp.config import ServerConfig
 from ..resp.connection_asyncio import RespStream, open_stream
 from .errors import TLS_HINT, tls_timeout_message
 from .handshake import handshake_with_node
-from .requests import NodeRequest, PendingReply
+from .rpc import NodeRequest, PendingReply
 
 __all__ = ["NodeConnection"]
 
@@ -171,7 +171,7 @@ class NodeConnection:
 
     def detach_after_fork(self) -> None:
         if self._stream is not None:
-            self._stream.forget()
+            self._stream.detach_after_fork()
 
 
 def _ignore_result(pending: PendingReply) -> None:

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -19,12 +20,12 @@ from typing import Any, Final, NamedTuple
 import hiredis
 
 from ...core.effects import NotApplied, TransientError
+from ...runtime.resolver import Endpoint, Resolver
 from ...runtime.sockets import describe_error, tune
 from ..resp.config import Address, ServerConfig
 from ..resp.connection import connect_error
 from .errors import TLS_HINT, tls_timeout_message
 from .handshake import handshake_with_node
-from .resolver import Endpoint, Resolver
 
 __all__ = ["Connector"]
 
@@ -43,7 +44,7 @@ class _Exchange(NamedTuple):
         return (yield self)
 
 
-class PolledSocket:
+class PolledSocket(ABC):
     """A non-blocking socket with what the kernel has not taken yet, registered with the poll of its owner."""
 
     __slots__ = ("_interest", "_poll", "_recv", "_send_some", "_socket", "_unsent", "fileno")
@@ -83,8 +84,8 @@ class PolledSocket:
         if sent != len(payload):
             self._keep_unsent(payload, sent)
 
-    def _send_failed(self, error: OSError) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _send_failed(self, error: OSError) -> int: ...
 
     def _keep_unsent(self, payload: bytes, sent: int) -> None:
         """Keep what the kernel did not take, unless the connection broke."""
@@ -160,12 +161,12 @@ class Connector(PolledSocket):
         self._error = ""
         """Why the last connection failed."""
 
+    @abstractmethod
     def _established(self) -> None:
         """The handshake has succeeded."""
-        raise NotImplementedError
 
-    def close(self, reason: str = "the connection was closed") -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self, reason: str = "the connection was closed") -> None: ...
 
     def _start_connecting(self, now: float) -> None:
         """No request has been sent before: every error is NotApplied."""

@@ -19,8 +19,8 @@ from ...protocols.quorum.effects import Batch
 from ...runtime.clock import boottime
 from ...runtime.thread_join import join_thread
 from ...runtime.wakeups import ThreadWakeup
-from .node_connections import NodeConnections
-from .requests import NodeRequest
+from .routing import NodeConnections
+from .rpc import NodeRequest
 
 __all__ = ["CLOSE_SECONDS", "RETRY_SECONDS", "HandoffThread", "HintedHandoff"]
 

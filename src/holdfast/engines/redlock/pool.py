@@ -19,7 +19,7 @@ from .config import RedlockConfig
 from .errors import SameServerRefusal
 from .hinted_handoff import HandoffThread
 from .keys import Keyspace
-from .node_connections import NodeConnections
+from .routing import NodeConnections
 
 __all__ = ["ConnectionPool"]
 

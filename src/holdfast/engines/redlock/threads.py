@@ -15,7 +15,7 @@ from ...runtime import trampoline
 from .config import RedlockConfig
 from .keys import Keyspace
 from .pool import ConnectionPool
-from .quorum import immediate_effects, quorum_of, source_of
+from .store import immediate_effects, quorum_of, source_of
 
 __all__ = ["RedlockThreads"]
 

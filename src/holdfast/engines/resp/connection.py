@@ -71,7 +71,7 @@ class SubscriberConnection(Connection, Protocol):
         """Send without waiting for the answer, which comes through ``receive``. From any thread."""
         ...
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """From any thread: end the connection. The reader gets an error."""
         ...
 
@@ -285,11 +285,11 @@ class SubscriberSocket(RespSocket):
             self._epoll.close()
         super().close()
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """The parent shares the ``epoll``: close only the child's descriptor of it."""
         if self._epoll is not None:
             self._epoll.close()
-        super().forget()
+        super().detach_after_fork()
 
 
 def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:

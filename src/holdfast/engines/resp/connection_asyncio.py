@@ -71,7 +71,7 @@ class _StreamBase(asyncio.Protocol):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, HARD_CLOSE)
             self._transport.abort()
 
-    def forget(self) -> None:
+    def detach_after_fork(self) -> None:
         """In the child of a fork: close the inherited descriptor. The parent shares the selector of the
         loop."""
         self.is_open = False
@@ -296,7 +296,7 @@ class SubscriberStream(_StreamBase):
             self._closed_reason = reason
             self._wake_receiver()
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         self.close()
 
 

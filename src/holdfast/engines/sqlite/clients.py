@@ -8,22 +8,98 @@ that its claims stay void.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from ...rules.record import Record
+from ...rules.queueing import blockers, drop_clients, poll_after
+from ...rules.record import PATIENCE_SECONDS, RETENTION_SECONDS, Holder, Record, Waiter, capped
+from ...rules.requests import Absent, Acquire, Done, Inspect, Queued, Reply, Snapshot, Wake
+from ...rules.transitions import ADMITS, apply
 from ...runtime.clock import wall_us
-from .lease_times import apply_renewals, rebase
 from .liveness import Identity, Status, alive_name, probe
-from .records import Execute
+from .records import Execute, Guard
 from .side_directory import SideDirectory
 from .sockets import socket_name
 
-__all__ = ["Client", "ClientDirectory", "RecordView"]
+__all__ = [
+    "Client",
+    "ClientDirectory",
+    "QueueView",
+    "RecordView",
+    "apply_renewals",
+    "expiry_guards",
+    "holder_of",
+    "is_decided_without_others",
+    "keeps_place",
+    "lease_ends_at",
+    "rebase",
+    "watch_expires_soon",
+    "without_client",
+]
 
 ROWS_PER_QUERY: Final = 500
+
 KNOWN_MAX: Final = 10_000
+
+
+def lease_ends_at(holder: Holder, renewed_at: float) -> float:
+    """When a lease ends, given when its client last renewed."""
+    if not holder.renews:
+        return holder.expires_at
+    return max(holder.expires_at, capped(renewed_at + holder.ttl, holder.until))
+
+
+def apply_renewals(record: Record, renewed_at: Mapping[str, float]) -> Record:
+    """The record with the renewals of its clients applied.
+
+    The engine renews a client as a whole: one row instead of one write for each lease. The row says when the
+    client renewed, and that extends the leases and the places in the queue of the client.
+    """
+    if not renewed_at:
+        return record
+    holders = [_renewed_holder(holder, renewed_at.get(holder.client)) for holder in record.holders]
+    queue = [_renewed_waiter(waiter, renewed_at.get(waiter.client)) for waiter in record.queue]
+    return record._replace(holders=tuple(holders), queue=tuple(queue))
+
+
+def _renewed_holder(holder: Holder, renewed_at: float | None) -> Holder:
+    if renewed_at is None or not holder.renews:
+        return holder
+    expires_at = capped(renewed_at + holder.ttl, holder.until)
+    return holder if expires_at <= holder.expires_at else holder._replace(expires_at=expires_at)
+
+
+def _renewed_waiter(waiter: Waiter, renewed_at: float | None) -> Waiter:
+    if renewed_at is None or renewed_at + PATIENCE_SECONDS <= waiter.expires_at:
+        return waiter
+    return waiter._replace(expires_at=renewed_at + PATIENCE_SECONDS)
+
+
+def rebase(record: Record, now: float) -> Record:
+    """The record with new times, where the stored ones are of a clock that does not compare with this one.
+
+    Every holder and waiter gets its full time again: to expire late is safe, to expire early is not.
+    """
+    fields: dict[str, Any] = {
+        "holders": tuple(
+            h._replace(
+                since=now,
+                expires_at=now + h.ttl,
+                until=None if h.until is None else now + (h.until - h.since),
+            )
+            for h in record.holders
+        ),
+        "queue": tuple(
+            w._replace(
+                since=now, expires_at=now + PATIENCE_SECONDS, turn_at=None if w.turn_at is None else now
+            )
+            for w in record.queue
+        ),
+        "ended": tuple(e._replace(forget_at=now + RETENTION_SECONDS) for e in record.ended),
+        "watchers": tuple(w._replace(expires_at=now + PATIENCE_SECONDS) for w in record.watchers),
+    }
+    return record._replace(**fields)
 
 
 class Client(NamedTuple):
@@ -198,3 +274,93 @@ def _blocking(record: Record, nonce: str) -> list[str]:
         clients[before] = None
     clients.pop("", None)
     return list(clients)
+
+
+def holder_of(record: Record, nonce: str) -> Holder | None:
+    for holder in record.holders:
+        if holder.nonce == nonce:
+            return holder
+    return None
+
+
+def is_decided_without_others(record: Record, ask: Acquire) -> bool:
+    """Whether the reply does not depend on other clients being alive.
+
+    That is so if the attempt was handed the lock, has its turn, or is new in the queue.
+    """
+    for holder in record.holders:
+        if holder.nonce == ask.nonce:
+            return True
+    for waiter in record.queue:
+        if waiter.nonce == ask.nonce:
+            return waiter.turn_at is not None
+    return ask.wait
+
+
+def expiry_guards(view: RecordView, now: float) -> Sequence[Guard]:
+    """The clients whose leases a decision at ``now`` takes for expired, with their last known renewals."""
+    return [
+        (holder.client, view.renewed_at[holder.client])
+        for holder in view.record.holders
+        if holder.expires_at <= now
+        and holder.renews
+        and holder.client in view.renewed_at
+        and holder.client not in view.dead
+    ]
+
+
+def watch_expires_soon(record: Record, nonce: str, now: float) -> bool:
+    """Whether a watcher has to be refreshed in the record: renewals extend only leases and queue places."""
+    return any(w.nonce == nonce and w.expires_at < now + PATIENCE_SECONDS / 2 for w in record.watchers)
+
+
+def keeps_place(before: Record, after: Record, nonce: str, now: float) -> bool:
+    """Whether a waiting attempt would change only how long its place in the queue is kept.
+
+    The renewals of its client extend its place anyway, so polling needs no write. In a long queue every
+    waiter polls, and each would write the whole record.
+    """
+    if before.holders != after.holders or len(before.queue) != len(after.queue):
+        return False
+    for old, new in zip(before.queue, after.queue, strict=True):
+        if old is not new and (
+            old.nonce != nonce or new.turn_at != old.turn_at or old.expires_at < now + PATIENCE_SECONDS / 2
+        ):
+            return False
+    return before.ended == after.ended
+
+
+class QueueView:
+    """The replies of the rule to all waiters of one name, decided once."""
+
+    __slots__ = ("_now", "_places", "_record")
+
+    def __init__(self, view: RecordView, now: float) -> None:
+        reply = apply(view.record, Inspect(), now, 0, view.dead).reply
+        self._record = reply.record if isinstance(reply, Snapshot) else view.record
+        self._places = {waiter.nonce: place for place, waiter in enumerate(self._record.queue)}
+        self._now = now
+
+    def reply_to(self, nonce: str) -> Reply:
+        place = self._places.get(nonce)
+        if place is not None:
+            return Queued(place, poll_after(self._record, place, self._now), blockers(self._record, place))
+        watches = any(w.nonce == nonce and w.expires_at > self._now for w in self._record.watchers)
+        return Done() if watches else Absent()
+
+
+def without_client(record: Record, client: str, now: float) -> tuple[Record, tuple[Wake, ...]]:
+    """The record without the claims of a dead client, and the wake-ups that this causes.
+
+    Expiry is ignored: only the rows of the other clients could say whether their leases have expired.
+    """
+    after = drop_clients(record, {client}, now, ADMITS[record.kind])
+    if after is record:
+        return record, ()
+    had_turn = {waiter.nonce for waiter in record.queue if waiter.turn_at is not None}
+    wakes = [
+        Wake(waiter.client, waiter.nonce)
+        for waiter in after.queue
+        if waiter.turn_at is not None and waiter.nonce not in had_turn
+    ]
+    return after, (*wakes, *(Wake(watcher.client, watcher.nonce) for watcher in after.watchers))

@@ -9,8 +9,8 @@ import sqlite3
 import stat
 
 from ..findings import Finding, fail, ok, unknown
+from .connection import new_database
 from .database_file import DatabaseFile, find_mount
-from .schema import new_database
 
 __all__ = ["diagnose"]
 

@@ -20,11 +20,10 @@ from ...rules.transitions import apply
 from ...runtime.clock import boottime, wall_us
 from ..local import StoreBusyError
 from .clients import ClientDirectory
-from .connection import DatabaseConnection
+from .connection import START_LOG, DatabaseConnection
 from .database_file import DatabaseFile
 from .liveness import Status, alive_name, identify
 from .records import Execute, decode_stored
-from .schema import START_LOG
 from .side_directory import NEW_SUFFIX, SideDirectory
 from .sockets import socket_name
 

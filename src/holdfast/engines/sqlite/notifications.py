@@ -125,7 +125,7 @@ class NotificationListener:
         elif self._poller is not None and watch.fd >= 0:
             self._poller.register(watch.fd, select.POLLIN)
         elif self._self_pipe is not None:
-            self._self_pipe.ring()  # The thread has to wake up earlier now, to probe.
+            self._self_pipe.wake()  # The thread has to wake up earlier now, to probe.
         return watch
 
     def _open(self, client: str, watch: _DeathWatch) -> None:
@@ -234,7 +234,8 @@ class NotificationListener:
     def _prepare(self) -> None:
         """Called with the mutex held. Existing pollers may be what failed, so they are replaced."""
         if self.notification_reader is not None:
-            self.notification_reader.ring()  # A waiter that reads there polls, then waits for notifications.
+            # A waiter that reads there polls, then waits for notifications.
+            self.notification_reader.interrupt()
         self._close_poller()
         self._self_pipe = SelfPipe()
         self._poller = select.epoll() if HAS_EPOLL else select.poll()
@@ -299,9 +300,9 @@ class NotificationListener:
         """Stop listening. The owner of the socket closes it afterwards."""
         self._closing = True
         if self._self_pipe is not None:
-            self._self_pipe.ring()
+            self._self_pipe.wake()
         if self.notification_reader is not None:
-            self.notification_reader.ring()
+            self.notification_reader.interrupt()
         join_thread(self._thread, STOP_SECONDS)
         with self._mutex:
             for watch in self._watches.values():
@@ -320,10 +321,10 @@ class NotificationListener:
             loop.remove_reader(self._wakeup_socket.fileno())
 
     def _close_poller(self) -> None:
-        bell, self._self_pipe = self._self_pipe, None
+        self_pipe, self._self_pipe = self._self_pipe, None
         poller, self._poller = self._poller, None
         hearing, self.notification_reader = self.notification_reader, None
-        for each in (bell, hearing):
+        for each in (self_pipe, hearing):
             if each is not None:
                 each.close()
         if poller is not None and HAS_EPOLL:
@@ -348,7 +349,7 @@ class SocketReader(EpollExclusiveReader):
     def __init__(self, listener: NotificationListener, wakeup_socket: WakeupSocket) -> None:
         super().__init__()
         self._listener = listener
-        self._listen_to(wakeup_socket.fileno())
+        self._wait_for(wakeup_socket.fileno())
 
-    def _heard(self, fd: int) -> bool:
+    def _receive(self, fd: int) -> bool:
         return self._listener.deliver()

@@ -9,9 +9,9 @@ from sqlite3 import Cursor
 from typing import Any, Final
 
 from ...rules.record import RETENTION_SECONDS, Record
+from .cache import SharedRecordCache
 from .codec import SchemaTooNew, decode, encode
 from .database_file import DatabaseFile
-from .record_cache import SharedRecordCache
 
 __all__ = ["RETENTION_US", "Execute", "Guard", "LoadedRecord", "RecordTable"]
 

@@ -18,8 +18,7 @@ from ...engine_api import Steps
 from ...rules.record import Record
 from ...rules.requests import Done, Gone, Refresh, Release, Renew, Reply, Request, Wake
 from ...runtime.clock import boottime
-from .claims import QueueView, holder_of, watch_expires_soon
-from .lease_times import lease_ends_at
+from .clients import QueueView, holder_of, lease_ends_at, watch_expires_soon
 from .records import Execute, LoadedRecord
 from .session import ClientSession
 from .updates import RecordUpdates

@@ -24,9 +24,8 @@ from .database_file import DatabaseFile
 from .errors import explain
 from .liveness import Status
 from .records import Execute, LoadedRecord
-from .registration import LOCAL_CLIENTS
 from .renewal import BatchRenewal
-from .session import ClientSession
+from .session import LOCAL_CLIENTS, ClientSession
 from .sockets import SendResult
 from .updates import RecordUpdates
 

@@ -27,10 +27,8 @@ from ...rules.transitions import Step, apply_in_order
 from ...runtime.clock import boottime, wall_us
 from ..local import StoreBusyError
 from . import shortcuts
-from .claims import expiry_guards, is_decided_without_others, keeps_place, without_client
-from .clients import RecordView
+from .clients import RecordView, expiry_guards, is_decided_without_others, keeps_place, rebase, without_client
 from .codec import SchemaTooNew
-from .lease_times import rebase
 from .records import RETENTION_US, Execute, Guard, LoadedRecord
 from .session import ClientSession
 

@@ -15,8 +15,8 @@ from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
 from ...runtime.concurrency_limit import ConcurrencyLimit
 from .config import Config
+from .effects import AwaitConnected, RequestTimeoutError, SendRequests
 from .keys import Paths
-from .rpc import AwaitConnected, RequestTimeoutError, SendRequests
 from .session import Answer
 from .store import ZooKeeperStore
 from .threads import CLOSE_SECONDS

@@ -22,14 +22,14 @@ from ...protocols.tickets.store import SessionEndedError
 from ...rules.record import Tombstone
 from ...runtime.clock import boottime
 from ...runtime.connect_timeout import connect_seconds
+from .cache import TicketCache
 from .codec import EPHEMERAL, CheckVersion, Create, CreateContainer, Exists, GetData, Multi, writes
 from .config import Config
+from .effects import AwaitConnected, RequestTimeoutError, SendRequests
 from .errors import ABOUT_NODES, classify_error
 from .keys import Paths
 from .notifications import WatchRegistry
-from .rpc import AwaitConnected, RequestTimeoutError, SendRequests
 from .session import Answer, Session
-from .ticket_cache import TicketCache
 
 __all__ = ["SessionPool", "append_notice"]
 

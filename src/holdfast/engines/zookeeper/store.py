@@ -22,6 +22,8 @@ from ...rules.record import StoredValue, Tombstone
 from ...rules.requests import CellState
 from ...rules.tickets import LockConfig, LockView, Ticket, Watched, find
 from ...runtime.clock import boottime
+from .acquisition import TicketCreation
+from .cache import CachedTicket
 from .codec import (
     EPHEMERAL,
     Create,
@@ -33,14 +35,11 @@ from .codec import (
     SetData,
 )
 from .config import Config
-from .creation import TicketCreation
+from .effects import failed_operation
 from .keys import SEQUENCE_MODULUS, Handle, Paths, ticket_node, tickets_from_children
-from .metadata import Cells, LockMetadata
 from .pool import SessionPool, append_notice
-from .queue_reader import QueueReader, view_of
-from .rpc import failed_operation
+from .records import Cells, LockMetadata, QueueReader, view_of
 from .session import Session
-from .ticket_cache import CachedTicket
 
 __all__ = ["ZooKeeperStore"]
 

@@ -11,8 +11,8 @@ from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
 from ...runtime.clock import boottime
 from .config import Config
+from .effects import RequestTimeoutError, SendRequests
 from .keys import Paths
-from .rpc import RequestTimeoutError, SendRequests
 from .session import Answer
 from .store import ZooKeeperStore
 

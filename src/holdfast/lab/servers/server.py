@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ LOG_SHOWN: Final = 3000
 NOT_FOUND_BY_PATH: Final = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 
 
-class Server:
+class Server(ABC):
     """A server of one process (with its children), from its first start to the end of its folder."""
 
     kind: ClassVar[str]
@@ -61,18 +62,18 @@ class Server:
 
     # --- hooks for subclasses
 
+    @abstractmethod
     def command_line(self) -> list[str]:
         """The program and its arguments, in the foreground."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ping(self) -> bool:
         """Whether the server is ready. OSError counts as no."""
-        raise NotImplementedError
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - a hook
         """Write the files that it reads at its start, unless they exist. The ports are known."""
 
-    def initialise(self) -> None:
+    def initialise(self) -> None:  # noqa: B027 - a hook
         """Set it up. Called once, when it answers for the first time."""
 
     def user(self) -> str | None:

@@ -8,6 +8,8 @@ keeper if need be, and the engine refuses a copy of it that arrives late.
 from __future__ import annotations
 
 import contextlib
+from enum import Enum, IntEnum
+from typing import Final
 
 from ...core.arguments import Spec
 from ...core.deadlines import DRIFT, connect_seconds_for, lease_deadline, pause_seconds
@@ -98,7 +100,7 @@ async def acquire(
         attempt = Attempt(client_state, spec, owner, nonce)
         return await attempt.run(sent, timeout, outcome)
     except BaseException as error:
-        if (attempt is None or not attempt.is_under_way) and not never_sent(error):
+        if (attempt is None or not attempt.has_begun) and not never_sent(error):
             await Attempt(client_state, spec, owner, nonce).withdraw_in_background()
         raise
 
@@ -142,6 +144,41 @@ def acquire_request(
     return tuple.__new__(Acquire, fields)  # as its constructor does, without a Python call
 
 
+class Phase(Enum):
+    """How far an attempt has come. A lease that is granted too late leads back to ``RUNNING``."""
+
+    NEW = "new"
+    """``run`` has not begun; once it has, it cleans up after the attempt."""
+    RUNNING = "running"
+    """Nothing is prepared for waiting."""
+    SUBSCRIBED = "subscribed"
+    """The attempt listens for wake-ups, and asks for a place in the queue."""
+    QUEUED = "queued"
+    """The attempt has a place in the queue, and waits for its turn."""
+
+
+class Traces(IntEnum):
+    """What the engine may hold of an attempt. All but ``NONE`` have to be withdrawn."""
+
+    NONE = 0
+    REQUEST = 1
+    """What the last request left there."""
+    COPY = 2
+    """What a copy of a request leaves there, which may still be in flight."""
+    UNDATED_COPY = 3
+    """The same; and the copy may have been granted before the request from which the lease is counted."""
+
+
+NONE, REQUEST, COPY, UNDATED_COPY = Traces
+
+AFTER_SENDING: Final = {NONE: REQUEST}
+AFTER_REFUSAL: Final = {REQUEST: NONE}
+AFTER_UNKNOWN_OUTCOME: Final = {REQUEST: COPY}
+AFTER_REPLY: Final = {COPY: UNDATED_COPY}
+"""Which traces change by an event: before it → after it. After a reply without a grant, the lease is counted
+from the next request."""
+
+
 class Attempt:
     """An attempt beyond its first request: what was requested, and what the engine may hold of it."""
 
@@ -149,28 +186,23 @@ class Attempt:
         "asked",
         "client_state",
         "ends_at",
-        "expected",
-        "expected_from",
-        "failures",
-        "is_under_way",
-        "listening",
         "nonce",
         "owner",
+        "phase",
         "placed",
-        "queued",
+        "prepared",
         "request",
         "sent",
         "spec",
         "traces",
-        "trouble_since",
-        "uncertain",
-        "undated",
+        "troubles",
     )
 
     def __init__(self, client_state: ClientState, spec: Spec, owner: str, nonce: str) -> None:
         self.client_state, self.spec, self.owner, self.nonce = client_state, spec, owner, nonce
-        self.is_under_way = False
-        """``run`` has begun, and cleans up after the attempt."""
+        self.phase = Phase.NEW
+        self.traces = REQUEST
+        """The caller may have sent the first request."""
         self.ends_at: float | None = None
         self.sent: float | None = None
         """When the first request that may have been granted was sent."""
@@ -178,22 +210,18 @@ class Attempt:
         """When the last request was sent: the age of a grant in a reply counts from here."""
         self.placed: float | None = None
         """When a place in the queue was first requested: no handoff can be earlier."""
-        self.traces = True
-        """The engine may hold something of this attempt."""
-        self.uncertain = False
-        """A copy of a request may still be in flight."""
-        self.undated = False
-        """Such a copy may have been granted before the request from which the lease is counted."""
-        self.queued = False
-        self.listening = False
-        self.trouble_since: float | None = None
-        self.failures = 0
+        self.troubles: tuple[float, int] | None = None
+        """Since when requests have failed, and how many of them."""
         self.request: Acquire | None = None
         """Built when it is needed, since most often it also asks for a place in the queue."""
-        self.expected: LeaseState | None = None
-        """The lease without its token, built before the wait, so that a handoff costs less time."""
-        self.expected_from = 0.0
-        """The time of grant that ``expected`` assumes."""
+        self.prepared: tuple[LeaseState, float] | None = None
+        """The lease without its token, and the time of grant that it assumes: built before the wait, so that
+        a handoff costs less time."""
+
+    @property
+    def has_begun(self) -> bool:
+        """``run`` has begun, and cleans up after the attempt."""
+        return self.phase is not Phase.NEW
 
     async def run(
         self, sent: float, timeout: float | None, outcome: Outcome | None
@@ -203,21 +231,17 @@ class Attempt:
         ``outcome`` None: no request was sent yet. Whatever ends the attempt, nothing of it stays behind.
         """
         try:
-            self.is_under_way = True
+            self.phase = Phase.RUNNING
             self.ends_at = None if timeout is None else sent + timeout
             try:
                 if outcome is None:
-                    self.traces = False
+                    self.traces = NONE
                     await self.enter_queue(sent)
                     outcome = await self.send()
                 else:
                     self.sent = self.asked = sent
                 while True:
                     if outcome.__class__ is Queued:
-                        if not self.queued and outcome.position >= self.client_state.max_waiters:
-                            raise queue_full_error(
-                                self.spec.name, outcome.position, self.client_state.max_waiters
-                            )
                         until = self.wait_until(outcome)
                         if until is None:
                             return await self._withdraw()
@@ -233,7 +257,7 @@ class Attempt:
                             return done
                     outcome = await self.send()
             finally:
-                if self.listening:
+                if self.is_listening:
                     await self.stop_listening()
                 elif self.client_state.closed:
                     await Notify(CLOSING)
@@ -241,6 +265,10 @@ class Attempt:
             # Also where the error came after the grant, or during ``stop_listening``.
             await self.withdraw_in_background()
             raise
+
+    @property
+    def is_listening(self) -> bool:
+        return self.phase is Phase.SUBSCRIBED or self.phase is Phase.QUEUED
 
     async def send(self) -> Reply | TransientError:
         self.asked = self.client_state.now()
@@ -251,7 +279,8 @@ class Attempt:
             request = self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce)
         if self.placed is None and request.wait:
             self.placed = self.asked
-        had_traces, self.traces = self.traces, True
+        before = self.traces
+        self.traces = AFTER_SENDING.get(before, before)
         left = None if self.ends_at is None else self.ends_at - self.asked
         try:
             return await Apply(self.spec.name, request, connect_seconds_for(left))
@@ -259,19 +288,19 @@ class Attempt:
             return trouble
         except EngineUnavailable as error:
             if never_sent(error):
-                self.traces = had_traces
+                self.traces = before
             raise
 
     async def handle_outcome(self, outcome: Reply | LeaseState | None) -> LeaseState | NotGranted | None:
         """The result of the attempt, or None: ask again. ``outcome`` None: a wait has ended."""
         client_state = self.client_state
         if isinstance(outcome, Granted):
-            reply = await self.date_grant(outcome) if self.undated else outcome
+            reply = await self.date_grant(outcome) if self.traces is UNDATED_COPY else outcome
             if reply is None:
                 return None
             outcome = self.keep_grant(reply)
             if client_state.now() < outcome.deadline and not client_state.closed:
-                if self.listening and not self.queued:
+                if self.phase is Phase.SUBSCRIBED:
                     client_state.contended.pop(self.spec.name, None)
                 return outcome
         done: NotGranted | None = None
@@ -283,7 +312,7 @@ class Attempt:
             if client_state.closed:
                 await self.leave_queue()
             self.sent = None
-            self.undated = self.uncertain
+            self.traces = AFTER_REPLY.get(self.traces, self.traces)
         return done
 
     async def date_grant(self, reply: Granted) -> Granted | None:
@@ -306,24 +335,25 @@ class Attempt:
         if reply.age:
             # How much older the grant is than the first request that may have won it: most often not at all.
             reply = reply._replace(age=max(reply.age - (self.asked - sent), 0.0))
-        state = lease_of(self.spec, self.nonce, self.owner, reply, sent)
-        state.uncertain = self.uncertain
-        self.client_state.add(state)
-        return state
+        return self._add(lease_of(self.spec, self.nonce, self.owner, reply, sent))
 
     def accept_handoff(self, handed: Handoff) -> LeaseState:
         """The wake-up carried the grant, and with it the subscription has ended."""
-        self.listening = False
+        self.phase = Phase.RUNNING
         self.client_state.waiting.pop(self.nonce, None)
         # The place was requested before it existed, so by our clock it is at least this old, drift aside.
         placed = self.placed or 0.0
         since = placed + handed.age * (1.0 - DRIFT)
         if not since <= self.client_state.now():
             since = placed  # a clock was set
-        state = self.expected
-        assert state is not None  # noqa: S101 - made when it had its place
-        state.complete(handed.token, since - self.expected_from)
-        state.uncertain = self.uncertain
+        assert self.prepared is not None  # noqa: S101 - made when it had its place
+        state, assumed = self.prepared
+        state.complete(handed.token, since - assumed)
+        return self._add(state)
+
+    def _add(self, state: LeaseState) -> LeaseState:
+        """From here on the keeper renews the lease."""
+        state.uncertain = self.traces >= COPY
         self.client_state.add(state)
         return state
 
@@ -332,32 +362,32 @@ class Attempt:
         if self.client_state.closed:
             return None
         await abandon(self.client_state, state)
-        if self.listening:
+        if self.is_listening:
             await self.stop_listening()
         self.nonce = await Nonce()
-        self.queued = self.uncertain = self.traces = False
-        self.placed = None
-        self.request = self.expected = None
+        self.traces = NONE
+        self.placed = self.request = self.prepared = None
         return NotGranted() if self.ends_at is not None and (await Now()) >= self.ends_at else None
 
     async def leave_queue(self) -> None:
         """The client was closed during the attempt: leave the queue now, because the keeper is ending too."""
         with contextlib.suppress(TransientError, EngineUnavailable):
             await Apply(self.spec.name, Withdraw(self.nonce, self.client_state.linger))
-            self.traces = False
+            self.traces = NONE
         raise closed_error()
 
     def wait_until(self, reply: Queued) -> float | None:
         """The attempt has a place in the queue: until when to wait for its turn. None: no time is left."""
-        self.trouble_since, self.failures = None, 0
-        self.queued = True
+        if self.phase is not Phase.QUEUED and reply.position >= self.client_state.max_waiters:
+            raise queue_full_error(self.spec.name, reply.position, self.client_state.max_waiters)
+        self.troubles = None
+        self.phase = Phase.QUEUED
         self.client_state.refresh_every(self.nonce, reply.refresh_in)
         now = self.client_state.now()
-        if self.expected is None:
+        if self.prepared is None:
             spec = self.spec
             grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
-            self.expected = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now)
-            self.expected_from = now
+            self.prepared = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now), now
         until = now + min(reply.poll_after, POLL_SECONDS_MAX)
         ends_at = self.ends_at
         if ends_at is None:
@@ -366,7 +396,7 @@ class Attempt:
 
     async def not_granted(self, reply: Reply) -> NotGranted | None:
         """Get ready for waiting, or end the attempt."""
-        self.traces = self.uncertain
+        self.traces = AFTER_REFUSAL.get(self.traces, self.traces)
         if isinstance(reply, Busy):
             now = self.client_state.now()
             if self.ends_at is not None and now >= self.ends_at:
@@ -378,45 +408,45 @@ class Attempt:
 
     async def enter_queue(self, now: float) -> None:
         """Subscribe to wake-ups, then ask for a place in the queue: in this order no wake-up is missed."""
-        self.listening = True
+        if self.phase is not Phase.QUEUED:
+            self.phase = Phase.SUBSCRIBED
         try:
             await Listen(self.nonce, self.spec.name)
         except TransientError as trouble:
             await self.pause_or_give_up(trouble)
             return
-        self.trouble_since, self.failures = None, 0
+        self.troubles = None
         self.client_state.wait(self.nonce, self.spec.name, now)
         self.request = acquire_request(self.client_state, self.spec, self.owner, self.nonce, wait=True)
 
     async def _withdraw(self) -> NotGranted:
-        linger = self.client_state.linger if self.uncertain else 0.0
+        linger = self.client_state.linger if self.traces >= COPY else 0.0
         try:
             reply = await Apply(self.spec.name, Withdraw(self.nonce, linger))
         except TransientError:
             await self.withdraw_in_background()
             return NotGranted()
-        self.traces = False
+        self.traces = NONE
         return NotGranted(reply.holders, reply.now) if isinstance(reply, Withdrawn) else NotGranted()
 
     async def pause_or_give_up(self, trouble: TransientError) -> None:
         """A request failed: pause before the next one, or give up when no time is left."""
         now = await Now()
         if isinstance(trouble, OutcomeUnknown):
-            self.uncertain = True
-        elif not self.uncertain:
+            self.traces = AFTER_UNKNOWN_OUTCOME.get(self.traces, self.traces)
+        elif self.traces < COPY:
             self.sent = None
-            self.traces = self.queued
-        if self.trouble_since is None:
-            self.trouble_since = now
-        gives_up_at = self._gives_up_at(now, self.trouble_since)
+            self.traces = REQUEST if self.phase is Phase.QUEUED else NONE
+        since, failures = self.troubles or (now, 0)
+        self.troubles = since, failures + 1
+        gives_up_at = self._gives_up_at(now, since)
         if now >= gives_up_at:
             raise unavailable_error(repr(self.spec.name), trouble) from trouble
-        await Pause(min(pause_seconds(self.failures), gives_up_at - now))
-        self.failures += 1
+        await Pause(min(pause_seconds(failures), gives_up_at - now))
 
     def _gives_up_at(self, now: float, since: float) -> float:
         """Once queued, the timeout decides; before that, io_timeout or an earlier timeout."""
-        if self.queued:
+        if self.phase is Phase.QUEUED:
             return self.ends_at if self.ends_at is not None else now + self.client_state.io_timeout
         limit = since + self.client_state.io_timeout
         return limit if self.ends_at is None else min(limit, max(self.ends_at, since))
@@ -426,7 +456,7 @@ class Attempt:
         self.client_state.leases.pop(self.nonce, None)
         self.client_state.waiting.pop(self.nonce, None)
         if self.traces:
-            self.traces = False
+            self.traces = NONE
             await clean_up(
                 self.client_state,
                 self.spec.name,
@@ -436,7 +466,7 @@ class Attempt:
             )
 
     async def stop_listening(self) -> None:
-        self.listening = False
+        self.phase = Phase.RUNNING
         self.client_state.waiting.pop(self.nonce, None)
         await Unlisten(self.nonce)
         if self.client_state.closed:
@@ -512,31 +542,25 @@ async def _take_rest(
 
 async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
     """Acquire those that are free now, up to the first that is not."""
-    attempts = [Attempt(client_state, spec, owner, await Nonce()) for spec in specs]
+    attempts = [(spec, await Nonce()) for spec in specs]
     sent = await Now()
     taken: list[LeaseState] = []
     try:
         steps = tuple(
-            (each.spec.name, acquire_request(client_state, each.spec, owner, each.nonce)) for each in attempts
+            (spec.name, acquire_request(client_state, spec, owner, nonce)) for spec, nonce in attempts
         )
         replies = await ApplyInOrder(steps, stop_when_refused=True)
-        for attempt, reply in zip(attempts, replies, strict=False):
+        for (spec, nonce), reply in zip(attempts, replies, strict=False):
             if isinstance(reply, Busy):
                 break
             if not isinstance(reply, Granted):
-                raise refusal_error(attempt.spec, reply)
-            attempt.sent = attempt.asked = sent
-            taken.append(attempt.keep_grant(reply))
+                raise refusal_error(spec, reply)
+            taken.append(keep_grant(client_state, spec, nonce, owner, reply, sent))
     except BaseException as error:
-        for attempt in attempts:
-            client_state.leases.pop(attempt.nonce, None)
-            await clean_up(
-                client_state,
-                attempt.spec.name,
-                attempt.spec.ttl,
-                Withdraw(attempt.nonce, client_state.linger),
-                wait=False,
-            )
+        for spec, nonce in attempts:
+            client_state.leases.pop(nonce, None)
+            withdraw = Withdraw(nonce, client_state.linger)
+            await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=False)
         if isinstance(error, TransientError):
             return []
         raise

@@ -14,9 +14,8 @@ from ....rules.requests import Reply, Request, Snapshot, Watch
 from ....runtime import trampoline
 from ....runtime.clock import boottime
 from ..connection import WRITABLE, ConnectionLostError, PgConnection, ServerError
-from ..connection_asyncio import WatchedConnection, perform_in_loop, set_result
+from ..connection_asyncio import AsyncConnectionPool, WatchedConnection, perform_in_loop, set_result
 from ..handshake import DatabaseContext, close_on_failure
-from ..pool_asyncio import AsyncConnectionPool
 from . import store
 from .effects import (
     AwaitResult,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ....runtime.clock import boottime
-from ....runtime.exclusive_reader import ExclusiveReader
+from ....runtime.exclusive_reader import PollExclusiveReader
 from ..connection import READABLE, ConnectionLostError
 from ..notifications import ListenerThread
 from .pool import SessionPool
@@ -94,7 +94,7 @@ class SessionListener(ListenerThread):
         return found
 
 
-class SessionReader(ExclusiveReader):
+class SessionReader(PollExclusiveReader):
     """Lets one thread that waits in the server's queue read its grant itself.
 
     The waiter has a session to itself. While its own thread reads it, the listener leaves it alone.
@@ -113,29 +113,29 @@ class SessionReader(ExclusiveReader):
         """This thread is about to wait for the end of the query."""
         self._thread_local.expected = session, query
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         expected: tuple[Session, PendingQuery] | None = getattr(self._thread_local, "expected", None)
         if expected is None:
             return False  # the attempt waits in the client's queue
         session, query = expected
         if session.is_closed or query.is_done or session.current_query is not query:
             return False  # it has been posted already
-        if not self._is_mine():
+        if not self._claim():
             self._wake_listener()
             return False
         try:
-            self._listen_to(session.connection.pg.fileno)
+            self._wait_for(session.connection.pg.fileno)
         except (ConnectionLostError, ValueError):
             return False  # the session ended, or the client was closed: then this thread is posted to
         self._session = session
         session.connection.is_read_by_waiter = True
         return True
 
-    def _heard(self, fd: int) -> bool:
+    def _receive(self, fd: int) -> bool:
         """The input is not read here: this thread reads it when it polls the result."""
         return True
 
-    def _let_go(self) -> None:
+    def _released(self) -> None:
         if self._session is not None:
             self._session.connection.is_read_by_waiter = False
             self._session = None

@@ -15,7 +15,7 @@ from .config import RedlockConfig
 from .connection import NodeConnection
 from .errors import same_server_error
 from .keys import Keyspace
-from .requests import NodeRequest
+from .rpc import NodeRequest
 
 __all__ = ["NodeConnections"]
 

@@ -12,8 +12,6 @@ import socket
 import threading
 from typing import Any
 
-from ..resp.config import Address
-
 __all__ = ["Endpoint", "Resolver"]
 
 Endpoint = tuple[int, Any]
@@ -25,7 +23,7 @@ class Resolver:
 
     __slots__ = ("_address", "_writer", "endpoints", "error", "is_done")
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: tuple[str, int]) -> None:
         self.endpoints: list[Endpoint] = []
         self.error: Exception | None = None
         self.is_done = False

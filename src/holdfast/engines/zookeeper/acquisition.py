@@ -15,14 +15,13 @@ from kazoo.exceptions import NoNodeError
 from ...core.effects import NotApplied
 from ...protocols.tickets.codec import encode_ticket
 from ...rules.tickets import LockConfig, LockView, Ticket, blockers, token_at
+from .cache import CachedTicket, KindVersion, TicketCache
 from .codec import EPHEMERAL, SEQUENTIAL, Create, Multi, SetData
+from .effects import failed_operation
 from .keys import Handle, Paths, in_order, order_of, ticket_node
-from .metadata import LockMetadata
 from .pool import SessionPool
-from .queue_reader import QueueReader, view_of
-from .rpc import failed_operation
+from .records import LockMetadata, QueueReader, view_of
 from .session import Session
-from .ticket_cache import CachedTicket, KindVersion, TicketCache
 
 __all__ = ["TicketCreation"]
 
