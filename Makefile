@@ -2,12 +2,17 @@
 #
 # Variables: PYTHON (the interpreter to build on), JOBS (test processes at once, for `realtime` tests no
 # more than there are cores; 0 = one process, no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
-# schemes, separated by commas: test these engines only, and need no other servers).
+# schemes, separated by commas: test these engines only, and need no other servers), HOLDFAST_TEST_THOROUGH
+# (1: every combination of the tests' parameters, more examples; tests/support/thorough.py).
 
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
+
+# The tests start hundreds of interpreters. Where a shell forbids Python to keep what it has compiled, each of
+# them would compile the whole library anew: twice the time of a run.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 JOBS ?= 3
@@ -56,8 +61,8 @@ run: $(STAMP) ## Show what locks are for, with real processes on the embedded en
 test: test-main test-others ## Run all tests; the version-sensitive ones on other Pythons too
 
 .PHONY: test-all
-test-all: ## Run all tests on every Python found, then the larger campaign in virtual time
-	@$(MAKE) --no-print-directory test OTHER_VERSIONS='3.11 3.12 3.13'
+test-all: ## Run all tests thoroughly on every Python found, then the larger campaign in virtual time
+	@HOLDFAST_TEST_THOROUGH=1 $(MAKE) --no-print-directory test OTHER_VERSIONS='3.11 3.12 3.13'
 	@$(MAKE) --no-print-directory sim
 
 .PHONY: servers

@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from contract.engines import deselect_lacking, deselect_second_driver
+from contract.engines import deselect_lacking
 from support.engines import chosen_schemes, deselect_engines
 from support.loops import left_open, watch_loops
 from support.realtime import mark_realtime, time_refused, watch_audit_events
+from support.thorough import deselect_combinations, examples
 
 # Time limits per example measure the machine, not the code; a failure prints what reproduces it.
 settings.register_profile(
-    "holdfast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "holdfast",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),
 )
 settings.load_profile("holdfast")
 
@@ -42,12 +47,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     mark_realtime(items)
     deselect_engines(config, items)
     deselect_lacking(config, items)
-    deselect_second_driver(config, items)
+    yield  # what the user chooses by `-k` and `-m`
+    deselect_combinations(config, items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import gc
-import os
 import sys
 import threading
 import traceback
@@ -28,10 +27,10 @@ import holdfast
 from contract.engines import FRESH_URL, VARIANTS, each_engine, fresh_namespace, needs
 from holdfast import Client, Lock, LockTimeout
 from support import interrupted_after, wait_until
+from support.thorough import THOROUGH
 
 RESUME = dis.opmap["RESUME"]
 
-WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
 STRIDES = {"redlock": 17, "zookeeper": 5}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
 takes every so many-th of them."""
@@ -138,7 +137,7 @@ def sweep(
 ) -> int:
     """Interrupt ``act`` at every point in turn; after each, nothing may be left. Tells how many there are."""
     at = not_begun = swallowed = 0
-    stride = 1 if WHOLE else STRIDES.get(client.guarantees.engine, 1)
+    stride = 1 if THOROUGH else STRIDES.get(client.guarantees.engine, 1)
     while True:
         at += stride
         undo = prepare() if prepare is not None else None

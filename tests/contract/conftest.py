@@ -10,6 +10,9 @@ from contract.engines import DRIVERS, Driver, engines_held_to, fresh_url
 from contract.harness import World, run_in_its_world
 
 
+@pytest.hookimpl(
+    tryfirst=True
+)  # else the order of the parameters, and so a test's id, differ by what is asked
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
         file = metafunc.module.__name__.rpartition(".")[2]

@@ -7,7 +7,6 @@ keeps tests apart is the namespace, a fresh one each.
 from __future__ import annotations
 
 import secrets
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
@@ -34,7 +33,6 @@ __all__ = [
     "VARIANTS",
     "Driver",
     "deselect_lacking",
-    "deselect_second_driver",
     "each_engine",
     "engines_held_to",
     "excused_from",
@@ -117,33 +115,10 @@ def takes_seconds(test: Callable[P, T]) -> Callable[P, T]:
     """Marks a test that waits for seconds of real time, for what a protocol does by its clock.
 
     ``tests/protocols`` and ``tests/simulation`` test the same in virtual time. Here it is tested once for
-    each engine (and each other parameter), by threads or by asyncio, and under both drivers for ``memory``;
-    on the main Python only.
+    each engine (and each other parameter), by threads or by asyncio, and under both drivers for ``memory``
+    alone (``support.thorough``); on the main Python only.
     """
     return pytest.mark.slow(pytest.mark.one_driver(test))
-
-
-def deselect_second_driver(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out one of the two: which one differs from engine to engine and from test to test."""
-    kept: list[pytest.Item] = []
-    dropped: list[pytest.Item] = []
-    for item in items:
-        (kept if _is_chosen_driver(item) else dropped).append(item)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
-
-
-def _is_chosen_driver(item: pytest.Item) -> bool:
-    if item.get_closest_marker("one_driver") is None or not isinstance(item, pytest.Function):
-        return True
-    call = item.callspec
-    if call.params.get("scheme") == "memory":
-        return True
-    # Where no parameter is called `driver`, it is what the world is made for.
-    driver = str(call.params.get("driver") or call.params["world"])
-    same_for_both = f"{item.originalname} {call.id.replace(driver, '')}"
-    return DRIVERS[zlib.crc32(same_for_both.encode()) % len(DRIVERS)] == driver
 
 
 def lacks(url: str) -> frozenset[str]:

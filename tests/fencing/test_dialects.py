@@ -20,6 +20,7 @@ from holdfast.fencing.plans import load, present, run
 from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.sql import table_of
 from holdfast.model import Fence
+from support.thorough import examples
 
 pytestmark = pytest.mark.realtime
 
@@ -96,7 +97,7 @@ leases = st.builds(
 steps = st.one_of(fences, leases, tokens, st.sampled_from(["move to s", "move to t"]))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, max_size=20), st.booleans())
 def test_sql_and_rule_give_the_same_decisions_and_the_same_state(
     db: Any, sequence: list[Any], writes: bool

@@ -23,6 +23,7 @@ from holdfast.fencing.mark_text import mark_from_text
 from holdfast.fencing.rule import Mark
 from holdfast.model import Fence
 from support import run_python
+from support.thorough import examples
 
 OLD = b"old" * CHUNK_BYTES
 NEW = b"new!" * CHUNK_BYTES
@@ -108,7 +109,7 @@ class FileGuard:
         return self._file.read() if self._path.exists() else None
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(sequence=sequences)
 def test_file_and_rule_give_the_same_decisions(
     tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Presentable]]

@@ -29,6 +29,7 @@ from holdfast.fencing.rule import Mark
 from holdfast.model import Fence
 from support import run_python
 from support.servers import shared_seaweedfs
+from support.thorough import examples
 
 LAYOUTS: list[Layout] = ["envelope", "manifest"]
 
@@ -168,7 +169,7 @@ def test_object_and_rule_give_the_same_decisions(
 
 
 @pytest.mark.realtime
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(sequence=sequences)
 def test_so_does_the_awaited_form(layout: Layout, sequence: list[tuple[str, Presentable]]) -> None:

@@ -31,6 +31,7 @@ from holdfast.lab.servers import Redis
 from holdfast.model import Fence
 from support import run_python
 from support.servers import shared_redis, shared_redis_cluster
+from support.thorough import examples
 
 pytestmark = [pytest.mark.realtime, pytest.mark.engine("redis")]
 
@@ -150,7 +151,7 @@ def test_the_script_decides_and_stores_as_the_rule_does() -> None:
     with redis.Redis.from_url(shared_redis().url) as client:
         key = fence_key("the rule")
 
-        @settings(max_examples=150)
+        @settings(max_examples=examples(150))
         @given(st.lists(marks, max_size=12))
         def check(sequence: list[Mark]) -> None:
             client.delete(key)
@@ -173,7 +174,7 @@ def test_the_script_moves_as_the_rule_does() -> None:
     with redis.Redis.from_url(shared_redis().url) as client:
         key = fence_key("the move")
 
-        @settings(max_examples=50)
+        @settings(max_examples=examples(50))
         @given(st.none() | marks, st.sampled_from(["s", "t:ü %"]))
         def check(stored: Mark | None, source: str) -> None:
             client.delete(key)

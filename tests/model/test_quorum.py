@@ -3,7 +3,6 @@ the obvious simplifications does."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from unittest import mock
 
@@ -13,6 +12,7 @@ from holdfast.protocols.quorum.tally import Counted, ToStamp, Verdict, after_acq
 from holdfast.rules import node
 from holdfast.rules.node import transitions
 from model.explorer import Bounds, ClientRule, Explorer, NodeRule, RejoinRule
+from support.thorough import THOROUGH
 
 TWO = Bounds(attempts=2, copies=1)
 TWO_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1)
@@ -22,9 +22,6 @@ TWO_THAT_SPREAD_AND_A_NODE_THAT_FORGETS = Bounds(attempts=2, forgets=1, spreads=
 THREE_THAT_SPREAD = Bounds(attempts=3, hints=(1,), spreads=1)
 THREE = Bounds(attempts=3, hints=(1,))
 """The bounds keep each of them well within a minute; a busy machine may take longer."""
-
-WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
-"""An ordinary run leaves out the spaces that take longest for their size."""
 
 
 @pytest.mark.slow
@@ -36,8 +33,8 @@ WHOLE = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1")) > 1
         pytest.param(TWO_THAT_SPREAD, 300_000, id="what is held is spread"),
         pytest.param(TWO_THAT_SPREAD_AND_A_NODE_THAT_FORGETS, 400_000, id="it is spread, and a node forgets"),
         pytest.param(THREE, 400_000, id="three attempts"),
-        *([pytest.param(TWO_AND_ALL_OF_IT, 300_000, id="a node forgets, and copies")] if WHOLE else []),
-        *([pytest.param(THREE_THAT_SPREAD, 3_000_000, id="three attempts that spread")] if WHOLE else []),
+        *([pytest.param(TWO_AND_ALL_OF_IT, 300_000, id="a node forgets, and copies")] if THOROUGH else []),
+        *([pytest.param(THREE_THAT_SPREAD, 3_000_000, id="three attempts that spread")] if THOROUGH else []),
     ],
 )
 def test_tokens_are_unique_and_grow_and_succeed_each_other(bounds: Bounds, states: int) -> None:

@@ -26,6 +26,7 @@ from holdfast.rules.requests import (
 from holdfast.rules.transitions import Step
 from rules.moves import KINDS, long_moves
 from rules.test_transitions import record_after
+from support.thorough import examples
 
 WALL = 5_000_000
 
@@ -161,7 +162,7 @@ def test_places_of_the_first_schema_are_understood() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_as_if_the_first_in_line_had_asked_at_that_very_moment(kind: str) -> None:
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0.0, 3.0))
     def check(seed: int, length: int, pause: float) -> None:
         record, now = record_after(long_moves(kind, seed, length), hands_over=True)

@@ -12,6 +12,7 @@ from holdfast.rules import node
 from holdfast.rules.node.transitions import BROKEN_KEPT_US, NOT_EXPORTED, TOMBSTONES_MAX
 from holdfast.rules.record import MAX_TOKEN
 from rules.node_moves import EXPECTED, READY, NodeMove, made, moves
+from support.thorough import examples
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
@@ -310,7 +311,7 @@ def test_what_was_meant_for_another_life_changes_nothing(request_: Any) -> None:
 # --- whatever is asked --------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(moves())
 def test_whatever_is_asked_numbers_are_issued_once_and_upward(sequence: list[NodeMove]) -> None:
     one = OneNode()

@@ -10,6 +10,7 @@ from holdfast.rules.record import PATIENCE_SECONDS, TURN_SECONDS
 from rules.crowd import REFRESH_SECONDS, Crowd, Member
 from rules.moves import KINDS, MODES
 from rules.mutants import MUTANTS
+from support.thorough import examples
 
 TTL = 10.0
 
@@ -41,7 +42,7 @@ def members(kind: str, mortal: bool) -> st.SearchStrategy[list[Member]]:
 def test_among_the_living_all_are_served_in_order(kind: str, looks: bool) -> None:
     """Wake-ups alone are enough while nobody dies: no missed ones, and nobody passes another."""
 
-    @settings(max_examples=120)
+    @settings(max_examples=examples(120))
     @given(members(kind, mortal=False))
     def check(crowd_members: list[Member]) -> None:
         crowd = Crowd(kind, crowd_members, TTL, limit=2 if kind == "semaphore" else 0, looks=looks)
@@ -59,7 +60,7 @@ def test_among_the_living_all_are_served_in_order(kind: str, looks: bool) -> Non
 def test_whoever_dies_delays_the_others_by_little(kind: str) -> None:
     """A dead holder costs its ttl, a dead waiter one turn: never for ever."""
 
-    @settings(max_examples=120)
+    @settings(max_examples=examples(120))
     @given(members(kind, mortal=True))
     def check(crowd_members: list[Member]) -> None:
         crowd = Crowd(kind, crowd_members, TTL, limit=2 if kind == "semaphore" else 0)

@@ -13,6 +13,7 @@ from holdfast.rules.requests import Acquire, Granted, Inspect, Request
 from holdfast.rules.transitions import ADMITS, apply, apply_in_order
 from rules.judge import Judge
 from rules.moves import KINDS, Move, acquires, aimed, long_moves, moves, play, shortest
+from support.thorough import examples
 
 
 def record_after(sequence: list[Move], hands_over: bool) -> tuple[Record, float]:
@@ -36,7 +37,7 @@ records = st.builds(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_keeps_every_promise(kind: str) -> None:
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(moves(kind))
     def check(sequence: list[Move]) -> None:
         play(Judge(), sequence)
@@ -46,7 +47,7 @@ def test_every_step_keeps_every_promise(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_of_long_sequences_keeps_every_promise(kind: str) -> None:
-    @settings(max_examples=250, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @settings(max_examples=examples(250), phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         sequence = long_moves(kind, seed)
@@ -59,7 +60,7 @@ def test_every_step_of_long_sequences_keeps_every_promise(kind: str) -> None:
     check()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.lists(st.floats(0.0, 40.0), min_size=2, max_size=4))
 def test_time_passes_the_same_however_often_it_is_looked_at(
     state: tuple[Record, float], pauses: list[float]
@@ -74,7 +75,7 @@ def test_time_passes_the_same_however_often_it_is_looked_at(
     assert settle(looked, now, admits) is looked
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.floats(0.0, 40.0))
 def test_what_is_settled_has_nothing_overdue(state: tuple[Record, float], pause: float) -> None:
     record, now = state
@@ -84,7 +85,7 @@ def test_what_is_settled_has_nothing_overdue(state: tuple[Record, float], pause:
     Judge()._check_turns(settled)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.floats(0.0, 10.0))
 def test_dealing_turns_twice_changes_nothing(state: tuple[Record, float], pause: float) -> None:
     record, now = state
@@ -92,7 +93,7 @@ def test_dealing_turns_twice_changes_nothing(state: tuple[Record, float], pause:
     assert give_turns(settled, now + pause, ADMITS[record.kind]) == settled
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.sets(st.sampled_from("abc")))
 def test_the_dead_leave_nothing_behind(state: tuple[Record, float], dead: set[str]) -> None:
     record, now = state
@@ -108,14 +109,14 @@ def test_the_dead_leave_nothing_behind(state: tuple[Record, float], dead: set[st
         assert after is record
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.floats(0.0, 40.0))
 def test_looking_stores_nothing(state: tuple[Record, float], pause: float) -> None:
     record, now = state
     assert apply(record, Inspect(), now + pause, 0).record is record
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.sampled_from("xyz"), acquires("lock")), min_size=1, max_size=5),
     st.booleans(),

@@ -28,6 +28,7 @@ from holdfast.rules.requests import (
 )
 from rules.moves import KINDS, Move, acquires, handover_moves, long_moves, moves
 from support.servers import shared_postgresql
+from support.thorough import examples
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def rule() -> Iterator[Rule]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_is_the_same(rule: Rule, kind: str) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(moves(kind))
     def check(sequence: list[Move]) -> None:
         Twin(rule).play(sequence)
@@ -54,7 +55,7 @@ def test_every_step_of_a_hand_over_is_the_same(rule: Rule) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_of_long_sequences_is_the_same(rule: Rule, kind: str) -> None:
-    @settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @settings(max_examples=examples(15), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         Twin(rule).play(quiet_moves(kind, seed))
@@ -65,7 +66,7 @@ def test_every_step_of_long_sequences_is_the_same(rule: Rule, kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_the_same_as_one_after_another(rule: Rule, kind: str) -> None:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(
         st.integers(0, 2**32),
         st.lists(
@@ -94,7 +95,7 @@ def test_a_batch_of_late_watchers(rule: Rule) -> None:
     twin.renew_batch([Refresh("w0"), Refresh("w1"), Refresh("w2")], 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("xyz"), acquires("lock")), min_size=1, max_size=5),
     st.booleans(),
@@ -169,7 +170,7 @@ def test_a_name_of_an_attempt_that_is_not_ours_is_just_not_there(rule: Rule, non
         twin.step(request, 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.floats(0.01, 3e7),
     st.none() | st.floats(0.01, 3e7),

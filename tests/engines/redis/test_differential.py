@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -21,9 +20,7 @@ from engines.redis.twins import (
 )
 from rules.moves import KINDS, Move, moves
 from support.servers import shared_redis
-
-TIMES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1"))
-"""So many times as many sequences as in an ordinary run."""
+from support.thorough import examples
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +32,7 @@ def translation() -> Iterator[Translation]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_sequences(kind: str, translation: Translation) -> None:
-    @settings(max_examples=100 * TIMES)
+    @settings(max_examples=examples(100))
     @given(moves(kind))
     def check(sequence: list[Move]) -> None:
         compare(translation, deeds_of(sequence))
@@ -49,7 +46,7 @@ def test_a_crowd(kind: str, translation: Translation) -> None:
 
 
 def test_from_hand_to_hand(translation: Translation) -> None:
-    @settings(max_examples=100 * TIMES, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @settings(max_examples=examples(100), phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         compare(translation, passing_deeds(seed))
@@ -59,7 +56,7 @@ def test_from_hand_to_hand(translation: Translation) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_sequences_and_several_names(kind: str, translation: Translation) -> None:
-    @settings(max_examples=150 * TIMES, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @settings(max_examples=examples(150), phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         deeds = random_deeds(kind, seed)

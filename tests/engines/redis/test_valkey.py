@@ -34,6 +34,7 @@ from holdfast.rules.requests import Done, Granted, Renew
 from rules.moves import KINDS, Move, moves
 from support import async_wait_until, wait_until
 from support.servers import shared_valkey, valkey_program
+from support.thorough import examples
 
 EXAMPLES = 25
 """Of each kind: that the scripts say what the rules say is shown on Redis, with many more."""
@@ -57,12 +58,12 @@ def translation() -> Iterator[Translation]:
 def test_the_scripts_do_what_the_rules_do(kind: str, translation: Translation) -> None:
     without_shrinking = [Phase.explicit, Phase.reuse, Phase.generate]
 
-    @settings(max_examples=EXAMPLES)
+    @settings(max_examples=examples(EXAMPLES))
     @given(moves(kind))
     def short(sequence: list[Move]) -> None:
         compare(translation, deeds_of(sequence))
 
-    @settings(max_examples=EXAMPLES, phases=without_shrinking)
+    @settings(max_examples=examples(EXAMPLES), phases=without_shrinking)
     @given(st.integers(0, 2**32))
     def long(seed: int) -> None:
         compare(translation, random_deeds(kind, seed))

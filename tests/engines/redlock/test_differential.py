@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -30,9 +29,7 @@ from holdfast.engines.redlock.scripts import NAMES, assemble, load
 from holdfast.rules import node
 from rules.node_moves import READY, NodeMove, moves, random_moves
 from support.servers import shared_redis
-
-TIMES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "1"))
-"""So many times as many sequences as in an ordinary run."""
+from support.thorough import examples
 
 SEEDS = range(200)
 """Of the sequences in which a broken script has to be noticed; most are in the first few."""
@@ -46,7 +43,7 @@ def translation() -> Iterator[Translation]:
 
 
 def test_sequences(translation: Translation) -> None:
-    @settings(max_examples=400 * TIMES)
+    @settings(max_examples=examples(400))
     @given(moves(40))
     def check(sequence: list[NodeMove]) -> None:
         assert not differs(translation, deeds_of(sequence))
@@ -79,7 +76,7 @@ def wire() -> Iterator[Wire]:
 def test_changes_of_the_mark(wire: Wire) -> None:
     space = Keyspace("marks")
 
-    @settings(max_examples=200 * TIMES)
+    @settings(max_examples=examples(200))
     @given(st.lists(changes, max_size=12), st.sampled_from(RUNS))
     def check(requests: list[node.MembershipRequest], run: str) -> None:
         mark = node.FRESH

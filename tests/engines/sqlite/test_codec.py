@@ -24,6 +24,7 @@ from holdfast.rules.requests import Acquire, Granted
 from holdfast.rules.transitions import apply
 from rules.moves import CLIENTS
 from rules.test_transitions import records
+from support.thorough import examples
 
 pytestmark = pytest.mark.timeless
 
@@ -32,7 +33,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 HOLDER = Holder("n", "a", "host/1/t", "exclusive", 7, 0.0, 10.0, 10.0, True, None, {})
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, texts, st.binary(max_size=50))
 def test_a_record_comes_back_as_it_was(state: tuple[Record, float], text: str, data: bytes) -> None:
     record = state[0]._replace(value=StoredValue(data, 2**53 - 1, 2**60))
@@ -102,7 +103,7 @@ def test_a_name_of_which_nothing_is_known_is_idle() -> None:
 renewals = st.dictionaries(st.sampled_from(CLIENTS), st.floats(900.0, 1500.0))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, renewals)
 def test_a_client_that_renews_covers_its_own_and_shortens_nothing(
     state: tuple[Record, float], renewed_at: dict[str, float]
@@ -132,7 +133,7 @@ def test_what_no_client_holds_is_covered_by_nobody() -> None:
     assert apply_renewals(exported, {"": 100.0, "a": 100.0}) == exported
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(records, st.floats(0.0, 2000.0))
 def test_on_another_clock_everyone_gets_the_full_time_again(state: tuple[Record, float], now: float) -> None:
     record, old_now = state
