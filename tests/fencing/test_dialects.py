@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fencing.sql_clients import FakeLease, new_database
 from holdfast import fencing
 from holdfast.errors import InvalidArgument, StaleToken
-from holdfast.fencing.plans import load, present, run
+from holdfast.fencing.plans import Purpose, load, present, run
 from holdfast.fencing.rule import Mark, Refuse, after, decide, moved
 from holdfast.fencing.sql import table_of
 from holdfast.model import Fence
@@ -47,7 +47,7 @@ def marks(tokens: list[int]) -> list[Mark]:
 def passes(db: Any, resource: str, mark: Mark, guards_writes: bool) -> bool:
     table = table_of(db)
     try:
-        run(present(table.dialect, resource, mark, guards_writes), table.carry_out)
+        run(present(table.dialect, resource, mark, Purpose(guards_writes)), table.carry_out)
     except StaleToken:
         return False
     return True

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from ..errors import InvalidArgument
 from .dialects import Control, CreateFunction, SqlDialect
@@ -31,6 +32,7 @@ __all__ = [
     "columns_of",
     "family_of",
     "is_asynchronous",
+    "names_in",
     "pyformat",
     "rows_of",
     "table_of",
@@ -47,6 +49,9 @@ DIALECTS: Final[Mapping[str, SqlDialect]] = {
     "mariadb": MARIADB,
 }
 """By the name that SQLAlchemy and Django have for the database."""
+
+IN_ORDER: Final = 2
+"""The status of a transaction of PostgreSQL that is open and not aborted."""
 
 IN_TRANSACTION: Final = 1
 AUTOCOMMIT: Final = 2
@@ -82,15 +87,16 @@ class FenceTable:
     def carry_out(self, request: Any) -> Result | None:
         if isinstance(request, Statement):
             return self.execute(request)
-        if isinstance(request, CreateFunction):
-            self.create_function(request)
+        if request is Control.BEGIN:
+            self.begin()
+        elif request is Control.FLUSH:
+            self.flush()
+        elif request is Control.COMMIT:
+            self.commit()
+        elif request is Control.ROLL_BACK:
+            self.roll_back()
         else:
-            {
-                Control.BEGIN: self.begin,
-                Control.COMMIT: self.commit,
-                Control.ROLL_BACK: self.roll_back,
-                Control.FLUSH: self.flush,
-            }[request]()
+            self.create_function(request)
         return None
 
     def execute(self, statement: Statement) -> Result:
@@ -117,6 +123,9 @@ class FenceTable:
     def commits_at_once(self) -> bool | Statement:
         raise NotImplementedError
 
+    def has_reported(self, setting: str) -> bool:
+        return False
+
     def begin(self) -> None:
         raise NotImplementedError
 
@@ -141,6 +150,9 @@ class SqliteState:
 
     dialect: SqlDialect = SQLITE
     connection: Any
+
+    def has_reported(self, setting: str) -> bool:
+        return False
 
     def in_transaction(self) -> bool:
         return bool(self.connection.in_transaction)
@@ -206,8 +218,27 @@ class PsycopgState:
     def commits_at_once(self) -> bool | Statement:
         return bool(self.connection.autocommit) and not self.in_transaction()
 
+    def has_reported(self, setting: str) -> bool:
+        info = self.connection.info
+        # In a pipeline the server may have reported something that has not been read yet.
+        return (
+            info.transaction_status == IN_ORDER
+            and not getattr(info, "pipeline_status", 0)
+            and info.parameter_status(setting) == "on"
+        )
+
 
 class PsycopgTable(PsycopgState, FenceTable):
+    def execute(self, statement: Statement) -> Result:
+        # Not closed: it has nothing on the server, and rows may be fetched after the transaction.
+        cursor = self.own_cursor()
+        if statement.values:
+            cursor.execute(pyformat(statement.text), statement.values)
+        else:
+            cursor.execute(statement.text)
+        names = names_in(cursor)
+        return Result(cursor.rowcount, cursor.fetchall() if names else (), names)
+
     def own_cursor(self) -> Any:
         return self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
 
@@ -413,6 +444,12 @@ _TABLES: Final[Mapping[str, Callable[[Any], FenceTable]]] = {
 
 _STATES: Final[Mapping[str, Callable[[Any], Any]]] = {**_TABLES, "aiosqlite": _AiosqliteState}
 
+_DEPENDS_ON_THE_OBJECT: Final = {"django", "sqlalchemy"}
+"""Where a class does not say by itself whether it is a connection."""
+
+_IS_CONNECTION: Final[WeakKeyDictionary[type, Callable[[Any], FenceTable]]] = WeakKeyDictionary()
+"""Classes that turned out to be a driver's connections, so that each is looked at once."""
+
 _ASYNCHRONOUS: Final = {
     ("psycopg", "AsyncConnection"),
     ("psycopg", "AsyncCursor"),
@@ -426,6 +463,9 @@ _ASYNCHRONOUS: Final = {
 
 def table_of(target: Executes) -> FenceTable:
     """The binding of a connection, a cursor (also a wrapped one), or a session."""
+    known = _IS_CONNECTION.get(type(target))
+    if known is not None:
+        return known(target)
     if is_asynchronous(target):
         raise InvalidArgument(
             f"{_class_of(target)} is awaited: use holdfast.fencing.aio, which has the same functions, awaited"
@@ -436,6 +476,8 @@ def table_of(target: Executes) -> FenceTable:
         if family is not None and family in _TABLES:
             connection = _connection_of(candidate, family)
             if connection is not None:
+                if connection is target and family not in _DEPENDS_ON_THE_OBJECT:
+                    _IS_CONNECTION[type(target)] = _TABLES[family]
                 return _TABLES[family](connection)
     raise InvalidArgument(_unknown_connection(target))
 
@@ -524,6 +566,15 @@ def _text_for_sqlalchemy(text: str) -> str:
 def columns_of(cursor: Any) -> tuple[str, ...]:
     """The names of what a cursor returned."""
     return tuple(column[0] for column in cursor.description or ())
+
+
+def names_in(cursor: Any) -> tuple[str, ...]:
+    """The same of a cursor of psycopg, whose description takes longer to make than a statement to send."""
+    result = cursor.pgresult
+    try:
+        return tuple([result.fname(number).decode("ascii") for number in range(result.nfields)])
+    except UnicodeDecodeError:
+        return columns_of(cursor)
 
 
 def rows_of(cursor: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from .connections import (
     columns_of,
     family_of,
     is_asynchronous,
+    names_in,
     pyformat,
     rows_of,
     table_of,
@@ -50,13 +51,14 @@ class _PsycopgTable(PsycopgState):
         self.connection = connection
 
     async def execute(self, statement: Statement) -> Result:
-        async with self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
-            if statement.values:
-                await cursor.execute(pyformat(statement.text), dict(statement.values))
-            else:
-                await cursor.execute(statement.text)
-            rows = await cursor.fetchall() if cursor.description else ()
-            return Result(cursor.rowcount, rows, columns_of(cursor))
+        # Not closed, as in PsycopgTable.
+        cursor = self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
+        if statement.values:
+            await cursor.execute(pyformat(statement.text), statement.values)
+        else:
+            await cursor.execute(statement.text)
+        names = names_in(cursor)
+        return Result(cursor.rowcount, await cursor.fetchall() if names else (), names)
 
     async def begin(self) -> None:
         if self.connection.autocommit:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
-from .plans import Dialect, Plan, Result, Statement
+from .plans import Dialect, Plan, Purpose, Result, Statement
 from .rule import Mark
 
 __all__ = [
@@ -62,6 +62,11 @@ class TableState(Protocol):
         """Whether a statement run now is a transaction of its own. A statement: its first value says it."""
         ...
 
+    def has_reported(self, setting: str) -> bool:
+        """Whether a transaction is open and in order, and the server has reported this setting as on.
+        Known without asking; False also where it is not known."""
+        ...
+
     @property
     def is_always_in_a_transaction(self) -> bool: ...
 
@@ -90,6 +95,11 @@ class SqlDialect(Dialect, Protocol):
     def move(self, resource: str, source: str) -> Statement: ...
     def prune(self, older_than_seconds: float) -> Statement: ...
     def set_seal(self) -> Statement | None: ...
+
+    reported_seal: str | None
+    """A setting that is on from ``Purpose.TRANSACTION`` to the end of the transaction, and whose changes the
+    server reports to its client. None: there is none."""
+
     def check_seal(self, presented: Result) -> Statement:
         """Fails, or returns a false value, in another transaction than that of ``set_seal``."""
         ...
@@ -119,7 +129,15 @@ class CommonDialect:
 
     quotation_mark = '"'
 
-    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+    reported_seal: str | None = None
+
+    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
+        return None
+
+    def may_lock_next(self, result: Result) -> bool:
+        return False
+
+    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
         return None
 
     def after_enforce(self, resource: str, result: Result) -> Plan[None]:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from ..errors import InvalidArgument, Unsupported
 from .dialects import CommonDialect, TableName, as_text, encode_peers, error_number, hexadecimal
-from .plans import Plan, Result, Statement
+from .plans import Plan, Purpose, Result, Statement
 from .rule import Mark
 
 __all__ = ["MariadbDialect"]
@@ -127,7 +127,8 @@ class MariadbDialect(CommonDialect):
     def install(self) -> Plan[None]:
         yield Statement(_CREATE)
 
-    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
+    def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
+        guards_writes = purpose is not Purpose.ADVANCE
         values = {
             "resource": resource.encode(),
             "source": _short(mark.source),

@@ -13,12 +13,14 @@ is written once for drivers that block and drivers that await, and a test can ru
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import Conflict, HoldfastError
 from .refusal import stale_token
+from .recent import RecentMarks
 from .rule import Mark, Refuse, after, decide
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Dialect",
     "Found",
     "Plan",
+    "Purpose",
     "Read",
     "Result",
     "Statement",
@@ -48,7 +51,7 @@ TRIES: Final = 5
 # --- storages with open transactions ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statement:
     """One statement with its values, which are bound, never formatted into the text."""
 
@@ -56,7 +59,7 @@ class Statement:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """What came of a statement: how many rows it changed, and those it returned, with the columns' names."""
 
@@ -65,18 +68,35 @@ class Result:
     columns: Sequence[str] = ()
 
 
+class Purpose(enum.IntEnum):
+    """What a mark is presented for; each does what the one before it does."""
+
+    ADVANCE = 0
+    """Older holders are shut out."""
+    WRITE = 1
+    """The triggers of ``protect_table`` let through what follows in this transaction."""
+    TRANSACTION = 2
+    """The transaction is sealed, where the statement that presents can do that: see ``reported_seal``."""
+
+
 class Dialect(Protocol):
     """``holdfast_fence`` in one kind of SQL: texts, no connection."""
 
-    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
+    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
+        """Returns a row, and has locked the guard, only if the rule lets the mark pass and changes nothing.
+        None: there is nothing quicker than to change the row."""
+        ...
+
+    def may_lock_next(self, result: Result) -> bool:
+        """Whether ``lock`` can pass in a transaction like the one that this mark has passed in."""
+        ...
+
+    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
         """What to try first where that is quicker: it passes the same marks, if there is a row."""
         ...
 
-    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
-        """Stores the mark if the rule lets it pass; locks the guard either way.
-
-        With ``guards_writes`` the triggers of ``protect_table`` let through what follows in this
-        transaction."""
+    def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
+        """Stores the mark if the rule lets it pass; locks the guard either way."""
         ...
 
     def has_passed(self, result: Result) -> bool | None:
@@ -92,19 +112,37 @@ class Dialect(Protocol):
     def mark_in(self, row: Sequence[Any]) -> Mark: ...
 
 
-def present(dialect: Dialect, resource: str, mark: Mark, guards_writes: bool = False) -> Plan[Result]:
+def present(
+    dialect: Dialect,
+    resource: str,
+    mark: Mark,
+    purpose: Purpose = Purpose.ADVANCE,
+    recent: RecentMarks | None = None,
+) -> Plan[Result]:
     """Check the mark and store it, or raise ``StaleToken``. Yields ``Statement``, is sent ``Result``.
 
-    One statement where the mark passes. Ends with what that statement returned.
+    One statement where the mark passes. Ends with what that statement returned. ``recent`` chooses the
+    statement that is tried first, and decides nothing.
     """
-    update = dialect.update(resource, mark, guards_writes)
+    if recent is not None and recent.has(resource, mark):
+        lock = dialect.lock(resource, mark, purpose)
+        if lock is not None:
+            locked: Result = yield lock
+            if locked.rows:
+                return locked
+        recent.discard(resource, mark)
+    update = dialect.update(resource, mark, purpose)
     if update is not None:
         updated: Result = yield update
         if dialect.has_passed(updated):
+            if recent is not None and dialect.may_lock_next(updated):
+                recent.add(resource, mark)
             return updated
-    result: Result = yield dialect.upsert(resource, mark, guards_writes)
+    result: Result = yield dialect.upsert(resource, mark, purpose)
     has_passed = dialect.has_passed(result)
     if has_passed:
+        if recent is not None and dialect.may_lock_next(result):
+            recent.add(resource, mark)
         return result
     # Still under the lock the refused statement took, so this is the row that refused it.
     found: Result = yield dialect.select_locked(resource)

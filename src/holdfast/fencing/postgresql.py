@@ -5,21 +5,32 @@
 In a schema of its own, and always named with it, so that neither ``search_path`` nor a temporary table can
 put another table in its place: two clients that see two guards would be guarded by none.
 
-Presenting updates the row that is there by a plain UPDATE, which takes half the time of an upsert; only where
-that finds no row that lets the mark pass, the upsert follows: for the first mark of a resource, and for a
-refusal.
+Three statements present a mark, and the cheapest that can pass is tried first:
 
-A transaction that has presented its token for writing notes the resource in a setting that lasts as long as
-the transaction (and no longer than a savepoint that is rolled back), behind the transaction's own number. The
-triggers of protected tables look for it in their WHEN clause, so that who has presented does not even call a
-function.
+``_LOCK``    locks the row, and changes nothing: for a grant that has passed before. At READ COMMITTED only,
+             where each statement sees what was committed before it. In an older snapshot the transaction
+             that waited for this lock would not see what its holder has written; there, a row that was
+             changed makes PostgreSQL refuse it (40001), so there each presentation changes the row.
+``_UPDATE``  changes the row that is there, in half the time of an upsert.
+``_UPSERT``  the rule as a whole: for the first mark of a resource, and for a refusal.
+
+A transaction that has presented its token for writing notes the resource in a setting that PostgreSQL resets
+at the end of the transaction, and where a savepoint is rolled back. The triggers of protected tables look for
+it by a function: the condition of a WHEN clause is read from its text again for every statement, which takes
+longer.
+
+``default_transaction_read_only`` is the seal of ``fencing.transaction``. The setting means nothing to the
+transaction that it is set in, and nothing after that. But the server reports each change of it to the client,
+so the client knows without asking whether that transaction has ended.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..errors import HoldfastError, InvalidArgument, Unsupported
 from .dialects import CommonDialect, TableName, encode_peers, hexadecimal, sqlstate
-from .plans import Plan, Result, Statement
+from .plans import Plan, Purpose, Result, Statement
 from .rule import Mark
 
 __all__ = ["PostgresqlDialect"]
@@ -42,10 +53,13 @@ BEGIN
     ) WITH (fillfactor = 50);
     CREATE FUNCTION holdfast_fencing.require_token() RETURNS trigger LANGUAGE plpgsql AS $require$
     BEGIN
+        IF strpos(current_setting('holdfast_fencing.presented', true), TG_ARGV[0]) > 0 THEN
+            RETURN NULL;
+        END IF;
         RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = format(
             'table %I.%I is protected by fencing tokens of "%s", and this transaction has presented none:'
             ' call fencing.enforce first in the same transaction',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0]);
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[1]);
     END
     $require$;
     CREATE FUNCTION holdfast_fencing.unprotect(target text) RETURNS text LANGUAGE plpgsql AS $unprotect$
@@ -79,11 +93,7 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS holdfast_fence ON %s', found);
         EXECUTE format(
             'CREATE TRIGGER holdfast_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s'
-            ' FOR EACH STATEMENT WHEN (NOT coalesce('
-            ' starts_with(current_setting(''holdfast_fencing.presented'', true),'
-            ' pg_current_xact_id_if_assigned()::text || '','')'
-            ' AND strpos(current_setting(''holdfast_fencing.presented'', true), %L) > 0, false))'
-            ' EXECUTE FUNCTION holdfast_fencing.require_token(%L)',
+            ' FOR EACH STATEMENT EXECUTE FUNCTION holdfast_fencing.require_token(%L, %L)',
             found, ',' || encode(convert_to(guarded, 'UTF8'), 'hex') || ',', guarded);
         EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER holdfast_fence', found);
         RETURN 'done';
@@ -109,24 +119,45 @@ _SET = """\
                   THEN CAST(:peers AS text) ELSE stored.peers END,
     updated_at = transaction_timestamp()"""
 
-_RETURNING = "RETURNING CAST(pg_current_xact_id() AS text) AS transaction"
+_COLUMNS = """\
+CAST(pg_current_xact_id() AS text) AS transaction,
+    current_setting('transaction_isolation') AS isolation"""
 _NOTED = """,
     set_config('holdfast_fencing.presented',
-        CASE WHEN NOT starts_with(
-                    coalesce(current_setting('holdfast_fencing.presented', true), ''),
-                    CAST(pg_current_xact_id() AS text) || ',')
-             THEN CAST(pg_current_xact_id() AS text) || ',' || CAST(:noted AS text) || ','
-             WHEN strpos(current_setting('holdfast_fencing.presented'),
-                         ',' || CAST(:noted AS text) || ',') > 0
+        CASE WHEN strpos(current_setting('holdfast_fencing.presented', true), CAST(:noted AS text)) > 0
              THEN current_setting('holdfast_fencing.presented')
-             ELSE current_setting('holdfast_fencing.presented') || CAST(:noted AS text) || ',' END,
+             ELSE concat(current_setting('holdfast_fencing.presented', true), CAST(:noted AS text)) END,
         true) AS noted"""
+_SEAL: Final = "default_transaction_read_only"
+_SEALED = f",\n    set_config('{_SEAL}', 'on', true) AS sealed"
+_RETURNED: Final = (_COLUMNS, _COLUMNS + _NOTED, _COLUMNS + _NOTED + _SEALED)
+"""By what the presentation is for: ``Purpose``."""
+
+# Where the rule accepts and changes nothing. ``updated_at`` is brought up to date when it is older than this,
+# so ``prune`` keeps fences for that much longer.
+_REFRESHED = "interval '10 minutes'"
+# The columns are outside of the query that locks: what is in it may be run before the lock is granted, and a
+# mark that is refused then would have been noted.
+_LOCK = f"""\
+SELECT {{columns}}
+FROM (
+    SELECT FROM holdfast_fencing.fence AS stored
+    WHERE resource = :resource
+      AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+      AND (CAST(:source AS text) = '' OR stored.source = :source)
+      AND CASE WHEN stored.token = CAST(:token AS bigint)
+               THEN CAST(:nonce AS text) = '' OR stored.nonce = :nonce
+               ELSE stored.token > :token
+                    AND strpos(stored.peers, ',' || CAST(:token AS text) || ',') > 0 END
+      AND updated_at > transaction_timestamp() - {_REFRESHED}
+    FOR NO KEY UPDATE
+) AS locked"""  # noqa: S608 - our own texts
 
 _UPDATE = f"""\
 UPDATE holdfast_fencing.fence AS stored SET
 {_SET}
 WHERE stored.resource = :resource AND {_PASSES}
-{_RETURNING}"""  # noqa: S608 - our own texts
+RETURNING {{columns}}"""  # noqa: S608 - our own texts
 
 # ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
 # REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
@@ -137,7 +168,12 @@ VALUES (:resource, :source, :token, :nonce, :peers, transaction_timestamp())
 ON CONFLICT (resource) DO UPDATE SET
 {_SET}
 WHERE {_PASSES}
-{_RETURNING}"""  # noqa: S608 - our own texts
+RETURNING {{columns}}"""  # noqa: S608 - our own texts
+
+# Made once: a text that is the same object is not hashed again for each use.
+_LOCKS, _UPDATES, _UPSERTS = (
+    tuple(text.format(columns=columns) for columns in _RETURNED) for text in (_LOCK, _UPDATE, _UPSERT)
+)
 
 _MOVE = """\
 INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, updated_at)
@@ -152,11 +188,13 @@ _MARKS = """\
 SELECT token, source, nonce, peers, resource,
     to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS changed
 FROM holdfast_fencing.fence ORDER BY resource"""
-_PRUNE = """\
+_PRUNE = f"""\
 DELETE FROM holdfast_fencing.fence
-WHERE updated_at < clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision))"""
+WHERE updated_at < clock_timestamp() - {_REFRESHED}
+    - make_interval(secs => CAST(:seconds AS double precision))"""  # noqa: S608 - our own text
 _SAME_TRANSACTION = """\
 SELECT coalesce(CAST(pg_current_xact_id_if_assigned() AS text) = CAST(:transaction AS text), false) AS same"""
+_SNAPSHOT_FOR_EACH_STATEMENT: Final = frozenset(("read committed", "read uncommitted"))
 _PROTECT = "SELECT holdfast_fencing.protect(CAST(:target AS text), CAST(:resource AS text)) AS outcome"
 _UNPROTECT = "SELECT holdfast_fencing.unprotect(CAST(:target AS text)) AS outcome"
 
@@ -168,16 +206,27 @@ class PostgresqlDialect(CommonDialect):
     definitions_commit = False
     counts_matches = True
     row_lock = " FOR UPDATE"
+    reported_seal: str | None = _SEAL
     how_to_begin = 'execute "BEGIN" (or leave autocommit mode)'
 
     def install(self) -> Plan[None]:
         yield Statement(_INSTALL)
 
-    def update(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement | None:
-        return _presenting(_UPDATE, resource, mark, guards_writes)
+    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
+        return Statement(_LOCKS[purpose], _values(resource, mark, purpose))
 
-    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
-        return _presenting(_UPSERT, resource, mark, guards_writes)
+    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
+        values = _values(resource, mark, purpose)
+        values["peers"] = encode_peers(mark.peers)
+        return Statement(_UPDATES[purpose], values)
+
+    def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
+        values = _values(resource, mark, purpose)
+        values["peers"] = encode_peers(mark.peers)
+        return Statement(_UPSERTS[purpose], values)
+
+    def may_lock_next(self, result: Result) -> bool:
+        return result.rows[0][1] in _SNAPSHOT_FOR_EACH_STATEMENT
 
     def has_passed(self, result: Result) -> bool | None:
         return bool(result.rows)
@@ -198,7 +247,8 @@ class PostgresqlDialect(CommonDialect):
         return Statement(_PRUNE, {"seconds": older_than_seconds})
 
     def set_seal(self) -> Statement | None:
-        return None  # the transaction's own number is one, and the upsert has returned it
+        return None  # the statement that presents has set it, and returned the transaction's number
+
 
     def check_seal(self, presented: Result) -> Statement:
         return Statement(_SAME_TRANSACTION, {"transaction": presented.rows[0][0]})
@@ -228,17 +278,16 @@ class PostgresqlDialect(CommonDialect):
         return _NOTES.get(sqlstate(error))
 
 
-def _presenting(text: str, resource: str, mark: Mark, guards_writes: bool) -> Statement:
-    values = {
+def _values(resource: str, mark: Mark, purpose: Purpose) -> dict[str, object]:
+    values: dict[str, object] = {
         "resource": resource,
         "source": mark.source,
         "token": mark.token,
         "nonce": mark.nonce,
-        "peers": encode_peers(mark.peers),
     }
-    if not guards_writes:
-        return Statement(text, values)
-    return Statement(text + _NOTED, {**values, "noted": hexadecimal(resource)})
+    if purpose is not Purpose.ADVANCE:
+        values["noted"] = f",{hexadecimal(resource)},"
+    return values
 
 
 def _check_outcome(table: TableName, result: Result) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from ..errors import HoldfastError, InvalidArgument, StaleToken
 from .dialects import Control, TableName, TableState, as_text
-from .plans import Done, Plan, Result, Statement, load, present
+from .plans import Done, Plan, Purpose, Result, Statement, load, present
+from .recent import RecentMarks
 from .refusal import stale_token
 from .rule import Mark, Refuse, decide
 
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 MIN_RETENTION_SECONDS = 86_400.0
+
+_RECENT = RecentMarks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
             "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
         )
-    yield from _presented(table, resource, mark, guards_writes=True)
+    yield from _presented(table, resource, mark, Purpose.WRITE)
     yield from _refuse_autocommit(table)
 
 
@@ -111,7 +114,7 @@ def _refuse_autocommit(table: TableState) -> Plan[None]:
 
 
 def advance(table: TableState, resource: str, mark: Mark) -> Plan[None]:
-    yield from _presented(table, resource, mark)
+    yield from _presented(table, resource, mark, Purpose.ADVANCE)
 
 
 def newest(table: TableState, resource: str) -> Plan[Mark | None]:
@@ -152,7 +155,7 @@ def begin_guarded(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
 
 def _begin(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
     yield Control.BEGIN
-    presented: Result = yield from _presented(table, resource, mark, guards_writes=True)
+    presented: Result = yield from _presented(table, resource, mark, Purpose.TRANSACTION)
     yield from _refuse_autocommit(table)
     seal = table.dialect.set_seal()
     if seal is not None:
@@ -178,6 +181,9 @@ def _commit(table: TableState, resource: str, presented: Result) -> Plan[None]:
 
 def _is_sealed(table: TableState, presented: Result) -> Plan[bool]:
     """Whether it is still the transaction that the seal was set in."""
+    reported = table.dialect.reported_seal
+    if reported is not None and table.has_reported(reported):
+        return True
     try:
         result: Result = yield table.dialect.check_seal(presented)
     except Exception as error:
@@ -201,16 +207,16 @@ def _one(statement: Statement) -> Plan[Result]:
     return result
 
 
-def _presented(table: TableState, resource: str, mark: Mark, guards_writes: bool = False) -> Plan[Result]:
-    plan = _present(table, resource, mark, guards_writes)
+def _presented(table: TableState, resource: str, mark: Mark, purpose: Purpose) -> Plan[Result]:
+    plan = _present(table, resource, mark, purpose)
     if table.in_transaction():
         return (yield from _explained(table, plan))
     return (yield from _truthful(table, resource, mark, _explained(table, plan)))
 
 
-def _present(table: TableState, resource: str, mark: Mark, guards_writes: bool) -> Plan[Result]:
-    result = yield from present(table.dialect, resource, mark, guards_writes)
-    if guards_writes:
+def _present(table: TableState, resource: str, mark: Mark, purpose: Purpose) -> Plan[Result]:
+    result = yield from present(table.dialect, resource, mark, purpose, _RECENT)
+    if purpose is not Purpose.ADVANCE:
         yield from table.dialect.after_enforce(resource, result)
     return result
 

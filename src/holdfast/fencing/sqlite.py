@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from ..errors import InvalidArgument, Unsupported
 from .dialects import CommonDialect, CreateFunction, TableName, driver_error, encode_peers, hexadecimal
-from .plans import Plan, Result, Statement
+from .plans import Plan, Purpose, Result, Statement
 from .rule import Mark
 
 __all__ = ["SqliteDialect"]
@@ -127,7 +127,8 @@ class SqliteDialect(CommonDialect):
         if not columns.rows[0][0]:
             yield Statement(_ADD_COLUMN)  # made by an earlier version
 
-    def upsert(self, resource: str, mark: Mark, guards_writes: bool = False) -> Statement:
+    def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
+        guards_writes = purpose is not Purpose.ADVANCE
         values = {
             "resource": resource,
             "source": mark.source,
