@@ -39,6 +39,9 @@ class Connection:
     def commits_at_once(self) -> bool:
         return False
 
+    def has_reported(self, setting: str) -> bool:
+        return False
+
     def carry_out(self, request: Any) -> Result | None:
         if request is Control.FLUSH:
             return None

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import Conflict, HoldfastError
-from .refusal import stale_token
 from .recent import RecentMarks
+from .refusal import stale_token
 from .rule import Mark, Refuse, after, decide
 
 __all__ = [

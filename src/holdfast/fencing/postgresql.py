@@ -249,7 +249,6 @@ class PostgresqlDialect(CommonDialect):
     def set_seal(self) -> Statement | None:
         return None  # the statement that presents has set it, and returned the transaction's number
 
-
     def check_seal(self, presented: Result) -> Statement:
         return Statement(_SAME_TRANSACTION, {"transaction": presented.rows[0][0]})
 
