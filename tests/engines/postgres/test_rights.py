@@ -15,7 +15,7 @@ import holdfast
 import holdfast.aio
 from holdfast import Client, LockLost, provision
 from holdfast.engines.postgres.advisory.statements import SessionStatements
-from holdfast.engines.postgres.statements import Statements
+from holdfast.engines.postgres.statements import CellStatements, Statements
 from support.servers import shared_postgresql
 from support.waiting import wait_until
 
@@ -154,7 +154,11 @@ def test_borrowed_rights_come_with_a_pinned_search_path(theirs: str, schema: str
     )
     rows = dict(line.split("|", 1) for line in found.splitlines())
     assert set(rows.values()) == {'{"search_path=pg_catalog, pg_temp"}'}
-    statements = [*vars(Statements(schema, "n")).values(), *vars(SessionStatements(schema, "n")).values()]
+    statements = [
+        part
+        for each in (Statements, SessionStatements, CellStatements)
+        for part in vars(each(schema, "n")).values()
+    ]
     called = set(re.findall(rf"{schema}\.(\w+)\(", repr(statements)))
     assert len(called) > 20
     by_caller = {"session_end_1", "session_cancel_1", "session_wait_1"}
