@@ -155,9 +155,9 @@ def test_borrowed_rights_come_with_a_pinned_search_path(theirs: str, schema: str
     rows = dict(line.split("|", 1) for line in found.splitlines())
     assert set(rows.values()) == {'{"search_path=pg_catalog, pg_temp"}'}
     statements = [
-        part
-        for each in (Statements, SessionStatements, CellStatements)
-        for part in vars(each(schema, "n")).values()
+        *vars(Statements(schema, "n")).values(),
+        *vars(CellStatements(schema, b"n")).values(),
+        *vars(SessionStatements(schema, "n")).values(),
     ]
     called = set(re.findall(rf"{schema}\.(\w+)\(", repr(statements)))
     assert len(called) > 20
