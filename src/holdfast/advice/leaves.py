@@ -128,9 +128,7 @@ with db.transaction():
 @optimistic.optimistic(retries=5)
 def sell() -> None:
     try:
-        quantity, version = db.execute(
-            "SELECT quantity, version FROM stock WHERE item = 'lamp'"
-        ).fetchone()
+        quantity, version = db.execute("SELECT quantity, version FROM stock WHERE item = 'lamp'").fetchone()
         db.rollback()  # nothing is locked while we decide
         optimistic.compare_and_update(db, "stock", {"item": "lamp"}, version, {"quantity": quantity - 1})
         db.commit()

@@ -67,7 +67,9 @@ class Leaf:
         driver = f"import {'psycopg' if 'psycopg' in database else 'sqlite3'}" if database else ""
         imports = sorted({each for each in (*self.imports, driver) if each}, key=_import_order)
         opened = [each for each in (chosen.locks if self.uses_locks else "", database) if each]
-        return "\n".join([*imports, "", *opened, "", self.body.strip(), ""])
+        body = self.body.strip()
+        apart = ["", ""] if body.startswith(("def ", "@")) else [""]
+        return "\n".join([*imports, "", *opened, *apart, body, ""])
 
 
 def _import_order(line: str) -> tuple[int, bool, str]:
