@@ -355,4 +355,5 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "postgresql+advisory": ADVISORY_FIGURES,
     "fencing": GUARD_FIGURES,
     "fencing-redis": FENCING_REDIS_FIGURES,
+    "sql-counters": (),
 }

@@ -15,6 +15,9 @@ __all__ = ["can_draw", "draw"]
 
 COLOURS: Mapping[str, str] = {"subject": "#1f6f8b", "peer": "#c8843c", "raw": "#8a8f98"}
 
+MANY_SERIES = 6
+"""More lines have their legend beside the panels."""
+
 WIDE_SPAN = 20.0
 """Where the largest value is so many times the smallest, the axis is logarithmic."""
 
@@ -91,7 +94,9 @@ def lines(panel: Any, result: Result, metric: Metric) -> None:
     for row in result.rows:
         series.setdefault(row.series, []).append(row)
     everything: list[float] = []
-    for label, rows in series.items():
+    # Many: the second half, which does the same another way, has the colours of the first.
+    half = -(-len(series) // 2) if len(series) > MANY_SERIES else len(series)
+    for number, (label, rows) in enumerate(series.items()):
         points = [
             (row.x, summary)
             for row in rows
@@ -100,7 +105,14 @@ def lines(panel: Any, result: Result, metric: Metric) -> None:
         places = [x for x, _ in points]
         values = [summary.value for _, summary in points]
         everything += values
-        (line,) = panel.plot(places, values, marker="o", label=label)
+        (line,) = panel.plot(
+            places,
+            values,
+            marker="o",
+            label=label,
+            color=f"C{number % half}",
+            ls="-" if number < half else "--",
+        )
         low = [each.value if each.low is None else each.low for _, each in points]
         high = [each.value if each.high is None else each.high for _, each in points]
         panel.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -115,7 +127,10 @@ def lines(panel: Any, result: Result, metric: Metric) -> None:
         panel.set_ylim(bottom=0)
     panel.yaxis.set_major_formatter(lambda value, _: shown(value, metric.unit) if value else "0")
     panel.set_ylabel(metric.title)
-    panel.legend(frameon=False)
+    if half == len(series):
+        panel.legend(frameon=False)
+    elif metric.key == result.plotted[-1]:
+        panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     panel.spines[["top", "right"]].set_visible(False)
 
 

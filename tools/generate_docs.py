@@ -4,16 +4,20 @@
     python tools/generate_docs.py --check    report whether they are current
 
 docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``;
-docs/command-line.md comes from the texts of ``--help``.
+docs/command-line.md comes from the texts of ``--help``; docs/choosing.md from the tree of
+``holdfast.advice``, the guarantees and the committed results of the benchmarks.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from holdfast import advice
 from holdfast.cli.app import ROOT as COMMANDS
 from holdfast.cli.options import Argument, Command, Group, Option
 from holdfast.cli.parser import load
@@ -48,6 +52,7 @@ def documents() -> dict[Path, str]:
         readme: f"{before}{BEGIN}\n{table()}{END}{after}",
         ROOT / "docs" / "guarantees.md": guarantees_page(),
         ROOT / "docs" / "command-line.md": command_line_page(),
+        ROOT / "docs" / "choosing.md": choosing_page(),
     }
 
 
@@ -130,6 +135,153 @@ def command_line_page() -> str:
         parts += [row(each) for each in command.params]
         parts.append(f"\n```text\n{plain(command.epilog)}\n```\n" if command.epilog else "")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def choosing_page() -> str:
+    """The tree of ``holdfast advise``: drawn, side by side, and leaf by leaf."""
+    parts = [CHOOSING, "## The tree\n", f"```mermaid\n{drawn_tree()}```\n"]
+    parts += [
+        "## The ways, side by side\n",
+        "| what | way | a lock of Holdfast? | works on |\n| --- | --- | --- | --- |",
+    ]
+    parts[-1] += "".join(
+        f"\n| {reasons(leaf)} | [{leaf.title}](#{anchor(leaf.title)}) | "
+        f"{'no' if leaf.instead else 'yes'} | {', '.join(leaf.systems)} |"
+        for leaf in advice.LEAVES
+    )
+    parts += [
+        "\n## The engines, side by side\n",
+        MEASURED,
+        engines_side_by_side(),
+    ]
+    for leaf in advice.LEAVES:
+        code = leaf.code(leaf.systems[0])
+        parts.append(f"## {leaf.title}\n\n{filled(leaf.why)}\n")
+        parts.append(
+            f"```python\n# not run: here; the tests of holdfast advise run it on each system\n{code}```\n"
+        )
+        parts.append(
+            "What can still go wrong:\n\n" + "".join(f"- {filled(each, '  ')}\n" for each in leaf.wrong)
+        )
+        parts.append(f"More: [{leaf.page}]({leaf.page})\n")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+CHOOSING = """\
+# Choosing
+
+Which lock, or what instead of one. `holdfast advise` asks these questions at a terminal, or takes the
+answers as options and prints JSON.
+
+1. **Do you need a lock at all?** Where the same request may come twice, one small value changes, or
+   everything is in one database, something simpler is right, and cannot be lost.
+2. **What if it fails once in a long while?** Where work is done twice, that is a matter of efficiency: any
+   engine will do, take the one you have. Where something would be wrong, the lock is half of it: what is
+   written to has to check the token.
+3. **What can check?** A database, Redis, etcd, ZooKeeper, a file and your own services can. Where nothing
+   can, make the effect one that may come twice.
+"""
+
+MEASURED = """\
+A pair is `acquire` and `release` with nobody else there; the hand-off is from a release to the grant in
+another process that waits. Both are medians on the machine of the [results](../benchmarks/results/README.md),
+servers on loopback: the proportions tell more than the numbers. [Guarantees](guarantees.md) has the whole
+text of each.
+"""
+
+
+def drawn_tree() -> str:
+    """The tree as Mermaid draws it: a question is asked once for each way that leads to it."""
+    lines = ["flowchart LR"]
+    seen: set[str] = set()
+
+    def node(given: dict[str, str]) -> str:
+        step = advice.walk(given)
+        if isinstance(step, advice.Leaf):
+            name, shape = step.key, f'(["{step.title}"])'
+        else:
+            name = "_".join(["q", step.key, *(answer for key, answer in given.items() if key != step.key)])
+            shape = f'{{"{step.text}"}}'
+        if name in seen:
+            return name
+        seen.add(name)
+        lines.append(f"  {name}{shape}")
+        if isinstance(step, advice.Question):
+            lines.extend(
+                f'  {name} -->|"{answer.text.partition(":")[0]}"| {node({**given, step.key: answer.key})}'
+                for answer in step.answers
+            )
+        return name
+
+    node({})
+    return "\n".join(lines) + "\n"
+
+
+def reasons(leaf: advice.Leaf) -> str:
+    """The answers that lead to a leaf, in words."""
+    texts = {(q.key, a.key): a.text for q in advice.QUESTIONS for a in q.answers}
+    ways = [
+        "; ".join(
+            texts[question, answer].partition(":")[0] if question == "problem" else f"{question}: {answer}"
+            for question, answers in way.items()
+            for answer in answers
+        )
+        for way in leaf.when
+    ]
+    return "; or ".join(ways)
+
+
+def engines_side_by_side() -> str:
+    lines = [
+        "| engine | scope | in order | a dead holder's lock | cells | handed over | a pair | hand-off |",
+        "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
+    ]
+    for name, g in engines():
+        measured = [shown_seconds(measure) for measure in (pair_seconds(name), handoff_seconds(name))]
+        yes_no = ["yes" if each else "no" for each in (g.is_fifo, g.has_cells, g.can_export)]
+        lines.append(
+            f"| {name} | {g.scope} | {yes_no[0]} | {g.crash_release.partition(';')[0].partition(':')[0]} | "
+            f"{yes_no[1]} | {yes_no[2]} | {' | '.join(measured)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def rows_measured(engine: str, measure: str) -> Iterator[dict[str, dict[str, float]]]:
+    """The metrics of Holdfast's own rows, for threads, in the committed results."""
+    path = ROOT / "benchmarks" / "results" / engine / "results.json"
+    if path.is_file():
+        measured = json.loads(path.read_text("utf-8"))["measures"].get(measure, {"rows": []})
+        yield from (
+            row["metrics"]
+            for row in measured["rows"]
+            if row["role"] == "subject" and not row["key"].endswith("-asyncio")
+        )
+
+
+def pair_seconds(engine: str) -> float | None:
+    return next((1 / row["rate"]["value"] for row in rows_measured(engine, "pairs")), None)
+
+
+def handoff_seconds(engine: str) -> float | None:
+    return next((row["p50"]["value"] for row in rows_measured(engine, "handoff")), None)
+
+
+def shown_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 1e-4:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+
+
+def anchor(title: str) -> str:
+    """As GitHub makes them from headings."""
+    kept = "".join(each for each in title.lower() if each.isalnum() or each in " -")
+    return kept.replace(" ", "-")
+
+
+def filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent)
 
 
 def commands_of(group: Group, before: str = "") -> list[tuple[str, Command]]:

@@ -7,16 +7,30 @@ from typing import Final
 
 from holdfast.engines import SCHEMES
 
-from . import etcd, fencing, fencing_redis, memory, postgresql, redis, redlock, sqlite, zookeeper
+from . import (
+    etcd,
+    fencing,
+    fencing_redis,
+    memory,
+    postgresql,
+    redis,
+    redlock,
+    sql_counters,
+    sqlite,
+    zookeeper,
+)
 from .group import Group
 
-__all__ = ["BY_SCHEME", "GROUPS", "GUARDS", "IN_MEMORY", "Group"]
+__all__ = ["BY_SCHEME", "COUNTERS", "GROUPS", "GUARDS", "IN_MEMORY", "Group"]
 
 IN_MEMORY: Final = "-in-memory"
 """An engine once more, with servers that keep nothing."""
 
 GUARDS: Final = "fencing"
 """No engine: guarded writes. Groups of guards begin so."""
+
+COUNTERS: Final = "sql-counters"
+"""No engine: transactions in the user's own database."""
 
 BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
@@ -30,12 +44,13 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "postgresql+advisory": postgresql.ADVISORY,
     GUARDS: fencing.GROUP,
     "fencing-redis": fencing_redis.GROUP,
+    COUNTERS: sql_counters.GROUP,
 }
 """All of them, in the order of the report."""
 
 GROUPS: Final[Mapping[str, Group]] = {
     scheme: group
     for scheme, group in BY_SCHEME.items()
-    if scheme.startswith(GUARDS) or scheme.removesuffix(IN_MEMORY) in SCHEMES
+    if scheme.startswith((GUARDS, COUNTERS)) or scheme.removesuffix(IN_MEMORY) in SCHEMES
 }
-"""What ``ENGINES=`` can name: the engines that this Holdfast has, by the scheme of their URLs; and guards."""
+"""What ``ENGINES=`` can name: the engines of this Holdfast by the scheme of their URLs, guards, counters."""

@@ -14,6 +14,7 @@ from ..interleaving import Bench
 from ..results import Result
 from . import (
     contention,
+    counters,
     crowd,
     handoff,
     held,
@@ -72,6 +73,7 @@ class Measure:
 MEASURES: Final[Mapping[str, Measure]] = {
     "pairs": Measure(pairs.measure, 2.5),
     "redis_writes": Measure(redis_writes.measure, 4),
+    "counters": Measure(counters.measure, 30),
     "tasks": Measure(tasks.measure, 6, able("tasks")),
     "stopped": Measure(stopped.measure, 8, able("quorum")),
     "handoff": Measure(handoff.measure, 6, able("processes")),

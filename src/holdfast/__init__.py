@@ -12,7 +12,9 @@ One API over every engine people lock with; every grant carries a fencing token.
 
 from __future__ import annotations
 
-from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, Watch, connect
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from .errors import (
     Conflict,
     Deadlock,
@@ -25,7 +27,10 @@ from .errors import (
     StaleToken,
     Unsupported,
 )
-from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo
+
+if TYPE_CHECKING:
+    from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, Watch, connect
+    from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo
 
 __version__ = "0.1.0"
 
@@ -56,3 +61,24 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+# Imported when first used, so that a command that takes no lock (``--version``, ``--help``) starts at once.
+_HOMES: Final = {
+    "client": ("Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"),
+    "model": ("UNSET", "Fence", "Guarantees", "HolderInfo", "LockInfo", "WaiterInfo"),
+}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A public name when it is first used. Later uses find it in the module itself."""
+        for home, names in _HOMES.items():
+            if name in names:
+                value = getattr(import_module(f".{home}", __name__), name)
+                globals()[name] = value
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import BY_SCHEME, GROUPS, GUARDS, IN_MEMORY
+from benchmarks.engines import BY_SCHEME, COUNTERS, GROUPS, GUARDS, IN_MEMORY
 from benchmarks.figures import FIGURES
 from benchmarks.measures import MEASURES
 from support import run_python
@@ -24,7 +24,9 @@ TIMEOUT_SECONDS = 100.0
 ENGINES = [
     pytest.param(
         scheme,
-        marks=pytest.mark.engine("postgresql" if scheme == GUARDS else scheme.removesuffix(IN_MEMORY)),
+        marks=pytest.mark.engine(
+            "postgresql" if scheme in {GUARDS, COUNTERS} else scheme.removesuffix(IN_MEMORY)
+        ),
     )
     for scheme in GROUPS
 ]

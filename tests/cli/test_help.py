@@ -67,19 +67,26 @@ def test_without_rich_one_line_says_what_to_install(
 
 SLOW = (
     "asyncio",
+    "bz2",
     "click",
     "email",
     "holdfast.fencing.sql",
     "importlib.metadata",
+    "lzma",
     "pydantic",
     "rich",
+    "secrets",
+    "shutil",
     "ssl",
     "typer",
     "unittest",
 )
 
 
-def test_running_a_command_waits_for_no_slow_library(command_line: CommandLine) -> None:
+def test_running_a_command_waits_for_no_slow_library(
+    command_line: CommandLine, locks: holdfast.Client
+) -> None:
+    locks.lock("x").locked()  # The file exists: creating it needs more.
     code = """
         import sys
         from holdfast.cli import main
@@ -91,6 +98,21 @@ def test_running_a_command_waits_for_no_slow_library(command_line: CommandLine) 
     loaded = set(process.expect("loaded:").split())
     assert "holdfast.cli.wrapper" in loaded
     assert not loaded.intersection(SLOW)
+
+
+def test_a_command_that_takes_no_lock_imports_neither_client_nor_engine(command_line: CommandLine) -> None:
+    code = """
+        import sys
+        from holdfast.cli import main
+        print("status", main(["--version"]))
+        print("loaded:", *sorted(sys.modules))
+    """
+    process = command_line.script(code)
+    process.expect("status")
+    loaded = set(process.expect("loaded:").split())
+    assert "holdfast.cli.app" in loaded
+    assert not loaded.intersection(SLOW)
+    assert not loaded & {"holdfast.client", "holdfast.engines", "holdfast.model", "socket", "sqlite3"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@
     optimistic                                 sql and below
     sql                                        fencing (its connections) and below
     fencing                                    stands apart: errors, model, core
+    advice                                     stands apart: data, and the errors
     errors, model                              the ground
 
 A folder that does not exist yet is simply not checked yet.
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rules": GROUND,
     "core": GROUND | {"rules"},
     "fencing": GROUND | {"core"},
+    "advice": GROUND,
     "sql": GROUND | {"core", "fencing"},
     "optimistic": GROUND | {"core", "fencing", "sql"},
     "protocols": GROUND | {"rules", "core"},
@@ -55,6 +57,7 @@ SHARED_PROTOCOLS = {"resp"}
 PUBLIC_MODULES = {
     *GROUND,
     "actors",
+    "advice",
     "aio",
     "cli",
     "doctor",

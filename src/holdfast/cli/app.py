@@ -40,6 +40,7 @@ ROOT = Group(
         "show": "show:COMMAND",
         "watch": "watch:COMMAND",
         "break": "break_:COMMAND",
+        "advise": "advise:COMMAND",
         "guarantees": "guarantees:COMMAND",
         "doctor": "doctor:COMMAND",
         "init": "init:COMMAND",

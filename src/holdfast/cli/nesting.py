@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -77,6 +76,8 @@ def replace_by(command: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - no shell, on purpose
     except OSError as error:
+        import shutil  # only here: it costs every run a millisecond and more
+
         found = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno == errno.ENOEXEC and found is not None:
             os.execve("/bin/sh", ["/bin/sh", found, *command[1:]], environment)  # noqa: S606 - as execvp does

@@ -23,7 +23,6 @@ import contextlib
 import errno
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,6 +102,8 @@ class Supervisor:
         try:
             return spawn(self._command, environment, prepare)
         except OSError as error:
+            import shutil  # only here: it costs every run a millisecond and more
+
             found = shutil.which(self._command[0], path=environment.get("PATH"))
             if error.errno != errno.ENOEXEC or found is None:
                 raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
@@ -154,4 +153,6 @@ def check_secret(secret: object) -> None:
 
 def seal_of(secret: str) -> str:
     """What the engine stores of a secret: a hash, which is visible by inspection and adopts nothing."""
+    import hashlib  # only here: it loads OpenSSL, and few programs hand a lease over
+
     return SEALED + hashlib.sha256(secret.encode()).hexdigest()

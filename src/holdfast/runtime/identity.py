@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +13,7 @@ RANDOM_BYTES: Final = 16
 
 
 def new_client_id() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def attempt_names(client: str) -> Callable[[], str]:

@@ -26,7 +26,7 @@ from holdfast.rules.requests import Busy, Gone, Renew
 from support import run_python
 
 TRY = """
-    import os, sys, holdfast, holdfast.engines.sqlite
+    import os, sys, holdfast.client, holdfast.engines.sqlite
     # The super-user may write everything: what permissions refuse shows to others only.
     if os.geteuid() == 0:
         os.setgroups([])

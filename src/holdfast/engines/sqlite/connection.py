@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sqlite3
 import threading
 from typing import Final
@@ -100,7 +99,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
             for statement in TABLES:
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES ('source', ?)", (secrets.token_hex(16),))
+            connection.execute("INSERT INTO meta VALUES ('source', ?)", (os.urandom(16).hex(),))
             connection.execute("INSERT INTO meta VALUES ('floor', 0)")
             connection.execute("INSERT INTO meta VALUES ('swept_at', ?)", (wall_us(),))
         connection.execute("COMMIT")

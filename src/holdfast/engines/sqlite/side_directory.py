@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import pwd
-import secrets
 import socket
 import stat
 from collections.abc import Iterator
@@ -78,7 +77,7 @@ class SideDirectory:
 
     def write_new(self, content: bytes) -> str:
         """Create a private file whose whole content is on the disk. Returns its name."""
-        name = f"{secrets.token_hex(8)}{NEW_SUFFIX}"
+        name = f"{os.urandom(8).hex()}{NEW_SUFFIX}"
         with open(self.create(name), "wb") as file:
             try:
                 file.write(content)

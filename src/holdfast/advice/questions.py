@@ -1,0 +1,76 @@
+"""The questions, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .tree import Answer, Question
+
+__all__ = ["QUESTIONS"]
+
+QUESTIONS: Final = (
+    Question(
+        "problem",
+        "What must not happen twice, or not at the same time?",
+        (
+            Answer("request", "the same request or message, which may arrive twice"),
+            Answer("value", "changes of one small value: a setting, a counter, a cursor"),
+            Answer("rows", "changes of rows in one database, and of nothing outside it"),
+            Answer("items", "work on many items, each by one worker"),
+            Answer("section", "anything else: a job, a file, a service, a device, several databases"),
+        ),
+    ),
+    Question(
+        "statement",
+        "Can one SQL statement decide and write?",
+        (Answer("yes", "yes: one less if there is one, closed if it is open"), Answer("no", "no")),
+    ),
+    Question(
+        "row",
+        "Does a row stand for what is protected?",
+        (Answer("yes", "yes"), Answer("no", "no: rows that are not there yet, or a whole procedure")),
+    ),
+    Question(
+        "contention",
+        "How often do two want the same row at the same time?",
+        (Answer("seldom", "seldom"), Answer("often", "often")),
+    ),
+    Question(
+        "length",
+        "How long is it from reading to writing?",
+        (
+            Answer("short", "milliseconds, all of it in the database"),
+            Answer("long", "longer: a person decides, or another service is called"),
+        ),
+    ),
+    Question(
+        "stakes",
+        "What if, once in a long while, two are inside at once?",
+        (
+            Answer("efficiency", "work is done twice, and nothing is wrong afterwards"),
+            Answer("correctness", "something is wrong: money, data, a device"),
+        ),
+    ),
+    Question(
+        "holders",
+        "How many may be inside at once?",
+        (
+            Answer("one", "one"),
+            Answer("readers", "many that read, or one that writes"),
+            Answer("several", "a fixed number"),
+        ),
+    ),
+    Question(
+        "checks",
+        "What is written to, and could check a number with each write?",
+        (
+            Answer("sql", "a SQL database"),
+            Answer("redis", "Redis"),
+            Answer("etcd", "etcd"),
+            Answer("zookeeper", "ZooKeeper"),
+            Answer("file", "a file"),
+            Answer("http", "a service of ours, over HTTP"),
+            Answer("nothing", "nothing that could check: a device, a foreign service, a mail"),
+        ),
+    ),
+)

@@ -1,0 +1,158 @@
+"""``holdfast advise``: the tree of advice, asked at a terminal or answered by options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+from holdfast import advice
+
+from .exits import Status
+from .options import JSON, Command, Misuse, Option
+from .output import print_json, print_lines
+
+__all__ = ["COMMAND", "advise"]
+
+EPILOG = """
+Examples:
+  holdfast advise
+  holdfast advise --problem section --stakes correctness --checks sql --have redis
+  holdfast advise --problem rows --statement yes --json | jq -r .code
+
+At a terminal it asks what the options leave open. Elsewhere it prints the next
+question, and its exit status is 64. With --json, every result is one document.
+"""
+
+HAVE = "have"
+
+
+def _one_of(question: str, keys: tuple[str, ...]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in keys:
+            raise Misuse(f"{text!r} is no answer to --{question}: choose {', '.join(keys)}")
+        return text
+
+    return convert
+
+
+def _option(key: str, text: str, keys: tuple[str, ...]) -> Option:
+    return Option(
+        (f"--{key}",), f"{text} One of: {', '.join(keys)}.", metavar="ANSWER", convert=_one_of(key, keys)
+    )
+
+
+OPTIONS = (
+    *(
+        _option(each.key, each.text, tuple(answer.key for answer in each.answers))
+        for each in advice.QUESTIONS
+    ),
+    _option(HAVE, "What do you run already?", tuple(advice.SYSTEMS)),
+)
+
+
+def advise(json: bool, have: str | None, **answers: str | None) -> int:
+    """Recommend how to keep apart what must not happen at once: which lock, or what to do instead of one.
+
+    It asks what is to be protected and what there is, and answers with the way, the engine and its
+    guarantees, code to start from, and what can still go wrong.
+    """
+    given = {key: value for key, value in answers.items() if value is not None}
+    asks = not json and _is_at_a_terminal()
+    while isinstance(step := advice.walk(given), advice.Question):
+        if not asks:
+            return _print_question(step, json)
+        given[step.key] = _ask(step)
+    if len(step.systems) == 1:
+        have = step.systems[0]
+    elif have is None:
+        question = advice.Question(
+            HAVE,
+            "What do you run already?",
+            tuple(advice.Answer(key, advice.SYSTEMS[key].name) for key in step.systems),
+        )
+        if not asks:
+            return _print_question(question, json)
+        have = _ask(question)
+    elif have not in step.systems:
+        raise Misuse(f"{step.title!r} does not work on {have}: choose {', '.join(step.systems)}")
+    _print_advice(step, have, given, json)
+    return Status.OK
+
+
+def _is_at_a_terminal() -> bool:
+    return os.isatty(0) and os.isatty(1)
+
+
+def _ask(question: advice.Question) -> str:
+    print_lines("", question.text)
+    print_lines(*(f"  {number}  {each.text}" for number, each in enumerate(question.answers, 1)))
+    while True:
+        sys.stdout.write("> ")
+        sys.stdout.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise Misuse(f"no answer to {question.key!r}")
+        for number, each in enumerate(question.answers, 1):
+            if line.strip() in {str(number), each.key}:
+                return each.key
+        print_lines(f"a number from 1 to {len(question.answers)}, please")
+
+
+def _print_question(question: advice.Question, json: bool) -> int:
+    if json:
+        answers = {each.key: each.text for each in question.answers}
+        print_json({"question": question.key, "text": question.text, "answers": answers})
+        return Status.USAGE
+    listed = "".join(f"\n  --{question.key} {each.key:12} {each.text}" for each in question.answers)
+    raise Misuse(f"{question.text} Add one of:{listed}")
+
+
+def _print_advice(leaf: advice.Leaf, system: str, given: dict[str, str], json: bool) -> None:
+    promised = _guarantees(system) if leaf.uses_locks else None
+    if json:
+        print_json(
+            {
+                "answers": {**given, HAVE: system},
+                "way": leaf.key,
+                "title": leaf.title,
+                "why": leaf.why,
+                "system": system,
+                "guarantees": promised,
+                "code": leaf.code(system),
+                "wrong": leaf.wrong,
+                "page": f"docs/{leaf.page}",
+            }
+        )
+        return
+    print_lines("", leaf.title, "", leaf.why, "", "Code to start from:", "")
+    print_lines(*(f"    {line}".rstrip() for line in leaf.code(system).rstrip().splitlines()))
+    if promised is not None:
+        print_lines("", f"What the engine {system} guarantees (holdfast guarantees prints all):")
+        print_lines(f"  - scope: {promised['scope']}", f"  - tokens: {promised['fencing']}")
+        print_lines(f"  - a dead holder's lock is free {promised['crash_release']}")
+        print_lines(*(f"  - needs: {need}" for need in promised["needs"]))
+    print_lines("", "What can still go wrong:", *(f"  - {each}" for each in leaf.wrong))
+    print_lines("", f"More: docs/{leaf.page}, docs/choosing.md")
+
+
+def _guarantees(system: str) -> dict[str, Any] | None:
+    """What the engine promises. None where its package is not installed. Nothing connects here."""
+    try:
+        with holdfast.connect(advice.SYSTEMS[system].url) as client:
+            promised = client.guarantees
+    except (holdfast.HoldfastError, ModuleNotFoundError):
+        return None
+    return {
+        "engine": promised.engine,
+        "scope": promised.scope,
+        "fencing": promised.fencing,
+        "fifo": promised.fifo,
+        "crash_release": promised.crash_release,
+        "needs": promised.needs,
+    }
+
+
+COMMAND = Command(advise, (*OPTIONS, JSON), EPILOG)
