@@ -25,7 +25,7 @@ from .errors import (
     StaleToken,
     Unsupported,
 )
-from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo
+from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaitEdge, WaiterInfo
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "Semaphore",
     "StaleToken",
     "Unsupported",
+    "WaitEdge",
     "WaiterInfo",
     "Watch",
     "__version__",

@@ -37,6 +37,7 @@ NAMES = [
     "StaleToken",
     "UNSET",
     "Unsupported",
+    "WaitEdge",
     "WaiterInfo",
     "Watch",
     "__version__",

@@ -81,7 +81,7 @@ def acquire(
                     core.enter(caller, lease, entered)
                     # As in the coroutine, nothing is called from here to the caller's next instruction.
                     return lease
-        attempt = records.Attempt(client_state, spec, owner, nonce)
+        attempt = records.Attempt(client_state, spec, owner, nonce, core.long_wait, caller)
         begun = locks.StartedAcquire(attempt, sent, outcome)
         return driver.run(locks.acquire(core, caller, owner, timeout, entered, begun), even_if_closed=True)
     except BaseException as error:
