@@ -20,6 +20,7 @@ from ..core.printable import printable
 from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
 from . import records
+from .acquisitions import OBSERVERS
 from .client_state import ClientState, Hold, LeaseState
 from .lock_info import describe_holders
 
@@ -347,6 +348,9 @@ async def acquire(
             return None
         core.client_state.check_timers_run()
         lease = core.wrap(state)
+        if OBSERVERS:
+            for observer in OBSERVERS:
+                observer(lease, caller, timeout != 0)
         core.enter(caller, lease, entered)
         # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
         # lease.
