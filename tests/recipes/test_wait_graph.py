@@ -246,7 +246,8 @@ def cycles_of(next_of: Mapping[str, str]) -> set[frozenset[str]]:
     """Where each waits for one at most: follow from each until someone comes back to it."""
     found = set()
     for start in next_of:
-        at, path = start, []
+        at = start
+        path: list[str] = []
         while at in next_of and len(path) <= len(next_of):
             path.append(at)
             at = next_of[at]

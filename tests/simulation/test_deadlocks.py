@@ -29,6 +29,7 @@ from simulation.store import CounterStore
 from simulation.workloads import FAULTS_END, Board, Core, Worker
 from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, inject
 from simulator.faults import FORGETS
+from simulator.servers import Server
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 """An engine that forgets its holders has no deadlock either."""
@@ -134,7 +135,7 @@ def run(seed: int) -> tuple[Run, History]:
 
     def start(machine: int) -> None:
         incarnation = sum(1 for client in world.past if client.machine == machine)
-        links = {
+        links: dict[Server, Link] = {
             server: Link(world.stream("network", machine, server.label)) for server in (world.node, store)
         }
         client = SimulatedClient(
