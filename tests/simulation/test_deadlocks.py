@@ -7,7 +7,7 @@ of its edges existed together at some moment, and no other waiter was told of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
@@ -23,6 +23,7 @@ from holdfast.recipes import deadlock as recipe
 from holdfast.recipes import wait_graph
 from holdfast.recipes.deadlock import DeadlockWatch
 from holdfast.recipes.wait_graph import Blocker, Knot, WaitEntry, Waiter
+from holdfast.rules.record import Record
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
 from simulation.store import CounterStore
@@ -120,7 +121,20 @@ class Taker(Worker):
             raise interrupted
 
 
+def paused_between_reads(world: World) -> Any:
+    """Waiters that are paused in the middle of a search: what they read first is old when they go on."""
+    original, chance = recipe._read, world.stream("reads")
+
+    async def read(name: str) -> Record:
+        if world.now < FAULTS_END and chance.random() < 0.3:
+            await Pause(chance.uniform(0.5, 2.5))
+        return await original(name)
+
+    return mock.patch.object(recipe, "_read", read)
+
+
 def run(seed: int) -> tuple[Run, History]:
+    """Half of the schedules have slow searches."""
     history = History()
     taker = type("Taker", (Taker,), {"history": history})
     world = World(f"deadlocks/{seed}")
@@ -161,7 +175,8 @@ def run(seed: int) -> tuple[Run, History]:
     plan = make_plan(world.stream("faults"), 1.0, KINDS)
     inject(world, plan)
     result = Run("deadlocks", seed, plan, world, board)
-    _play(result)
+    with paused_between_reads(world) if seed % 2 else nullcontext():
+        _play(result)
     for client in world.clients:
         client.dispose()
     return result, history
@@ -175,13 +190,36 @@ def violations(result: Run, history: History) -> list[str]:
     for at, cycle in history.victims:
         waits = [_last_before(history.waits[edge.owner, edge.name], at) for edge in cycle]
         holds = [history.holds.get((edge.held_by, edge.name, edge.token), (0.0, inf)) for edge in cycle]
-        if max(begin for begin, _ in waits + holds) > min(end for _, end in waits + holds):
+        together = max(begin for begin, _ in waits + holds), min(end for _, end in waits + holds)
+        for_permits = any(edge.mode == "permit" for edge in cycle)
+        if together[0] > together[1] or (for_permits and not no_permit_comes_free(history, together)):
             wrong.append(f"at {at} it was no deadlock: {recipe.describe_cycle(cycle)}")
         edges = frozenset((edge.owner, edge.name, edge.token) for edge in cycle)
         if edges in told:
             wrong.append(f"at {at} a second victim: {recipe.describe_cycle(cycle)}")
         told.add(edges)
     return wrong
+
+
+def no_permit_comes_free(history: History, together: Span) -> bool:
+    """At some moment of these, all permits were held by workers that were waiting themselves."""
+    permits = {key[0]: span for key, span in history.holds.items() if key[1] == "permits"}
+    waits = {
+        owner: [span for (each, _), spans in history.waits.items() if each == owner for span in spans]
+        for owner in permits
+    }
+    begins = [begin for spans in waits.values() for begin, _ in spans]
+    for moment in {together[0], *(begin for begin in begins if together[0] <= begin <= together[1])}:
+        stuck = [
+            owner
+            for (owner, name, _), (begin, end) in history.holds.items()
+            if name == "permits"
+            and begin <= moment <= end
+            and any(first <= moment <= last for first, last in waits[owner])
+        ]
+        if len(stuck) >= LIMIT:
+            return True
+    return False
 
 
 def _last_before(spans: list[Span], at: float) -> Span:
