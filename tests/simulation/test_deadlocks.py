@@ -22,7 +22,7 @@ from holdfast.protocols import locks
 from holdfast.recipes import deadlock as recipe
 from holdfast.recipes import wait_graph
 from holdfast.recipes.deadlock import DeadlockWatch
-from holdfast.recipes.wait_graph import Blocker, Knot, WaitEntry, Waiter
+from holdfast.recipes.wait_graph import Blocker, Knot, WaitEntry
 from holdfast.rules.record import Record
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
@@ -188,11 +188,7 @@ def violations(result: Run, history: History) -> list[str]:
     wrong += result.world.failures
     told: set[frozenset[tuple[str, str, int]]] = set()
     for at, cycle in history.victims:
-        waits = [_last_before(history.waits[edge.owner, edge.name], at) for edge in cycle]
-        holds = [history.holds.get((edge.held_by, edge.name, edge.token), (0.0, inf)) for edge in cycle]
-        together = max(begin for begin, _ in waits + holds), min(end for _, end in waits + holds)
-        for_permits = any(edge.mode == "permit" for edge in cycle)
-        if together[0] > together[1] or (for_permits and not no_permit_comes_free(history, together)):
+        if not was_deadlock(history, cycle):
             wrong.append(f"at {at} it was no deadlock: {recipe.describe_cycle(cycle)}")
         edges = frozenset((edge.owner, edge.name, edge.token) for edge in cycle)
         if edges in told:
@@ -201,29 +197,31 @@ def violations(result: Run, history: History) -> list[str]:
     return wrong
 
 
-def no_permit_comes_free(history: History, together: Span) -> bool:
-    """At some moment of these, all permits were held by workers that were waiting themselves."""
-    permits = {key[0]: span for key, span in history.holds.items() if key[1] == "permits"}
-    waits = {
-        owner: [span for (each, _), spans in history.waits.items() if each == owner for span in spans]
-        for owner in permits
-    }
-    begins = [begin for spans in waits.values() for begin, _ in spans]
-    for moment in {together[0], *(begin for begin in begins if together[0] <= begin <= together[1])}:
-        stuck = [
-            owner
-            for (owner, name, _), (begin, end) in history.holds.items()
-            if name == "permits"
-            and begin <= moment <= end
-            and any(first <= moment <= last for first, last in waits[owner])
-        ]
-        if len(stuck) >= LIMIT:
-            return True
-    return False
+def was_deadlock(history: History, cycle: tuple[WaitEdge, ...]) -> bool:
+    """At some moment, all of them waited and held, and no permit that one waits for could come free."""
+    holds = [history.holds.get((edge.held_by, edge.name, edge.token), (0.0, inf)) for edge in cycle]
+    begin, end = max(first for first, _ in holds), min(last for _, last in holds)
+    later = [first for spans in history.waits.values() for first, _ in spans if begin < first <= end]
+    needs_permits = any(edge.mode == "permit" for edge in cycle)
+    return begin <= end and any(
+        all(is_in(history.waits[edge.owner, edge.name], moment) for edge in cycle)
+        and (not needs_permits or permits_of_waiters(history, moment) >= LIMIT)
+        for moment in (begin, *later)
+    )
 
 
-def _last_before(spans: list[Span], at: float) -> Span:
-    return max(span for span in spans if span[0] <= at)
+def permits_of_waiters(history: History, moment: float) -> int:
+    """How many permits were held by workers that waited for something themselves."""
+    waiting = {owner for (owner, _), spans in history.waits.items() if is_in(spans, moment)}
+    return sum(
+        1
+        for (owner, name, _), span in history.holds.items()
+        if name == "permits" and owner in waiting and is_in([span], moment)
+    )
+
+
+def is_in(spans: list[Span], moment: float) -> bool:
+    return any(begin <= moment <= end for begin, end in spans)
 
 
 def test_every_deadlock_is_found_and_has_one_victim() -> None:
@@ -241,10 +239,7 @@ def test_every_deadlock_is_found_and_has_one_victim() -> None:
 
 
 # --- mistakes -----------------------------------------------------------------------------------
-
-
-def no_second_read() -> Any:
-    return mock.patch.object(DeadlockWatch, "_confirmed_knot", DeadlockWatch._own_knot)
+# Two more, which schedules show too rarely, are caught in tests/recipes: no second read, and a free permit.
 
 
 def every_waiter_is_the_victim() -> Any:
@@ -282,13 +277,6 @@ def a_waiter_of_a_waiter_is_taken_for_a_cycle() -> Any:
             return original(*arguments)
 
     return mock.patch.object(recipe, "find_knots", find)
-
-
-def a_free_permit_is_overlooked() -> Any:
-    def stuck(waiter: Waiter, others: Any) -> bool:
-        return any(blocker.attempt in others for blocker in waiter.blockers)
-
-    return mock.patch.object(wait_graph, "_is_stuck", stuck)
 
 
 def waiters_are_believed_without_a_look_at_the_lock() -> Any:
@@ -334,11 +322,9 @@ def waiters_of_one_client_are_taken_for_one() -> Any:
 
 
 MUTANTS: Final[tuple[Callable[[], Any], ...]] = (
-    no_second_read,
     every_waiter_is_the_victim,
     each_chooses_another_victim,
     a_waiter_of_a_waiter_is_taken_for_a_cycle,
-    a_free_permit_is_overlooked,
     waiters_are_believed_without_a_look_at_the_lock,
     a_waiter_publishes_nothing,
     waiters_of_one_client_are_taken_for_one,
