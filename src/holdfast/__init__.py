@@ -30,7 +30,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, Watch, connect
-    from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo
+    from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaitEdge, WaiterInfo
 
 __version__ = "0.1.0"
 
@@ -56,6 +56,7 @@ __all__ = [
     "Semaphore",
     "StaleToken",
     "Unsupported",
+    "WaitEdge",
     "WaiterInfo",
     "Watch",
     "__version__",
@@ -65,7 +66,7 @@ __all__ = [
 # Imported when first used, so that a command that takes no lock (``--version``, ``--help``) starts at once.
 _HOMES: Final = {
     "client": ("Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"),
-    "model": ("UNSET", "Fence", "Guarantees", "HolderInfo", "LockInfo", "WaiterInfo"),
+    "model": ("UNSET", "Fence", "Guarantees", "HolderInfo", "LockInfo", "WaitEdge", "WaiterInfo"),
 }
 
 

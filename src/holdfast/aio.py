@@ -33,8 +33,9 @@ from .facade import (
     check_max_waiters,
     engine_for,
     max_waiters_of,
+    watch_long_wait_of,
 )
-from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
+from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset, WaitEdge
 from .protocols import locks, records
 from .protocols.client_state import LeaseState
 from .protocols.lock_info import describe
@@ -95,6 +96,7 @@ class AsyncClient:
     ) -> None:
         self._engine = engine
         self._driver = AsyncioDriver(engine, io_timeout, max_waiters)
+        self._watch_long_wait = watch_long_wait_of(engine.guarantees)
         self.namespace = namespace
         register_after_fork(self._driver)
 
@@ -173,6 +175,17 @@ class AsyncClient:
         arguments.check_name(name)
         return describe(name, await self._driver.run(records.inspect(self._driver.client_state, name)))
 
+    async def deadlocks(self) -> tuple[tuple[WaitEdge, ...], ...]:
+        """The cycles of threads and tasks that wait for each other now, for more than a second."""
+        from .recipes import deadlock
+
+        deadlock.check_engine(self.guarantees)
+        return tuple(
+            await self._driver.run(
+                deadlock.deadlocks(self._driver.client_state, self.guarantees.has_counted_queue)
+            )
+        )
+
     async def list(self, prefix: str = "") -> list[LockInfo]:
         """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
@@ -204,6 +217,7 @@ class AsyncClient:
                 self._driver.client_state, given.spec(self.namespace), given.nonce, owner, given.secret
             )
         )
+        state.caller = weakref.ref(_current_task())
         return AsyncLease(self, state)
 
     async def close(self) -> None:
@@ -289,6 +303,8 @@ class AsyncLock:
     def __init__(self, client: AsyncClient, core: type[LockCore[AsyncLease]], spec: Spec) -> None:
         self._client = client
         self._core = core(client._driver.client_state, spec, functools.partial(AsyncLease, client))
+        if spec.deadlock != "ignore":
+            self._core.long_wait = client._watch_long_wait
         self._cancellations: dict[asyncio.Task[Any], list[LossCancellation]] = {}
 
     def __repr__(self) -> str:

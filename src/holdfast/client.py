@@ -27,8 +27,9 @@ from .facade import (
     check_max_waiters,
     engine_for,
     max_waiters_of,
+    watch_long_wait_of,
 )
-from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset
+from .model import UNSET, Guarantees, Kind, LockInfo, Mode, Unset, WaitEdge
 from .protocols import locks, records
 from .protocols.client_state import LeaseState
 from .protocols.lock_info import describe
@@ -81,6 +82,7 @@ class Client:
     ) -> None:
         self._engine = engine
         self._driver = ThreadsDriver(engine, io_timeout, max_waiters)
+        self._watch_long_wait = watch_long_wait_of(engine.guarantees)
         self.namespace = namespace
         register_after_fork(self._driver)
         _open_clients.add(self)
@@ -160,6 +162,15 @@ class Client:
         arguments.check_name(name)
         return describe(name, self._driver.run(records.inspect(self._driver.client_state, name)))
 
+    def deadlocks(self) -> tuple[tuple[WaitEdge, ...], ...]:
+        """The cycles of threads and tasks that wait for each other now, for more than a second."""
+        from .recipes import deadlock
+
+        deadlock.check_engine(self.guarantees)
+        return tuple(
+            self._driver.run(deadlock.deadlocks(self._driver.client_state, self.guarantees.has_counted_queue))
+        )
+
     def list(self, prefix: str = "") -> list[LockInfo]:
         """Every name in use that begins with ``prefix``, in the order of its bytes."""
         arguments.check_prefix(prefix)
@@ -191,6 +202,7 @@ class Client:
                 self._driver.client_state, given.spec(self.namespace), given.nonce, owner, given.secret
             )
         )
+        state.caller = _calling()
         return Lease(self, state)
 
     def close(self) -> None:
@@ -308,6 +320,8 @@ class Lock:
     def __init__(self, client: Client, core: type[LockCore[Lease]], spec: Spec) -> None:
         self._client = client
         self._core = core(client._driver.client_state, spec, functools.partial(Lease, client))
+        if spec.deadlock != "ignore":
+            self._core.long_wait = client._watch_long_wait
 
     def __repr__(self) -> str:
         spec = self._core.spec

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from .model import HolderInfo
+    from .model import HolderInfo, WaitEdge
 
 __all__ = [
     "Conflict",
@@ -90,10 +90,13 @@ class Conflict(HoldfastError):
 
 
 class Deadlock(HoldfastError):
-    """Waiting would never end: the holder of the read side of a reader/writer lock asks for its write side,
-    or a database found transactions that wait for each other."""
+    """Waiting would never end: several holders wait for each other, the holder of the read side of a
+    reader/writer lock asks for its write side, or a database found transactions that wait for each other.
+
+    ``cycle``: of locks, who waits for which name, held by whom; the last holder is the first waiter."""
 
     name: str = ""
+    cycle: tuple[WaitEdge, ...] = ()
 
 
 class EngineUnavailable(HoldfastError, ConnectionError):

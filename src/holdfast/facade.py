@@ -12,7 +12,7 @@ from .core.urls import parse_url
 from .engine_api import Engine
 from .engines import default_url, engine_of_client, open_engine
 from .errors import InvalidArgument, Unsupported
-from .model import Fence, Kind, Mode
+from .model import Fence, Guarantees, Kind, Mode
 from .protocols import locks, records
 from .protocols.client_state import ClientState, LeaseState
 from .runtime.clock import boottime, wall_seconds
@@ -25,6 +25,7 @@ __all__ = [
     "check_fair",
     "engine_for",
     "max_waiters_of",
+    "watch_long_wait_of",
 ]
 
 IO_TIMEOUT_SECONDS = 5.0
@@ -84,6 +85,19 @@ def check_fair(engine: Engine, fair: bool | None) -> None:
             f"{engine.guarantees.engine} does not serve waiters in order of arrival, so fair=True is "
             "impossible: leave it out, or use sqlite://, redis:// or etcd://"
         )
+
+
+def watch_long_wait_of(promised: Guarantees) -> records.WatchLongWait | None:
+    """What waiters do after a second: look for a deadlock, where the engine can tell. None: nothing."""
+    if "rwlock" not in promised.primitives:
+        return None
+
+    def watch(attempt: records.Attempt) -> records.LongWait:
+        from .recipes.deadlock import DeadlockWatch  # most programs never wait so long
+
+        return DeadlockWatch(attempt, promised.has_counted_queue)
+
+    return watch
 
 
 class BaseDriver(Protocol):

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["UNSET", "Fence", "Guarantees", "HolderInfo", "Kind", "LockInfo", "Mode", "Unset", "WaiterInfo"]
+__all__ = [
+    "UNSET",
+    "Fence",
+    "Guarantees",
+    "HolderInfo",
+    "Kind",
+    "LockInfo",
+    "Mode",
+    "Unset",
+    "WaitEdge",
+    "WaiterInfo",
+]
 
 
 class Unset(enum.Enum):
@@ -93,6 +104,25 @@ class LockInfo:
     @property
     def locked(self) -> bool:
         return bool(self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEdge:
+    """One step of a cycle of waiters: a thread or task that waits, and the grant that it waits for."""
+
+    owner: str
+    """Who waits: ``host/pid/thread-or-task``."""
+    client: str
+    name: str
+    """The name that it waits for."""
+    mode: Mode
+    """How it wants to hold it."""
+    held_by: str
+    """The owner that holds the name, and waits itself: the ``owner`` of the next step."""
+    token: int
+    """The token of that grant."""
+    is_victim: bool
+    """This waiter gets ``Deadlock``. Where no waiter of the cycle asked for that, there is no victim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,10 @@ def deadline_from_reply() -> Patch:
     """The lease is counted from when the answer came."""
     shipped = records.acquire
 
-    async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
-        state = await shipped(client_state, spec, owner, timeout)
+    async def acquire(
+        client_state: ClientState, spec: Any, owner: str, timeout: float | None, *long_wait: Any
+    ) -> Any:
+        state = await shipped(client_state, spec, owner, timeout, *long_wait)
         if isinstance(state, LeaseState):
             state.deadline = lease_deadline(await Now(), state.ttl)
             client_state.retime(state)
@@ -242,8 +244,10 @@ def token_after_grant() -> Patch:
         token = max(record.token + 1, wall_us)
         return record._replace(token=token), Granted(token, (), "lock", "exclusive", 1.0, None, {})
 
-    async def acquire(client_state: ClientState, spec: Any, owner: str, timeout: float | None) -> Any:
-        state = await shipped(client_state, spec, owner, timeout)
+    async def acquire(
+        client_state: ClientState, spec: Any, owner: str, timeout: float | None, *long_wait: Any
+    ) -> Any:
+        state = await shipped(client_state, spec, owner, timeout, *long_wait)
         if isinstance(state, LeaseState):
             await Pause(0.03)  # two calls: anything can come in between
             reply, _ = await retry.retry_until_deadline(client_state, state.name, Mint(state.nonce))  # type: ignore[arg-type]  # its own
@@ -305,9 +309,9 @@ def subscribe_after_the_check() -> Patch:
     shipped = records.acquire
 
     def acquire(
-        client_state: ClientState, spec: Any, owner: str, timeout: float | None
+        client_state: ClientState, spec: Any, owner: str, timeout: float | None, *long_wait: Any
     ) -> ProtocolCoroutine[Any]:
-        return _listening_late(shipped(client_state, spec, owner, timeout))
+        return _listening_late(shipped(client_state, spec, owner, timeout, *long_wait))
 
     return mock.patch.object(records, "acquire", acquire)
 

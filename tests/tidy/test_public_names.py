@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
+import holdfast.lockorder
 import holdfast.redlock
 from support import run_python
 from tidy.source import PACKAGE, ROOT
@@ -37,6 +38,7 @@ NAMES = [
     "StaleToken",
     "UNSET",
     "Unsupported",
+    "WaitEdge",
     "WaiterInfo",
     "Watch",
     "__version__",
@@ -52,11 +54,18 @@ AIO_NAMES = [
     "AsyncWatch",
     "connect",
 ]
+LOCKORDER_NAMES = ["LockOrderWarning", "watch"]
 REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), [(holdfast, NAMES), (holdfast.aio, AIO_NAMES), (holdfast.redlock, REDLOCK_NAMES)]
+    ("module", "names"),
+    [
+        (holdfast, NAMES),
+        (holdfast.aio, AIO_NAMES),
+        (holdfast.lockorder, LOCKORDER_NAMES),
+        (holdfast.redlock, REDLOCK_NAMES),
+    ],
 )
 def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> None:
     assert sorted(module.__all__) == sorted(names)
@@ -64,7 +73,7 @@ def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> 
     assert not missing, f"{module.__name__}.__all__ names what is not there: {missing}"
 
 
-@pytest.mark.parametrize("module", [holdfast, holdfast.aio, holdfast.redlock])
+@pytest.mark.parametrize("module", [holdfast, holdfast.aio, holdfast.lockorder, holdfast.redlock])
 def test_nothing_public_is_missing_from_all(module: types.ModuleType) -> None:
     """A class or function of ours that shows without an underscore is public, said or not."""
     stray = [
@@ -81,7 +90,7 @@ def test_nothing_public_is_missing_from_all(module: types.ModuleType) -> None:
 def test_every_public_class_and_function_says_what_it_is() -> None:
     silent = [
         f"{module.__name__}.{name}"
-        for module in (holdfast, holdfast.aio, holdfast.redlock)
+        for module in (holdfast, holdfast.aio, holdfast.lockorder, holdfast.redlock)
         for name in module.__all__
         if (inspect.isclass(value := getattr(module, name)) or inspect.isfunction(value))
         and not inspect.getdoc(value)

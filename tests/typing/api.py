@@ -13,7 +13,7 @@ from typing import Any, assert_type
 
 import holdfast
 import holdfast.aio
-from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, fencing, optimistic, sql
+from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaitEdge, WaiterInfo, fencing, optimistic, sql
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
 
 
@@ -56,6 +56,8 @@ def threads() -> None:
     assert_type(info.value, bytes | None)
     assert_type(locks.list("x"), list[LockInfo])
     assert_type(locks.break_lock("x", reason="stuck"), int | None)
+    assert_type(locks.deadlocks(), tuple[tuple[WaitEdge, ...], ...])
+    locks.rwlock("x", deadlock="raise")
     with locks.watch("x") as changes:
         assert_type(changes.next(timeout=1), LockInfo | None)
         for change in changes:
@@ -92,7 +94,7 @@ def decorated(locks: holdfast.Client) -> None:
 
 def wrong(locks: holdfast.Client) -> None:
     locks.lock(7)  # type: ignore[arg-type]  # a name is text
-    locks.lock("x", True)  # type: ignore[call-arg]  # options are named
+    locks.lock("x", deadlock="die")  # type: ignore[arg-type]  # one of three words
     locks.lock("x", if_lost="never")  # type: ignore[arg-type]  # one of three words
     locks.semaphore("x")  # type: ignore[call-arg]  # a limit is needed
     locks.break_lock("x")  # type: ignore[call-arg]  # a reason is needed

@@ -39,6 +39,7 @@ ROOT = Group(
         "ls": "ls:COMMAND",
         "show": "show:COMMAND",
         "watch": "watch:COMMAND",
+        "deadlocks": "deadlocks:COMMAND",
         "break": "break_:COMMAND",
         "advise": "advise:COMMAND",
         "guarantees": "guarantees:COMMAND",

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from ..errors import InvalidArgument
 from ..model import Kind, Mode, Unset
-from .lock_options import Duration, IfLost, LockOptions, with_defaults
+from .lock_options import Duration, IfLost, LockOptions, OnDeadlock, with_defaults
 
 __all__ = [
     "MAX_WAITERS",
@@ -64,6 +64,7 @@ class Spec:
     if_lost: IfLost
     metadata: Mapping[str, str] = field(default_factory=dict)
     limit: int = 0
+    deadlock: OnDeadlock = "warn"
 
 
 def make_spec(
@@ -92,6 +93,8 @@ def make_spec(
     _check_if_lost(given["if_lost"], allowed_if_lost)
     if given["fair"] not in (None, True, False):
         raise InvalidArgument(f"fair is None, True or False; it is {given['fair']!r}")
+    if given["deadlock"] not in ("warn", "raise", "ignore"):
+        raise InvalidArgument(f"deadlock is 'warn', 'raise' or 'ignore'; it is {given['deadlock']!r}")
     return Spec(
         name=name,
         kind=kind,
@@ -105,6 +108,7 @@ def make_spec(
         if_lost=given["if_lost"],
         metadata=_metadata(given["metadata"]),
         limit=limit,
+        deadlock=given["deadlock"],
     )
 
 

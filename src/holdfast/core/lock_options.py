@@ -7,9 +7,18 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar
 
-__all__ = ["DEFAULTS", "Duration", "IfLost", "LockOptions", "documents_lock_options", "with_defaults"]
+__all__ = [
+    "DEFAULTS",
+    "Duration",
+    "IfLost",
+    "LockOptions",
+    "OnDeadlock",
+    "documents_lock_options",
+    "with_defaults",
+]
 
 IfLost = Literal["raise", "cancel", "note"]
+OnDeadlock = Literal["warn", "raise", "ignore"]
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -28,6 +37,7 @@ class LockOptions(TypedDict, total=False):
     grace: Duration
     if_lost: IfLost
     metadata: Mapping[str, str] | None
+    deadlock: OnDeadlock
 
 
 DEFAULTS: Final[LockOptions] = {
@@ -38,6 +48,7 @@ DEFAULTS: Final[LockOptions] = {
     "max_hold": None,
     "grace": 0.0,
     "metadata": None,
+    "deadlock": "warn",
 }
 """Except that of ``if_lost``, which differs between threads and asyncio."""
 
@@ -69,7 +80,9 @@ max_hold: the longest time the lock may be held, however often it is renewed; No
 grace: how long before the deadline the holder is notified of the loss, at most half of the ttl.
 if_lost: what happens when the lock is lost inside {block}:
 {choices}.
-metadata: a mapping of text to text, up to 4 KiB, that ``inspect`` shows of the holder."""
+metadata: a mapping of text to text, up to 4 KiB, that ``inspect`` shows of the holder.
+deadlock: what happens when a wait of more than a second is part of a deadlock: "warn" writes the cycle to
+    the log, "raise" raises Deadlock in one waiter of the cycle, "ignore" does not look for one."""
 
 CHOICES_HELP: Final[Mapping[IfLost, str]] = {
     "raise": """\

@@ -57,6 +57,7 @@ class LeaseState:
 
     __slots__ = (
         "__weakref__",
+        "caller",
         "deadline",
         "end_callbacks",
         "ended",
@@ -129,6 +130,8 @@ class LeaseState:
         self.release_outcome_unknown = False
         """An earlier release may have been applied: a later one that finds the lease gone is then no loss."""
         self.successor: LeaseState | None = None
+        self.caller: weakref.ref[Any] | None = None
+        """The thread or task that acquired it, where that is known."""
         self.trouble = ""
         """Why the last renewal failed, and on which engine; empty: it succeeded."""
         self.renewal_in_flight: tuple[float, str] | None = None

@@ -20,6 +20,7 @@ from ..core.printable import printable
 from ..errors import Deadlock, EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..rules.requests import Reply
 from . import records
+from .acquisitions import OBSERVERS
 from .client_state import ClientState, Hold, LeaseState
 from .lock_info import describe_holders
 
@@ -109,7 +110,7 @@ class StartedRelease(Generic[L]):
 class LockCore(Generic[L]):
     """The part of a lock object that both facades share: its spec and the leases acquired through it."""
 
-    __slots__ = ("client_state", "entries", "spec", "wrap")
+    __slots__ = ("client_state", "entries", "long_wait", "spec", "wrap")
     reentrant = False
     may_deadlock = False
 
@@ -120,6 +121,8 @@ class LockCore(Generic[L]):
         self.client_state = client_state
         self.spec = spec
         self.wrap = wrap
+        self.long_wait: records.WatchLongWait | None = None
+        """What its waiters do when they wait for long."""
         self.entries: list[Entry[L]] = []
         """Threads share this list: each change is one append or removal in place."""
 
@@ -134,6 +137,7 @@ class LockCore(Generic[L]):
                     not entry.entered or len(self.entries) > ENTRIES_KEPT
                 ):
                     self._remove(entry)
+        lease._state.caller = caller
         self.entries.append(Entry(caller, lease, entered))
 
     def current(self) -> L | None:
@@ -333,7 +337,9 @@ async def acquire(
     try:
         if begun is None:
             core.client_state.check_timers_run()
-            state = await records.acquire(core.client_state, core.spec, owner, timeout)
+            state = await records.acquire(
+                core.client_state, core.spec, owner, timeout, core.long_wait, caller
+            )
         else:
             state = await begun.attempt.run(begun.sent, timeout, begun.outcome)
         if isinstance(state, records.NotGranted):
@@ -342,6 +348,9 @@ async def acquire(
             return None
         core.client_state.check_timers_run()
         lease = core.wrap(state)
+        if OBSERVERS:
+            for observer in OBSERVERS:
+                observer(lease, caller, timeout != 0)
         core.enter(caller, lease, entered)
         # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
         # lease.

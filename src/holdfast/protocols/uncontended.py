@@ -15,6 +15,7 @@ from ..core.effects import ProtocolCoroutine, TransientError
 from ..errors import HoldfastError, NotHeld
 from ..rules.requests import Done, Granted, Reply, Request
 from . import locks, records
+from .acquisitions import OBSERVERS
 from .locks import Caller, Entry, HasState, LockCore
 
 __all__ = ["acquire", "release"]
@@ -78,10 +79,13 @@ def acquire(
                     client_state.check_timers_run()
                 if records.is_in_time(client_state, state):
                     lease = core.wrap(state)
+                    if OBSERVERS:
+                        for observer in OBSERVERS:
+                            observer(lease, caller, timeout != 0)
                     core.enter(caller, lease, entered)
                     # As in the coroutine, nothing is called from here to the caller's next instruction.
                     return lease
-        attempt = records.Attempt(client_state, spec, owner, nonce)
+        attempt = records.Attempt(client_state, spec, owner, nonce, core.long_wait, caller)
         begun = locks.StartedAcquire(attempt, sent, outcome)
         return driver.run(locks.acquire(core, caller, owner, timeout, entered, begun), even_if_closed=True)
     except BaseException as error:

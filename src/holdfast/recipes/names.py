@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from ..core import arguments
+from ..protocols.records import WAITS
 
-__all__ = ["cell"]
+__all__ = ["cell", "waits"]
 
 
 def cell(name: str) -> str:
     """The record that holds the value of a cell."""
     return f"_holdfast/cell:{arguments.check_name(name)}"
+
+
+def waits(client: str) -> str:
+    """The record that shows what the waiters of a client wait for. Clients share a few of them, so that no
+    client leaves one of its own behind."""
+    return f"{WAITS}{client[:2]}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .acquisition import (
     Attempt,
+    LongWait,
     NotGranted,
     Outcome,
+    WatchLongWait,
     acquire,
     acquire_in_order,
     acquire_request,
@@ -13,16 +15,19 @@ from .acquisition import (
     keep_grant,
     never_sent,
 )
-from .admin import break_lock, inspect, list_names, resize
+from .admin import WAITS, break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
 from .releases import abandon, dropped, mark_released, release, release_request, report_loss
 from .shutdown import close, closed_error
 from .subscription import next_change, subscribe, unsubscribe
 
 __all__ = [
+    "WAITS",
     "Attempt",
+    "LongWait",
     "NotGranted",
     "Outcome",
+    "WatchLongWait",
     "abandon",
     "acquire",
     "acquire_in_order",

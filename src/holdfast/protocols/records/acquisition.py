@@ -8,8 +8,11 @@ keeper if need be, and the engine refuses a copy of it that arrives late.
 from __future__ import annotations
 
 import contextlib
+import weakref
+from collections.abc import Callable
 from enum import Enum, IntEnum
-from typing import Final
+from math import inf
+from typing import Any, Final, Protocol
 
 from ...core.arguments import Spec
 from ...core.deadlines import DRIFT, connect_seconds_for, lease_deadline, pause_seconds
@@ -46,10 +49,13 @@ from .retry import queue_full_error, refusal_error, unavailable_error
 from .shutdown import CLOSING, closed_error
 
 __all__ = [
+    "LONG_WAIT_SECONDS",
     "POLL_SECONDS_MAX",
     "Attempt",
+    "LongWait",
     "NotGranted",
     "Outcome",
+    "WatchLongWait",
     "acquire",
     "acquire_in_order",
     "acquire_request",
@@ -61,6 +67,22 @@ __all__ = [
 
 POLL_SECONDS_MAX = 5.0
 """A waiter asks the engine at least this often, whatever the last reply said."""
+
+
+LONG_WAIT_SECONDS: Final = 1.0
+"""A waiter looks for a deadlock when it has waited so long."""
+
+
+class LongWait(Protocol):
+    """What an attempt does beside its wait, once it has waited for ``LONG_WAIT_SECONDS``."""
+
+    async def look(self) -> float:
+        """Called now and then; returns the seconds until the next call. What it raises ends the attempt."""
+        ...
+
+    async def end(self, is_granted: bool) -> None:
+        """The attempt has ended."""
+        ...
 
 
 class NotGranted:
@@ -78,9 +100,17 @@ Outcome = Reply | TransientError | LeaseState
 
 
 async def acquire(
-    client_state: ClientState, spec: Spec, owner: str, timeout: float | None
+    client_state: ClientState,
+    spec: Spec,
+    owner: str,
+    timeout: float | None,
+    watch_long_wait: WatchLongWait | None = None,
+    caller: weakref.ref[Any] | None = None,
 ) -> LeaseState | NotGranted:
-    """Acquire one lock within ``timeout`` seconds (None: no limit; 0: one try)."""
+    """Acquire one lock within ``timeout`` seconds (None: no limit; 0: one try).
+
+    ``watch_long_wait``: what to do beside a long wait of ``caller``, a thread or task.
+    """
     nonce = client_state.new_nonce()
     attempt: Attempt | None = None
     outcome: Outcome | None = None
@@ -97,7 +127,7 @@ async def acquire(
                 outcome = state = keep_grant(client_state, spec, nonce, owner, outcome, sent)
                 if is_in_time(client_state, state):
                     return state
-        attempt = Attempt(client_state, spec, owner, nonce)
+        attempt = Attempt(client_state, spec, owner, nonce, watch_long_wait, caller)
         return await attempt.run(sent, timeout, outcome)
     except BaseException as error:
         if (attempt is None or not attempt.has_begun) and not never_sent(error):
@@ -184,8 +214,11 @@ class Attempt:
 
     __slots__ = (
         "asked",
+        "caller",
         "client_state",
         "ends_at",
+        "long_wait",
+        "looks_at",
         "nonce",
         "owner",
         "phase",
@@ -196,10 +229,23 @@ class Attempt:
         "spec",
         "traces",
         "troubles",
+        "watch_long_wait",
     )
 
-    def __init__(self, client_state: ClientState, spec: Spec, owner: str, nonce: str) -> None:
+    def __init__(
+        self,
+        client_state: ClientState,
+        spec: Spec,
+        owner: str,
+        nonce: str,
+        watch_long_wait: WatchLongWait | None = None,
+        caller: weakref.ref[Any] | None = None,
+    ) -> None:
         self.client_state, self.spec, self.owner, self.nonce = client_state, spec, owner, nonce
+        self.watch_long_wait, self.caller = watch_long_wait, caller
+        self.long_wait: LongWait | None = None
+        self.looks_at = inf
+        """When ``long_wait`` is asked next."""
         self.phase = Phase.NEW
         self.traces = REQUEST
         """The caller may have sent the first request."""
@@ -245,7 +291,7 @@ class Attempt:
                         until = self.wait_until(outcome)
                         if until is None:
                             return await self._withdraw()
-                        woken = await Wait(self.nonce, until, outcome.blockers)
+                        woken = await self.wait(until, outcome.blockers)
                         outcome = self.accept_handoff(woken) if woken.__class__ is Handoff else None
                         if outcome is not None and is_in_time(self.client_state, outcome):
                             return outcome
@@ -261,10 +307,24 @@ class Attempt:
                     await self.stop_listening()
                 elif self.client_state.closed:
                     await Notify(CLOSING)
+                if self.long_wait is not None:
+                    await self.long_wait.end(self.nonce in self.client_state.leases)
         except BaseException:
             # Also where the error came after the grant, or during ``stop_listening``.
             await self.withdraw_in_background()
             raise
+
+    async def wait(self, until: float, blockers: tuple[str, ...]) -> Handoff | bool:
+        """Wait for a wake-up, and ask ``long_wait`` meanwhile."""
+        while self.looks_at < until:
+            woken = await Wait(self.nonce, self.looks_at, blockers)
+            if woken is not False:
+                return woken
+            if self.long_wait is None and self.watch_long_wait is not None:
+                self.long_wait = self.watch_long_wait(self)
+            seconds = inf if self.long_wait is None else await self.long_wait.look()
+            self.looks_at = self.client_state.now() + seconds
+        return await Wait(self.nonce, until, blockers)
 
     @property
     def is_listening(self) -> bool:
@@ -388,6 +448,8 @@ class Attempt:
             spec = self.spec
             grant = (0, (), spec.kind, spec.mode, spec.ttl, None, spec.metadata, 0.0)
             self.prepared = lease_of(spec, self.nonce, self.owner, tuple.__new__(Granted, grant), now), now
+            if self.watch_long_wait is not None:
+                self.looks_at = now + LONG_WAIT_SECONDS
         until = now + min(reply.poll_after, POLL_SECONDS_MAX)
         ends_at = self.ends_at
         if ends_at is None:
@@ -471,6 +533,10 @@ class Attempt:
         await Unlisten(self.nonce)
         if self.client_state.closed:
             await Notify(CLOSING)
+
+
+WatchLongWait = Callable[[Attempt], LongWait]
+"""Called when an attempt has waited for ``LONG_WAIT_SECONDS``."""
 
 
 def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) -> LeaseState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...core.arguments import Spec
 from ...core.effects import (
     ListNames,
@@ -21,7 +23,10 @@ from ...rules.requests import (
 from ..client_state import ClientState
 from .retry import pause_or_give_up, refusal_error, retry_until_deadline, unexpected_reply_error
 
-__all__ = ["break_lock", "inspect", "list_names", "resize"]
+__all__ = ["WAITS", "break_lock", "inspect", "list_names", "resize"]
+
+WAITS: Final = "_holdfast/waits:"
+"""What waiters publish for each other. It is no lock of a user, and is listed only where it is asked for."""
 
 
 async def inspect(client_state: ClientState, name: str) -> Snapshot:
@@ -37,9 +42,13 @@ async def list_names(client_state: ClientState, prefix: str) -> list[tuple[str, 
     failures = 0
     while True:
         try:
-            return await ListNames(prefix)
+            found = await ListNames(prefix)
         except TransientError as trouble:
             failures = await pause_or_give_up(asked, trouble, ends_at, failures)
+        else:
+            if prefix.startswith(WAITS):
+                return found
+            return [(name, snapshot) for name, snapshot in found if not name.startswith(WAITS)]
 
 
 async def break_lock(client_state: ClientState, name: str, token: int | None, reason: str) -> int | None:

@@ -94,6 +94,7 @@ def _downgraded(
         state.renews,
         state.grace,
     )
+    reader.caller = state.caller
     state.end("downgraded")
     client_state.drop(state)
     if state.uncertain:

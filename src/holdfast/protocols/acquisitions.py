@@ -1,0 +1,15 @@
+"""Who is told of every lock that a thread or task of this process acquires: the checker of lock order."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["OBSERVERS", "Observer"]
+
+Observer = Callable[[Any, weakref.ref[Any], bool], None]
+"""Called with a new lease, the thread or task that acquired it, and whether it would have waited for it."""
+
+OBSERVERS: Final[list[Observer]] = []
+"""Empty but in development and tests. An observer that raises refuses the lease."""
