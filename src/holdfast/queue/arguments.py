@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from ..core.arguments import check_name
 from ..core.durations import seconds_in
 from ..errors import InvalidArgument
+from ..model import UNSET
 from ..sql.retry import Backoff
 from .cron import Every, Schedule, parse_schedule
 from .model import STATES, NewJob, State, Unique
@@ -173,7 +174,7 @@ def job_row(job: NewJob) -> Mapping[str, Any]:
 
 def _lane_and_uniqueness(job: NewJob, key: str | None) -> tuple[int, int]:
     unique = job.unique
-    if unique == "default":
+    if unique is UNSET:
         unique = None if job.ordered or key is None else "both"
     if unique is not None and unique not in get_args(Unique):
         raise InvalidArgument(f"unique is 'queued', 'running', 'both' or None; it is {unique!r}")

@@ -1,4 +1,4 @@
-"""What both queues, that for threads and that for asyncio, share: every call as a plan to run, and a job's fields.
+"""What the queues for threads and for asyncio share: every call as a plan to run, and the fields of a job.
 
 Arguments are checked here, before any I/O.
 """
@@ -9,7 +9,7 @@ import itertools
 import random
 import traceback
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..core.lock_options import Duration
 from ..errors import InvalidArgument
@@ -34,11 +34,12 @@ from .arguments import (
 )
 from .claimant import ClaimedJob
 from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State
-from .store import Call
+from .store import Call, EventClock
 from .texts import Session
 
 __all__ = [
     "BaseJob",
+    "BaseQueue",
     "cancel_call",
     "claim_call",
     "counts_call",
@@ -65,6 +66,26 @@ def new_owner() -> str:
     return f"{owner_prefix()}{next(_numbers)}"
 
 
+class Clocks(Protocol):
+    """What a store is to do from time to time."""
+
+    @property
+    def events(self) -> EventClock: ...
+    @property
+    def removals(self) -> EventClock: ...
+
+
+class BaseQueue:
+    """Jobs of one namespace in one database, as far as no I/O is needed."""
+
+    def __init__(self, clocks: Clocks, retention: float | None) -> None:
+        self.clocks = clocks
+        self.owner = new_owner()
+        """Who claims, for people."""
+        self.retention = retention
+        """Finished and cancelled jobs are removed so many seconds later; None: never."""
+
+
 # --- jobs of anybody
 
 
@@ -74,11 +95,15 @@ def put_call(jobs: Iterable[NewJob]) -> Call[list[int]]:
 
 
 def claim_call(
-    kinds: str | Iterable[str] | None, limit: int, lease: Duration, owner: str, checks_events: bool
+    kinds: str | Iterable[str] | None,
+    limit: int,
+    lease: Duration,
+    claimant_of: BaseQueue,
 ) -> Call[list[dict[str, Any]]]:
-    asked = plans.Claim(
-        check_kinds(kinds), check_count(limit, "limit", 1000), check_lease(lease), owner, checks_events
-    )
+    clocks = claimant_of.clocks
+    checked = check_kinds(kinds), check_count(limit, "limit", 1000), check_lease(lease)
+    retention = claimant_of.retention if clocks.removals.is_due() else None
+    asked = plans.Claim(*checked, claimant_of.owner, clocks.events.is_due(), retention)
     return lambda session: plans.claim(session, asked)
 
 
@@ -129,7 +154,9 @@ def prune_call(older_than: Duration, states: Iterable[str]) -> Call[int]:
     chosen = [states] if isinstance(states, str) else list(states)
     for state in chosen:
         if state not in _ENDED:
-            raise InvalidArgument(f"only jobs that are over can be pruned ({', '.join(_ENDED)}), not {state!r}")
+            raise InvalidArgument(
+                f"only jobs that are over can be pruned ({', '.join(_ENDED)}), not {state!r}"
+            )
     return lambda session: admin.prune(session, seconds, chosen)
 
 
@@ -207,7 +234,7 @@ class BaseJob:
         text = None if result is None else encoded(result, "result")
         return lambda session: claimant.finish(session, self.claim, text)
 
-    def fail_call(self, error: object, retry_in: Duration | None, final: bool) -> Call[str]:
+    def fail_call(self, error: object, retry_in: Duration | None, final: bool) -> Call[State]:
         delay = check_retry_in(retry_in)
         if delay is None:
             delay = self._backoff.pause_seconds(self.attempt, random.random())

@@ -1,8 +1,8 @@
 """What only the present claimant of a job may do, as plans: each is refused by the token. No I/O.
 
 Every claim of a job has a larger token than the one before it, and each statement here names its token. So a
-claimant that was stopped, and wakes after its job was given to another, changes nothing: it gets ``StaleToken``.
-A lease that has run out but was not given away is still the claimant's.
+claimant that was stopped, and wakes after its job was given to another, changes nothing: it gets
+``StaleToken``. A lease that has run out but was not given away is still the claimant's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..errors import StaleToken
 from ..fencing.plans import Plan, Result, Statement
-from .model import JobCancelled
+from .model import JobCancelled, State
 from .plans import Lane, check_transaction, in_lane
 from .texts import Session
 
@@ -42,21 +42,22 @@ def finish(session: Session, job: ClaimedJob, result: str | None) -> Plan[None]:
     yield from in_lane(session, job.lane, _end(session, job, session.texts.finish, {"result": result}))
 
 
-def fail(session: Session, job: ClaimedJob, error: str, delay: float, is_final: bool) -> Plan[str]:
+def fail(session: Session, job: ClaimedJob, error: str, delay: float, is_final: bool) -> Plan[State]:
     """The state it is in now."""
     text = error.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
     values = {"error": text[:ERROR_CHARACTERS_MAX], "delay": delay, "is_final": int(is_final)}
     return (yield from in_lane(session, job.lane, _end(session, job, session.texts.fail, values)))
 
 
-def release(session: Session, job: ClaimedJob) -> Plan[str]:
+def release(session: Session, job: ClaimedJob) -> Plan[State]:
     return (yield from in_lane(session, job.lane, _end(session, job, session.texts.release, {})))
 
 
-def _end(session: Session, job: ClaimedJob, text: str, values: dict[str, Any]) -> Plan[str]:
+def _end(session: Session, job: ClaimedJob, text: str, values: dict[str, Any]) -> Plan[State]:
     result: Result = yield Statement(text, {**job.values, **values})
     if result.rows:
-        return str(result.rows[0][0])
+        state: State = result.rows[0][0]
+        return state
     return (yield from _refused(session, job, may_be_finished=text is session.texts.finish))
 
 
@@ -85,7 +86,7 @@ def check(session: Session, job: ClaimedJob) -> Plan[None]:
         raise _cancelled(job)
 
 
-def _refused(session: Session, job: ClaimedJob, may_be_finished: bool = False) -> Plan[str]:
+def _refused(session: Session, job: ClaimedJob, may_be_finished: bool = False) -> Plan[State]:
     standing: Result = yield Statement(session.texts.standing, {"id": job.id})
     row = standing.rows[0] if standing.rows else None
     if may_be_finished and row is not None and row[0] == "finished" and row[1] == job.token:
@@ -110,8 +111,8 @@ def _stale(job: ClaimedJob, row: Any) -> StaleToken:
 
 def _cancelled(job: ClaimedJob) -> JobCancelled:
     error = JobCancelled(
-        f"job {job.id} of kind {job.kind!r} was cancelled while it ran: stop, then fail() or release() ends it"
-        " as cancelled"
+        f"job {job.id} of kind {job.kind!r} was cancelled while it ran: stop; then fail() or release() ends"
+        " it as cancelled"
     )
     error.job = job.id
     return error

@@ -1,6 +1,7 @@
 """When a periodic job is next: ``every`` so many seconds, or the five fields of cron, in UTC. No I/O.
 
-A day matches as in cron: where both the day of the month and the day of the week are restricted, either will do.
+A day matches as in cron: where both the day of the month and the day of the week are restricted, either will
+do.
 """
 
 from __future__ import annotations

@@ -228,7 +228,9 @@ class SqliteDatabase(Database):
                 )
             with contextlib.suppress(sqlite3.OperationalError):  # busy: the next connection does it
                 connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = " + ("FULL" if self._synchronous == "full" else "NORMAL"))
+            connection.execute(
+                "PRAGMA synchronous = " + ("FULL" if self._synchronous == "full" else "NORMAL")
+            )
         except sqlite3.Error as error:
             connection.close()
             raise EngineUnavailable(
@@ -248,8 +250,8 @@ class SqliteDatabase(Database):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return EngineUnavailable(
-                f"the queue's database {self.path} was locked for {self.io_timeout:g} seconds, and nothing was"
-                " changed: keep transactions short, and do not use the queue without connection= while a"
+                f"the queue's database {self.path} was locked for {self.io_timeout:g} seconds, and nothing"
+                " was changed: keep transactions short, and do not use the queue without connection= while a"
                 " transaction of yours is open"
             )
         if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError) and code in (

@@ -1,7 +1,7 @@
-"""The schema of the queue, by version: the scripts in ``sql/``, and the plan that brings a database up to date.
+"""The schema of the queue by version: the scripts in ``sql/``, and how a database is brought up to date.
 
-Script ``N_….sql`` makes version N of the schema from version N−1. A newer schema than this release knows stays as
-it is: scripts only ever add, so older releases keep working while a fleet is upgraded.
+Script ``N_….sql`` makes version N of the schema from version N−1. A newer schema than this release knows
+stays as it is: scripts only ever add, so older releases keep working while a fleet is upgraded.
 """
 
 from __future__ import annotations

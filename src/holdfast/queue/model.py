@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from ..errors import HoldfastError
+from ..model import UNSET, Unset
 
 __all__ = [
     "STATES",
@@ -94,7 +95,7 @@ class NewJob:
     run_at: Any = None
     priority: int = 0
     key: str | None = None
-    unique: Any = "default"
+    unique: Unique | Unset | None = UNSET
     ordered: bool = False
     max_attempts: int | None = None
     backoff: Any = None

@@ -1,15 +1,16 @@
 """Putting and claiming, and what time does to jobs, as plans: statements in their order. No I/O.
 
-Each is written once, for drivers that block and drivers that await. On a connection of the queue's own a plan of
-several statements is a transaction; on the user's connection it is a part of the user's.
+Each is written once, for drivers that block and drivers that await. On a connection of the queue's own a
+plan of several statements is a transaction; on the user's connection it is a part of the user's.
 
-**Lanes.** Jobs of one key that must not run together are in a *lane*. Only as many of a lane as may run are ready;
-the others are blocked, out of the claimants' way. Whatever lets one in or out of a lane first locks the lane, so
-that no job is left blocked behind one that has just ended. The lock lasts as long as the transaction.
+**Lanes.** Jobs of one key that must not run together are in a *lane*. Only as many of a lane as may run are
+ready; the others are blocked, out of the claimants' way. Whatever lets one in or out of a lane first locks
+the lane, so that no job is left blocked behind one that has just ended. The lock lasts as long as the
+transaction.
 
 **What time does** (a scheduled job that becomes due, a lease that ends, a periodic job) is done by claimants:
-``next_event`` says by the database's clock whether there is something to do, and when there is next. All of it is
-written so that many may do it at once: each row is changed by one of them.
+``next_event`` says by the database's clock whether there is something to do, and when there is next. All of
+it is written so that many may do it at once: each row is changed by one of them.
 """
 
 from __future__ import annotations
@@ -200,11 +201,15 @@ class Claim:
     owner: str
     checks_events: bool
     """Whether to look first what time has done; where too few jobs are found, it is looked in any case."""
+    retention: float | None = None
+    """Remove some of the jobs that were over so long ago."""
 
 
 def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
     """The best jobs that are ready, by priority, then by age; each with a new token and a lease."""
     found: list[dict[str, Any]] = []
+    if asked.retention is not None:
+        yield from _forget(session, asked.retention)
     if asked.checks_events:
         yield from run_events(session)
     if asked.kinds is not None and len(asked.kinds) == 1:
@@ -219,6 +224,12 @@ def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
             return _sorted(found)
     found += yield from _claim_by_heads(session, asked, asked.count - len(found))
     return _sorted(found)
+
+
+def _forget(session: Session, retention: float) -> Plan[None]:
+    for state in ("finished", "cancelled"):
+        values = {"namespace": session.namespace, "state": state, "older_than": retention}
+        yield Statement(session.texts.prune, values)
 
 
 def _sorted(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -41,22 +41,25 @@ FILE_POLL_SECONDS: Final = 0.01
 """How often a waiter looks whether the file was changed, which costs microseconds."""
 EVENTS_SECONDS: Final = 0.2
 """How often a busy claimant looks what time has done."""
+RETENTION_SECONDS: Final = 30.0
+"""How often it removes some of the jobs that are older than their retention."""
 
 _inherited: Final[list[Any]] = []
 """Connections of a parent process: never used, never closed."""
 
 
 class EventClock:
-    """When a busy claimant looks for events next. An idle one always does."""
+    """When a busy claimant looks for events next (an idle one always does), or removes old jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = EVENTS_SECONDS) -> None:
         self._at = 0.0
+        self._seconds = seconds
 
     def is_due(self) -> bool:
         now = boottime()
         if now < self._at:
             return False
-        self._at = now + EVENTS_SECONDS
+        self._at = now + self._seconds
         return True
 
 
@@ -77,6 +80,7 @@ class Store:
         self.database = database
         self.namespace = namespace
         self.events = EventClock()
+        self.removals = EventClock(RETENTION_SECONDS)
         self._mutex = threading.Lock()
         self._idle: list[Any] = []
         self._is_installed = False

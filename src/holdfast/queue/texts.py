@@ -1,12 +1,12 @@
-"""The statements of the queue: written once, with what PostgreSQL and SQLite spell differently filled in. No I/O.
+"""The statements of the queue, written once; what differs between PostgreSQL and SQLite is filled in.
 
-Values are bound, ``:like_this``; only names of our own tables are part of the texts. Every time is the database's
-own, so that the clocks of the workers decide nothing.
+Values are bound, ``:like_this``; only names of our own tables are part of the texts. Every time is the
+database's own, so that the clocks of the workers decide nothing.
 
-**The claim** walks the partial index of ready jobs of one kind, from the best one on, and passes over rows that
-another transaction has locked. What it costs depends on neither the jobs that are over nor those that wait. The rows
-are picked in a subquery that PostgreSQL runs first and once, and changed by their primary keys: a plan with a scan
-of the table is never the cheaper one, whatever the statistics say.
+**The claim** walks the partial index of ready jobs of one kind, from the best one on, and passes over rows
+that another transaction has locked. What it costs depends on neither the jobs that are over nor those that
+wait. The rows are picked in a subquery that PostgreSQL runs first and once, and changed by their primary
+keys: a plan with a scan of the table is never the cheaper one, whatever the statistics say.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SQLITE: Final = "sqlite"
 
 JOB_COLUMNS: Final = (
     "id, kind, key, payload, state, priority, attempt, max_attempts, token, run_at, lane, backoff_first,"
-    " backoff_maximum, lease_seconds, lease_until, owner, cancel_requested, result, error, created_at, started_at,"
-    " ended_at"
+    " backoff_maximum, lease_seconds, lease_until, owner, cancel_requested, result, error, created_at,"
+    " started_at, ended_at"
 )
 
 _OCCUPIES: Final = "lane > 0 AND (state = 'ready' OR state = 'running' OR state = 'scheduled' AND lane = 2)"
-"""As in the index ``queue_jobs_lane``: an ordered job keeps its place in the lane while it waits for its time."""
+"""As in the index ``queue_jobs_lane``: an ordered job keeps its place in the lane until its time comes."""
 
 _PUT: Final = """
-INSERT INTO {jobs} (namespace, kind, key, lane, lane_rank, uniqueness, holds_key, state, priority, run_at, payload,
-                    max_attempts, backoff_first, backoff_maximum, created_at)
+INSERT INTO {jobs} (namespace, kind, key, lane, lane_rank, uniqueness, holds_key, state, priority, run_at,
+                    payload, max_attempts, backoff_first, backoff_maximum, created_at)
 SELECT namespace, kind, key, lane, CASE lane WHEN 2 THEN 0 ELSE -priority END, uniqueness,
        CASE WHEN uniqueness > 0 THEN 1 ELSE 0 END,
        CASE WHEN lane <> 2 AND run_at > created_at THEN 'scheduled'
@@ -42,14 +42,14 @@ SELECT namespace, kind, key, lane, CASE lane WHEN 2 THEN 0 ELSE -priority END, u
             WHEN run_at > created_at THEN 'scheduled'
             ELSE 'ready' END,
        priority, run_at, payload, max_attempts, backoff_first, backoff_maximum, created_at
-FROM (SELECT namespace, kind, key, uniqueness, priority, payload, max_attempts, backoff_first, backoff_maximum,
-             created_at, COALESCE(at_time, created_at + delay) AS run_at,
+FROM (SELECT namespace, kind, key, uniqueness, priority, payload, max_attempts, backoff_first,
+             backoff_maximum, created_at, COALESCE(at_time, created_at + delay) AS run_at,
              CASE WHEN asked_lane > 0 THEN asked_lane WHEN key_concurrency IS NULL THEN 0 ELSE 3 END AS lane,
              CASE WHEN asked_lane > 0 THEN 1 ELSE key_concurrency END AS capacity
       FROM (SELECT CAST(:namespace AS text) AS namespace, {each_kind} AS kind, {each_key} AS key,
-                   {each_asked_lane} AS asked_lane, {each_uniqueness} AS uniqueness, {each_priority} AS priority,
-                   {each_at} AS at_time, {each_delay} AS delay, {each_payload} AS payload,
-                   {each_max_attempts} AS max_attempts, {each_backoff_first} AS backoff_first,
+                   {each_asked_lane} AS asked_lane, {each_uniqueness} AS uniqueness,
+                   {each_priority} AS priority, {each_at} AS at_time, {each_delay} AS delay, {each_payload}
+                   AS payload, {each_max_attempts} AS max_attempts, {each_backoff_first} AS backoff_first,
                    {each_backoff_maximum} AS backoff_maximum, {now} AS created_at,
                    CASE WHEN {each_key} IS NULL OR {each_uniqueness} = 2 THEN NULL ELSE
                         (SELECT k.key_concurrency FROM {kinds} k
@@ -79,7 +79,8 @@ WITH RECURSIVE found(value) AS (
     SELECT (SELECT j.kind FROM {jobs} j WHERE j.namespace = :namespace AND j.state = 'ready'
             ORDER BY j.kind LIMIT 1)
     UNION ALL
-    SELECT (SELECT j.kind FROM {jobs} j WHERE j.namespace = :namespace AND j.state = 'ready' AND j.kind > found.value
+    SELECT (SELECT j.kind FROM {jobs} j
+            WHERE j.namespace = :namespace AND j.state = 'ready' AND j.kind > found.value
             ORDER BY j.kind LIMIT 1)
     FROM found WHERE found.value IS NOT NULL
 )
@@ -100,7 +101,8 @@ ORDER BY j.priority DESC, j.id
 _NEXT_EVENT: Final = """
 SELECT {now},
     (SELECT run_at FROM {jobs} WHERE namespace = :namespace AND state = 'scheduled' ORDER BY run_at LIMIT 1),
-    (SELECT lease_until FROM {jobs} WHERE namespace = :namespace AND state = 'running' ORDER BY lease_until LIMIT 1),
+    (SELECT lease_until FROM {jobs} WHERE namespace = :namespace AND state = 'running'
+     ORDER BY lease_until LIMIT 1),
     (SELECT next_at FROM {periodic} WHERE namespace = :namespace ORDER BY next_at LIMIT 1)
 """
 
@@ -124,7 +126,8 @@ WHERE id {in_open}
 
 _TAKE_BACK: Final = """
 UPDATE {jobs} SET
-    state = CASE WHEN cancel_requested = 1 THEN 'cancelled' WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END,
+    state = CASE WHEN cancel_requested = 1 THEN 'cancelled'
+                 WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END,
     holds_key = CASE WHEN cancel_requested = 1 OR attempt >= max_attempts THEN 0 ELSE holds_key END,
     ended_at = CASE WHEN cancel_requested = 1 OR attempt >= max_attempts THEN {now} ELSE NULL END,
     error = 'the lease of the claimant (' || owner || ') expired',
@@ -179,7 +182,8 @@ RETURNING cancel_requested
 _EXTEND_MANY: Final = """
 UPDATE {jobs} SET lease_until = {now} + lease_seconds
 WHERE id {in_open}
-    SELECT j.id FROM {jobs} j JOIN (SELECT {each_claim_id} AS id, {each_claim_token} AS token FROM {given_claims}) c
+    SELECT j.id FROM {jobs} j
+    JOIN (SELECT {each_claim_id} AS id, {each_claim_token} AS token FROM {given_claims}) c
       ON c.id = j.id AND c.token = j.token
     WHERE j.state = 'running' ORDER BY j.id {skip_locked}
 {in_close}
@@ -378,7 +382,7 @@ def postgresql_texts(schema: str) -> Texts:
     }
     made = _made(pieces)
     made["put_and_wake"] = (
-        f"WITH put AS ({made['put']}) SELECT id, pg_notify(CAST(:channel AS text), '') FROM put"
+        f"WITH put AS ({made['put']}) SELECT id, pg_notify(CAST(:channel AS text), '') FROM put"  # noqa: S608 - ours
     )
     return Texts(
         POSTGRESQL,
@@ -386,7 +390,7 @@ def postgresql_texts(schema: str) -> Texts:
         has_versions=f"SELECT to_regclass('{schema}.queue_versions') IS NOT NULL",
         begin_install=(
             "SET LOCAL lock_timeout = 0",
-            f"SELECT pg_advisory_xact_lock(1752132708, hashtext('{schema}'))",  # noqa: S608 - a checked name
+            f"SELECT pg_advisory_xact_lock(1752132708, hashtext('{schema}'))",
             "SELECT FROM pg_catalog.pg_namespace WHERE false",
             "SET LOCAL client_min_messages = warning",
         ),

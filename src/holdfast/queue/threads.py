@@ -11,6 +11,7 @@ from ..core.arguments import check_io_timeout, check_name
 from ..core.lock_options import Duration
 from ..fencing.connections import Executes, table_of
 from ..fencing.plans import run
+from ..model import UNSET, Unset
 from ..sql import retry as transactions
 from . import admin, calls
 from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
@@ -26,8 +27,9 @@ IO_TIMEOUT_SECONDS = 5.0
 class Job(calls.BaseJob):
     """One claim of a job. What it does is refused with ``StaleToken`` once the job was given to another.
 
-    ``id``, ``kind``, ``key``, ``payload``, ``attempt`` (1 at first), ``max_attempts``, ``priority``; ``token``,
-    the fencing token of this claim: for guards, and larger than that of every earlier claim of this job.
+    ``id``, ``kind``, ``key``, ``payload``, ``attempt`` (1 at first), ``max_attempts``, ``priority``;
+    ``token``, the fencing token of this claim: for guards, and larger than that of every earlier claim of
+    this job.
     """
 
     def __init__(self, queue: Queue, row: Mapping[str, Any]) -> None:
@@ -41,10 +43,9 @@ class Job(calls.BaseJob):
 
     def fail(self, error: object, retry_in: Duration | None = None, *, final: bool = False) -> State:
         """It did not succeed, because of ``error`` (a text or an exception). It is tried again after a pause
-        by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``, it
-        is dead. The state it is in now."""
-        state: Any = self._queue._store.run(self.fail_call(error, retry_in, final))
-        return state  # type: ignore[no-any-return]  # one of State
+        by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``,
+        it is dead. The state it is in now."""
+        return self._queue._store.run(self.fail_call(error, retry_in, final))
 
     def extend(self, lease: Duration | None = None) -> None:
         """The lease ends so long from now: as long as it was claimed for, or ``lease``. ``JobCancelled``: it
@@ -56,18 +57,18 @@ class Job(calls.BaseJob):
         self._queue._store.run(self.release_call())
 
     def check(self) -> None:
-        """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it is to stop."""
+        """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it should
+        stop."""
         self._queue._store.run(self.check_call())
 
     @contextmanager
-    def transaction(
-        self, connection: Executes | None = None, *, result: Any = None
-    ) -> Iterator[Any]:
+    def transaction(self, connection: Executes | None = None, *, result: Any = None) -> Iterator[Any]:
         """A transaction that ends with this job's finish: what is written there happens exactly once.
 
         Gives a connection to the queue's database (psycopg's or sqlite3's), or begins on the ``connection``
         given. At the end of the block the job is finished in the same transaction: ``StaleToken``, and all of
-        it is rolled back, if the job was given to another. An exception rolls back, and leaves the job as it is.
+        it is rolled back, if the job was given to another. An exception rolls back, and leaves the job as it
+        is.
         """
         finish = self.finish_call(result)
         store = self._queue._store
@@ -92,14 +93,12 @@ class Job(calls.BaseJob):
             raise
 
 
-class Queue:
+class Queue(calls.BaseQueue):
     """Jobs of one namespace in one database. Made by ``connect``; connects when it is first used."""
 
     def __init__(self, store: Store, retention: float | None) -> None:
+        super().__init__(store, retention)
         self._store = store
-        self._owner = calls.new_owner()
-        self.retention = retention
-        """Jobs that are over are removed so many seconds later; None: never."""
 
     @property
     def namespace(self) -> str:
@@ -119,23 +118,24 @@ class Queue:
         run_at: Any = None,
         priority: int = 0,
         key: str | None = None,
-        unique: Unique | None | str = "default",
+        unique: Unique | Unset | None = UNSET,
         ordered: bool = False,
         max_attempts: int | None = None,
         backoff: Any = None,
     ) -> int:
         """Put a job, and return its id.
 
-        ``payload`` is what JSON can say. With a ``connection``: in the transaction that is open there, so that
-        the job exists if, and only if, what else it writes does. ``run_at``: not before that time (a datetime
-        with a time zone), or so long from now (a timedelta). The larger its ``priority`` the sooner; among equals
-        the oldest first. ``max_attempts`` (20) and ``backoff`` (a ``Backoff`` or its first pause in seconds)
-        say how often and when it is tried again.
+        ``payload`` is what JSON can say. With a ``connection``: in the transaction that is open there, so
+        that the job exists if, and only if, what else it writes does. ``run_at``: not before that time (a
+        datetime with a time zone), or so long from now (a timedelta). The larger its ``priority`` the
+        sooner; among equals the oldest first. ``max_attempts`` (20) and ``backoff`` (a ``Backoff`` or its
+        first pause in seconds) say how often and when it is tried again.
 
         ``key`` names what the job is about. ``unique="both"``, the default with a key: at most one unfinished
-        job of that kind and key; if there is one, nothing is put and its id is returned. ``"queued"``: at most
-        one that was not claimed yet. ``"running"``: at most one runs at a time. ``ordered=True``: they run in
-        the order they were put in, each after the end of the one before it. ``unique=None``: any number.
+        job of that kind and key; if there is one, nothing is put and its id is returned. ``"queued"``: at
+        most one that was not claimed yet. ``"running"``: at most one runs at a time. ``ordered=True``: they
+        run in the order they were put in, each after the end of the one before it. ``unique=None``: any
+        number.
         """
         job = NewJob(kind, payload, run_at, priority, key, unique, ordered, max_attempts, backoff)
         return self._store.run(calls.put_call([job]), connection)[0]
@@ -154,11 +154,11 @@ class Queue:
     ) -> list[Job]:
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
-        Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended is
-        given to the next who asks. ``kinds`` None: any.
+        Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
+        is given to the next who asks. ``kinds`` None: any.
         """
-        call = calls.claim_call(kinds, limit, lease, self._owner, self._store.events.is_due())
-        return [Job(self, row) for row in self._store.run(call)]
+        found = self._store.run(calls.claim_call(kinds, limit, lease, self))
+        return [Job(self, row) for row in found]
 
     def wait(self, timeout: float = 1.0) -> bool:
         """Until a job may have become ready, or the time is over, or a second: claim again in any case.
@@ -173,8 +173,8 @@ class Queue:
     # --- jobs of anybody
 
     def cancel(self, job: int) -> bool:
-        """It will not run; or, if it runs, its claimant is told at the next ``extend`` or ``check``. False: it
-        was over, or there is none."""
+        """It will not run; or, if it runs, its claimant is told at the next ``extend`` or ``check``. False:
+        it was over, or there is none."""
         return self._store.run(calls.cancel_call(job)) is not None
 
     def retry(self, job: int) -> bool:
@@ -188,9 +188,7 @@ class Queue:
     def resume(self, kind: str) -> None:
         self._store.run(calls.pause_call(kind, False))
 
-    def limit(
-        self, kind: str, concurrency: int | None = None, key_concurrency: int | None = None
-    ) -> None:
+    def limit(self, kind: str, concurrency: int | None = None, key_concurrency: int | None = None) -> None:
         """At most so many jobs of this kind run at once, in all processes together; and so many of each key
         (of jobs put from now on). None: any number."""
         self._store.run(calls.limit_call(kind, concurrency, key_concurrency))
