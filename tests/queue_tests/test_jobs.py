@@ -98,7 +98,7 @@ def test_a_zombie_is_refused(queue: Queue) -> None:
 def test_a_lease_that_nobody_took_is_still_the_claimants(queue: Queue) -> None:
     queue.put("a")
     job = the_one(queue.claim("a", lease=0.05))
-    wait_until(lambda: (queue._store.run(holdfast.queue.plans.next_event) or 0) <= 0)  # type: ignore[attr-defined]  # a module
+    wait_until(lambda: (queue._store.run(holdfast.queue.plans.next_event) or 0) <= 0)
     job.extend(30)
     assert queue.claim("a") == []
     job.finish()

@@ -212,7 +212,7 @@ def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
         yield from _forget(session, asked.retention)
     if asked.checks_events:
         yield from run_events(session)
-    if asked.kinds is not None and len(asked.kinds) == 1:
+    if asked.kinds is not None and len(asked.kinds) == 1 and session.texts.claims_at_once:
         found = yield from _claim_kind(session, asked, asked.kinds[0], asked.count)
         if len(found) >= asked.count:
             return _sorted(found)
@@ -229,7 +229,9 @@ def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
 def _forget(session: Session, retention: float) -> Plan[None]:
     for state in ("finished", "cancelled"):
         values = {"namespace": session.namespace, "state": state, "older_than": retention}
-        yield Statement(session.texts.prune, values)
+        found: Result = yield Statement(session.texts.has_prunable, values)
+        if found.rows:
+            yield Statement(session.texts.prune, values)
 
 
 def _sorted(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -270,6 +270,8 @@ _STATEMENTS: Final = {
     "cancel": _CANCEL,
     "retry": _RETRY,
     "prune": _PRUNE,
+    "has_prunable": "SELECT 1 FROM {jobs} WHERE namespace = :namespace AND state = :state"
+    " AND ended_at IS NOT NULL AND ended_at <= {now} - :older_than LIMIT 1",
     "set_kind": _SET_KIND,
     "jobs": _JOBS,
     "set_periodic": _SET_PERIODIC,
@@ -312,6 +314,8 @@ class Texts:
     lock_lane: str
     wake: str | None
     """Wakes those that listen; None: they look for themselves."""
+    claims_at_once: bool
+    """Whether to claim without a look first. Not where one that finds nothing waits for the only writer."""
     _made: dict[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> str:
@@ -396,6 +400,7 @@ def postgresql_texts(schema: str) -> Texts:
         ),
         lock_lane="SELECT pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
         wake="SELECT pg_notify(CAST(:channel AS text), '')",
+        claims_at_once=True,
         _made=made,
     )
 
@@ -421,5 +426,6 @@ def sqlite_texts() -> Texts:
         # The one writer of the database: a statement that finds no row begins to write all the same.
         lock_lane="UPDATE holdfast_queue_kinds SET paused = paused WHERE namespace IS NULL AND kind = :lane",
         wake=None,
+        claims_at_once=False,
         _made=_made(pieces),
     )
