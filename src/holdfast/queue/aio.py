@@ -77,6 +77,8 @@ class AsyncJob(calls.BaseJob):
         if connection is None:
             await store.install_if_needed()
             async with store.connection() as own, self._transaction_on(own, finish):
+                if store.database.own_transaction is not None:
+                    await own.execute(store.database.own_transaction)
                 yield own
         else:
             async with self._transaction_on(connection, finish):

@@ -78,6 +78,11 @@ class Database(ABC):
     def connect(self) -> Any:
         """A connection of the blocking driver, in autocommit mode."""
 
+    @property
+    def own_transaction(self) -> str | None:
+        """What to run first in a transaction that its user takes as long for as it takes."""
+        return None
+
     @abstractmethod
     def is_usable(self, connection: Any) -> bool:
         """Whether a connection that lay idle may be used, as far as is known without I/O."""
@@ -138,7 +143,13 @@ class PostgresDatabase(Database):
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
         """What is set on a new connection. Behind a pooling proxy nothing is: others would inherit it."""
-        return () if is_pooled else _SETTINGS
+        if is_pooled:
+            return ()
+        # A process that is stopped in the middle of a transaction does not keep its locks for ever.
+        return (
+            *_SETTINGS,
+            f"SET idle_in_transaction_session_timeout = {max(1000, int(self.io_timeout * 2000))}",
+        )
 
     def connect(self) -> Any:
         psycopg = import_psycopg()
@@ -164,6 +175,10 @@ class PostgresDatabase(Database):
         found = self.pooler == "yes" or (self.pooler == "auto" and row[0] != connection.info.backend_pid)
         connection.prepare_threshold = None if found else 2
         return found
+
+    @property
+    def own_transaction(self) -> str | None:
+        return "SET LOCAL idle_in_transaction_session_timeout = 0"
 
     def is_usable(self, connection: Any) -> bool:
         if connection.closed or connection.broken:

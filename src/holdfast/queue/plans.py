@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -91,8 +91,17 @@ def lane_in(row: Sequence[Any]) -> Lane | None:
 
 
 def lock_lane(session: Session, lane: Lane) -> Plan[None]:
-    name = json.dumps([session.texts.schema, session.namespace, *lane])
-    yield Statement(session.texts.lock_lane, {"lane": name})
+    yield Statement(session.texts.lock_lane, {"lane": _name(session, lane)})
+
+
+def _name(session: Session, lane: Lane) -> str:
+    return json.dumps([session.texts.schema, session.namespace, *lane])
+
+
+def try_lock_lane(session: Session, lane: Lane) -> Plan[bool]:
+    """False: another transaction has it now."""
+    result: Result = yield Statement(session.texts.try_lock_lane, {"lane": _name(session, lane)})
+    return not result.rows or bool(result.rows[0][0])
 
 
 def promote(session: Session, lane: Lane) -> Plan[None]:
@@ -332,22 +341,26 @@ def run_events(session: Session) -> Plan[bool]:
     yield from atomically(session, _put_periodic(session))
     expired: Result = yield Statement(session.texts.expired, values)
     if expired.rows:
-        lanes = {lane for row in expired.rows if (lane := lane_in(row))}
-        yield from atomically(session, _change(session, session.texts.take_back, expired.rows, lanes))
+        plan = _change(session, session.texts.take_back, [(row[0], lane_in(row)) for row in expired.rows])
+        yield from atomically(session, plan)
     due: Result = yield Statement(session.texts.due, values)
     if due.rows:
         # An ordered job has kept its place; the others enter their lanes now.
-        lanes = {lane for row in due.rows if row[3] != 2 and (lane := lane_in(row))}
-        yield from atomically(session, _change(session, session.texts.make_ready, due.rows, lanes))
+        entering = [(row[0], None if row[3] == 2 else lane_in(row)) for row in due.rows]
+        yield from atomically(session, _change(session, session.texts.make_ready, entering))
     return True
 
 
-def _change(session: Session, text: str, rows: Iterable[Sequence[Any]], lanes: Iterable[Lane]) -> Plan[None]:
-    ordered = sorted(lanes)
-    for lane in ordered:
-        yield from lock_lane(session, lane)
-    yield Statement(text, {"ids": json.dumps([row[0] for row in rows])})
-    for lane in ordered:
+def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]) -> Plan[None]:
+    """Jobs whose lane is locked by another transaction, perhaps a long one of a user's, wait for the next
+    time: nobody who claims waits for it."""
+    locked: set[Lane] = set()
+    for lane in sorted({lane for _, lane in jobs if lane is not None}):
+        if (yield from try_lock_lane(session, lane)):
+            locked.add(lane)
+    ids = [id_ for id_, lane in jobs if lane is None or lane in locked]
+    yield Statement(text, {"ids": json.dumps(ids)})
+    for lane in sorted(locked):
         yield from promote(session, lane)
 
 

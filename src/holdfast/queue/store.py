@@ -39,6 +39,8 @@ POLL_SECONDS: Final = 0.1
 """The same where a proxy swallows them."""
 FILE_POLL_SECONDS: Final = 0.01
 """How often a waiter looks whether the file was changed, which costs microseconds."""
+SOONEST_SECONDS: Final = 0.01
+"""How long a wait lasts at least when something is due: it may be another's to do, who is not done yet."""
 EVENTS_SECONDS: Final = 0.2
 """How often a busy claimant looks what time has done."""
 RETENTION_SECONDS: Final = 30.0
@@ -161,9 +163,7 @@ class Store:
         """Until there may be something to claim: whether the wait ended before its time."""
         event = self.run(next_event)
         if event is not None:
-            if event <= 0:
-                return True
-            timeout = min(timeout, event)
+            timeout = min(timeout, max(event, SOONEST_SECONDS))
         if self._listening.acquire(blocking=False):
             try:
                 return self._listen(timeout)

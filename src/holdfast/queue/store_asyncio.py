@@ -22,6 +22,7 @@ from .store import (
     LISTENING_SECONDS,
     POLL_SECONDS,
     RETENTION_SECONDS,
+    SOONEST_SECONDS,
     Call,
     EventClock,
     Store,
@@ -196,9 +197,7 @@ class ServerStore(AsyncStore):
     async def wait(self, timeout: float) -> bool:
         event = await self.run(next_event)
         if event is not None:
-            if event <= 0:
-                return True
-            timeout = min(timeout, event)
+            timeout = min(timeout, max(event, SOONEST_SECONDS))
         timeout = min(timeout, LISTENING_SECONDS)
         if self._listening.locked():
             await asyncio.sleep(min(timeout, POLL_SECONDS))

@@ -312,6 +312,8 @@ class Texts:
     has_versions: str
     begin_install: tuple[str, ...]
     lock_lane: str
+    try_lock_lane: str
+    """Returns whether it did; nothing where nobody can be in the way."""
     wake: str | None
     """Wakes those that listen; None: they look for themselves."""
     claims_at_once: bool
@@ -399,10 +401,17 @@ def postgresql_texts(schema: str) -> Texts:
             "SET LOCAL client_min_messages = warning",
         ),
         lock_lane="SELECT pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
+        try_lock_lane="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
         wake="SELECT pg_notify(CAST(:channel AS text), '')",
         claims_at_once=True,
         _made=made,
     )
+
+
+_BEGIN_TO_WRITE: Final = (
+    "UPDATE holdfast_queue_kinds SET paused = paused WHERE namespace IS NULL AND kind = :lane"
+)
+"""A statement of SQLite's that finds no row makes its connection the one writer all the same."""
 
 
 def sqlite_texts() -> Texts:
@@ -423,8 +432,8 @@ def sqlite_texts() -> Texts:
         "main",
         has_versions="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_queue_versions'",
         begin_install=(),
-        # The one writer of the database: a statement that finds no row begins to write all the same.
-        lock_lane="UPDATE holdfast_queue_kinds SET paused = paused WHERE namespace IS NULL AND kind = :lane",
+        lock_lane=_BEGIN_TO_WRITE,
+        try_lock_lane=_BEGIN_TO_WRITE,
         wake=None,
         claims_at_once=False,
         _made=_made(pieces),

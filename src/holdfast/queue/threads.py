@@ -75,6 +75,8 @@ class Job(calls.BaseJob):
         if connection is None:
             store.install_if_needed()
             with store.connection() as (own, _), self._transaction_on(own, finish):
+                if store.database.own_transaction is not None:
+                    own.execute(store.database.own_transaction)
                 yield own
         else:
             with self._transaction_on(connection, finish):
