@@ -243,9 +243,8 @@ class SqliteDatabase(Database):
                 )
             with contextlib.suppress(sqlite3.OperationalError):  # busy: the next connection does it
                 connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(
-                "PRAGMA synchronous = " + ("FULL" if self._synchronous == "full" else "NORMAL")
-            )
+            is_full = self._synchronous == "full"
+            connection.execute("PRAGMA synchronous = FULL" if is_full else "PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
             connection.close()
             raise EngineUnavailable(

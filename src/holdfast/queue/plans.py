@@ -36,6 +36,7 @@ __all__ = [
     "claim",
     "in_lane",
     "lane_in",
+    "listen_to",
     "promote",
     "put",
     "run_events",
@@ -53,6 +54,10 @@ Lane = tuple[str, str]
 def channel_of(namespace: str) -> str:
     """Where jobs of a namespace are announced."""
     return "holdfast_queue_" + hashlib.sha256(namespace.encode()).hexdigest()[:32]
+
+
+def listen_to(namespace: str) -> str:
+    return f'LISTEN "{channel_of(namespace)}"'
 
 
 # --- transactions -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ..runtime.clock import boottime
 from ..runtime.forks import register_after_fork
 from .database import Database, PostgresDatabase
 from .migrations import migrate, needs_migration
-from .plans import channel_of, next_event
+from .plans import listen_to, next_event
 from .texts import Session
 
 __all__ = ["Call", "EventClock", "Store", "session_on"]
@@ -186,7 +186,7 @@ class Store:
                 self._listener_is_deaf = True
             else:
                 self._listener_is_deaf = False
-                connection.execute(f'LISTEN "{channel_of(self.namespace)}"')
+                connection.execute(listen_to(self.namespace))
                 return True  # what was put before this is looked for once more
         if self._listener_is_deaf:
             time.sleep(min(timeout, POLL_SECONDS))

@@ -16,7 +16,7 @@ from ..fencing.connections_asyncio import runner_of
 from ..fencing.plans import Plan
 from .database import Database, PostgresDatabase, import_psycopg
 from .migrations import migrate, needs_migration
-from .plans import channel_of, next_event
+from .plans import listen_to, next_event
 from .store import (
     IDLE_MAX,
     LISTENING_SECONDS,
@@ -212,7 +212,7 @@ class ServerStore(AsyncStore):
             connection = self._listener = await self._connect()
             self._listener_is_deaf = connection.prepare_threshold is None or not self.database.notifies
             if not self._listener_is_deaf:
-                await connection.execute(f'LISTEN "{channel_of(self.namespace)}"')
+                await connection.execute(listen_to(self.namespace))
                 return True  # what was put before this is looked for once more
         if self._listener_is_deaf:
             await asyncio.sleep(min(timeout, POLL_SECONDS))
