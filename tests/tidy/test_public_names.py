@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
+import holdfast.queue
 import holdfast.redlock
 from support import run_python
 from tidy.source import PACKAGE, ROOT
@@ -52,11 +53,30 @@ AIO_NAMES = [
     "AsyncWatch",
     "connect",
 ]
+QUEUE_NAMES = [
+    "Backoff",
+    "Job",
+    "JobCancelled",
+    "JobInfo",
+    "KindInfo",
+    "NewJob",
+    "PeriodicInfo",
+    "Queue",
+    "State",
+    "connect",
+    "script",
+]
 REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), [(holdfast, NAMES), (holdfast.aio, AIO_NAMES), (holdfast.redlock, REDLOCK_NAMES)]
+    ("module", "names"),
+    [
+        (holdfast, NAMES),
+        (holdfast.aio, AIO_NAMES),
+        (holdfast.queue, QUEUE_NAMES),
+        (holdfast.redlock, REDLOCK_NAMES),
+    ],
 )
 def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> None:
     assert sorted(module.__all__) == sorted(names)
@@ -64,7 +84,7 @@ def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> 
     assert not missing, f"{module.__name__}.__all__ names what is not there: {missing}"
 
 
-@pytest.mark.parametrize("module", [holdfast, holdfast.aio, holdfast.redlock])
+@pytest.mark.parametrize("module", [holdfast, holdfast.aio, holdfast.redlock, holdfast.queue])
 def test_nothing_public_is_missing_from_all(module: types.ModuleType) -> None:
     """A class or function of ours that shows without an underscore is public, said or not."""
     stray = [
