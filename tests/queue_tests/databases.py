@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from support.servers import shared_pgbouncer, shared_postgresql
 
-__all__ = ["FRESH_URL", "KINDS"]
+__all__ = ["FRESH_URL", "KINDS", "SERVER_MARK"]
 
 
 def _schema() -> str:
@@ -21,4 +23,9 @@ FRESH_URL: Final[dict[str, Callable[[Path], str]]] = {
     "pgbouncer": lambda folder: shared_pgbouncer().url + _schema(),
     "sqlite": lambda folder: f"sqlite:///{folder / 'queue.db'}?synchronous=normal",
 }
-KINDS: Final = tuple(FRESH_URL)
+SERVER_MARK: Final = pytest.mark.engine("postgresql")
+KINDS: Final = [
+    pytest.param("postgresql", marks=SERVER_MARK),
+    pytest.param("pgbouncer", marks=SERVER_MARK),
+    pytest.param("sqlite"),
+]

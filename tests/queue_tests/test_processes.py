@@ -14,7 +14,7 @@ import pytest
 
 import holdfast.queue
 from holdfast.queue import NewJob, Queue
-from queue_tests.databases import FRESH_URL
+from queue_tests.databases import FRESH_URL, SERVER_MARK
 from support import Process, run_python, wait_until
 
 JOBS = int(os.environ.get("HOLDFAST_QUEUE_JOBS", "2000"))
@@ -87,7 +87,12 @@ def effects(url: str, table: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("database", "processes", "share"), [("postgresql", 8, 1.0), ("pgbouncer", 4, 0.1), ("sqlite", 4, 0.1)]
+    ("database", "processes", "share"),
+    [
+        pytest.param("postgresql", 8, 1.0, marks=SERVER_MARK),
+        pytest.param("pgbouncer", 4, 0.1, marks=SERVER_MARK),
+        pytest.param("sqlite", 4, 0.1),
+    ],
 )
 def test_nothing_is_lost_and_nothing_is_done_twice(
     url: str, queue: Queue, processes: int, share: float
