@@ -45,6 +45,7 @@ PLACES: Final = frozenset(
         "fencing/test_processes.py",
         "lab",
         "optimistic",
+        "queue_tests",
         "sql",
         "support_tests",
     }

@@ -12,6 +12,7 @@ import pytest
 import holdfast
 import holdfast.aio
 import holdfast.lockorder
+import holdfast.queue
 import holdfast.redlock
 from support import run_python
 from tidy.source import PACKAGE, ROOT
@@ -55,6 +56,19 @@ AIO_NAMES = [
     "connect",
 ]
 LOCKORDER_NAMES = ["LockOrderWarning", "watch"]
+QUEUE_NAMES = [
+    "Backoff",
+    "Job",
+    "JobCancelled",
+    "JobInfo",
+    "KindInfo",
+    "NewJob",
+    "PeriodicInfo",
+    "Queue",
+    "State",
+    "connect",
+    "script",
+]
 REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
 
 
@@ -64,6 +78,7 @@ REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
         (holdfast, NAMES),
         (holdfast.aio, AIO_NAMES),
         (holdfast.lockorder, LOCKORDER_NAMES),
+        (holdfast.queue, QUEUE_NAMES),
         (holdfast.redlock, REDLOCK_NAMES),
     ],
 )
@@ -73,7 +88,16 @@ def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> 
     assert not missing, f"{module.__name__}.__all__ names what is not there: {missing}"
 
 
-@pytest.mark.parametrize("module", [holdfast, holdfast.aio, holdfast.lockorder, holdfast.redlock])
+@pytest.mark.parametrize(
+    "module",
+    [
+        holdfast,
+        holdfast.aio,
+        holdfast.lockorder,
+        holdfast.queue,
+        holdfast.redlock,
+    ],
+)
 def test_nothing_public_is_missing_from_all(module: types.ModuleType) -> None:
     """A class or function of ours that shows without an underscore is public, said or not."""
     stray = [

@@ -13,7 +13,18 @@ from typing import Any, assert_type
 
 import holdfast
 import holdfast.aio
-from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaitEdge, WaiterInfo, fencing, optimistic, sql
+from holdfast import (
+    Fence,
+    Guarantees,
+    HolderInfo,
+    LockInfo,
+    WaitEdge,
+    WaiterInfo,
+    fencing,
+    optimistic,
+    queue,
+    sql,
+)
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
 
 
@@ -193,6 +204,20 @@ def in_ones_own_database(db: Any) -> None:
         return str(amount)
 
     assert_type(write(7), str)
+
+
+def jobs_in_ones_own_database(db: Any) -> None:
+    jobs = queue.connect("postgresql://localhost/shop", namespace="shop", retention=None)
+    assert_type(jobs, queue.Queue)
+    assert_type(jobs.put("mail", {"to": "ann"}, connection=db, key="7", unique="queued"), int)
+    jobs.put("mail", unique="once")  # type: ignore[arg-type]  # no such uniqueness
+    assert_type(jobs.put_many([queue.NewJob("mail", 1, priority=3)]), list[int])
+    (job,) = assert_type(jobs.claim(["mail"], lease=60), list[queue.Job])
+    assert_type(job.fail(ValueError()), queue.State)
+    with job.transaction(db):
+        pass
+    assert_type(jobs.get(7), queue.JobInfo | None)
+    assert_type(jobs.counts(), dict[queue.State, int])
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print

@@ -1,0 +1,252 @@
+"""Runs plans on blocking connections: the queue's own, kept for the next use, or the user's.
+
+What is known about a broken connection becomes ``EngineUnavailable``. Nothing is retried here: after such an
+error a change may have been made or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from ..errors import InvalidArgument
+from ..fencing.connections import FenceTable, table_of
+from ..fencing.plans import Plan, run
+from ..runtime.clock import boottime
+from ..runtime.forks import register_after_fork
+from .database import Database, PostgresDatabase
+from .migrations import migrate, needs_migration
+from .plans import listen_to, next_event
+from .texts import Session
+
+__all__ = ["Call", "EventClock", "Store", "session_on"]
+
+T = TypeVar("T")
+
+Call = Callable[[Session], Plan[T]]
+"""Makes the plan for a session."""
+
+IDLE_MAX: Final = 16
+LISTENING_SECONDS: Final = 1.0
+"""How long a wait lasts at most where announcements arrive: one may get lost with its connection."""
+POLL_SECONDS: Final = 0.1
+"""The same where a proxy swallows them."""
+FILE_POLL_SECONDS: Final = 0.01
+"""How often a waiter looks whether the file was changed, which costs microseconds."""
+SOONEST_SECONDS: Final = 0.01
+"""How long a wait lasts at least when something is due: it may be another's to do, who is not done yet."""
+EVENTS_SECONDS: Final = 0.2
+"""How often a busy claimant looks what time has done."""
+RETENTION_SECONDS: Final = 30.0
+"""How often it removes some of the jobs that are older than their retention."""
+
+_inherited: Final[list[Any]] = []
+"""Connections of a parent process: never used, never closed."""
+
+
+class EventClock:
+    """When a busy claimant looks for events next (an idle one always does), or removes old jobs."""
+
+    def __init__(self, seconds: float = EVENTS_SECONDS) -> None:
+        self._at = 0.0
+        self._seconds = seconds
+
+    def is_due(self) -> bool:
+        now = boottime()
+        if now < self._at:
+            return False
+        self._at = now + self._seconds
+        return True
+
+
+def session_on(table: Any, database: Database, namespace: str, is_own: bool) -> Session:
+    if not is_own and table.dialect.name != database.dialect:
+        raise InvalidArgument(
+            f"this connection is to {table.dialect.name}, and the queue is in {database.dialect}: pass a"
+            " connection to the queue's own database"
+        )
+    notifies = database.notifies if isinstance(database, PostgresDatabase) else False
+    return Session(table, database.texts, namespace, is_own, notifies)
+
+
+class Store:
+    """The queue's database, for threads."""
+
+    def __init__(self, database: Database, namespace: str) -> None:
+        self.database = database
+        self.namespace = namespace
+        self.events = EventClock()
+        self.removals = EventClock(RETENTION_SECONDS)
+        self._mutex = threading.Lock()
+        self._idle: list[Any] = []
+        self._is_installed = False
+        self._is_closed = False
+        self._pid = os.getpid()
+        self._listener: Any = None
+        self._listening = threading.Lock()
+        self._heard = threading.Condition()
+        register_after_fork(self)
+
+    # --- running plans
+
+    def run(self, call: Call[T], connection: Any = None) -> T:
+        """On a connection of its own; with a ``connection``, there, in the user's transaction."""
+        self.install_if_needed()
+        if connection is not None:
+            table = table_of(connection)
+            return run(call(session_on(table, self.database, self.namespace, False)), table.carry_out)
+        with self.connection() as (_, table):
+            return run(call(session_on(table, self.database, self.namespace, True)), table.carry_out)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[tuple[Any, FenceTable]]:
+        """One of the queue's own, for as long as the block lasts."""
+        connection = self._take()
+        try:
+            yield connection, table_of(connection)
+        except BaseException as error:
+            self._give_back(connection)
+            if isinstance(error, Exception):
+                failure = self.database.failure(error, connection)
+                if failure is not None:
+                    raise failure from error
+            raise
+        self._give_back(connection)
+
+    def _take(self) -> Any:
+        while True:
+            with self._mutex:
+                if self._is_closed:
+                    raise InvalidArgument("this queue is closed: connect again")
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self.database.connect()
+            if self.database.is_usable(connection):
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Any) -> None:
+        """What is in the middle of a transaction, after an interruption, is not used again."""
+        is_clean = self.database.is_usable(connection) and not table_of(connection).in_transaction()
+        with self._mutex:
+            if is_clean and not self._is_closed and len(self._idle) < IDLE_MAX and self._pid == os.getpid():
+                self._idle.append(connection)
+                return
+        if self._pid == os.getpid():
+            connection.close()
+
+    # --- the tables
+
+    def install_if_needed(self) -> None:
+        if not self._is_installed:
+            self.install()
+
+    def install(self) -> bool:
+        """Whether there was something to do."""
+        with self.connection() as (_, table):
+            session = session_on(table, self.database, self.namespace, True)
+            done = False
+            if run(needs_migration(session), table.carry_out):
+                done = run(migrate(session), table.carry_out)
+        self._is_installed = True
+        return done
+
+    # --- waiting
+
+    def wait(self, timeout: float) -> bool:
+        """Until there may be something to claim: whether the wait ended before its time."""
+        event = self.run(next_event)
+        if event is not None:
+            timeout = min(timeout, max(event, SOONEST_SECONDS))
+        if self._listening.acquire(blocking=False):
+            try:
+                return self._listen(timeout)
+            finally:
+                self._listening.release()
+                with self._heard:
+                    self._heard.notify_all()
+        with self._heard:
+            return self._heard.wait(timeout=min(timeout, LISTENING_SECONDS))
+
+    def _listen(self, timeout: float) -> bool:
+        if isinstance(self.database, PostgresDatabase):
+            return self._listen_to_server(self.database, timeout)
+        return self._watch_file(min(timeout, LISTENING_SECONDS))
+
+    def _listen_to_server(self, database: PostgresDatabase, timeout: float) -> bool:
+        if self._listener is None or not self._listener_is_alive():
+            connection = self._listener = database.connect()
+            if connection.prepare_threshold is None or not database.notifies:
+                self._listener_is_deaf = True
+            else:
+                self._listener_is_deaf = False
+                connection.execute(listen_to(self.namespace))
+                return True  # what was put before this is looked for once more
+        if self._listener_is_deaf:
+            time.sleep(min(timeout, POLL_SECONDS))
+            return False
+        connection = self._listener
+        readable, _, _ = select.select([connection.fileno()], [], [], min(timeout, LISTENING_SECONDS))
+        if readable:
+            with contextlib.suppress(Exception):  # a broken connection is found at the next wait
+                drain(connection.pgconn)
+        return bool(readable)
+
+    def _listener_is_alive(self) -> bool:
+        connection = self._listener
+        if not connection.closed and connection.pgconn.status == 0:
+            return True
+        connection.close()
+        self._listener = None
+        return False
+
+    def _watch_file(self, timeout: float) -> bool:
+        if self._listener is None:
+            self._listener = self.database.connect()
+            self._version = _data_version(self._listener)
+            return True
+        deadline = boottime() + timeout
+        while True:
+            version = _data_version(self._listener)
+            if version != self._version:
+                self._version = version
+                return True
+            left = deadline - boottime()
+            if left <= 0:
+                return False
+            time.sleep(min(left, FILE_POLL_SECONDS))
+
+    # --- the end
+
+    def close(self) -> None:
+        with self._mutex:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        listener, self._listener = self._listener, None
+        if self._pid == os.getpid():
+            for connection in [*idle, *([listener] if listener is not None else [])]:
+                connection.close()
+
+    def forked(self) -> None:
+        """In the child: what is the parent's is left alone, and connections are made afresh."""
+        _inherited.extend([*self._idle, self._listener])
+        self._idle, self._listener = [], None
+        self._mutex, self._listening, self._heard = threading.Lock(), threading.Lock(), threading.Condition()
+        self._pid = os.getpid()
+
+
+def drain(pgconn: Any) -> None:
+    """Take what was announced."""
+    pgconn.consume_input()
+    while pgconn.notifies() is not None:
+        pass
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])

@@ -1,0 +1,140 @@
+"""The user's transaction: a job that is put with the data, and a job that is finished with it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+
+import holdfast.queue
+from holdfast.errors import InvalidArgument, StaleToken
+from holdfast.queue import Queue
+from queue_tests.test_processes import effects, effects_table, path_in, server_in
+from support import wait_until
+
+
+@contextmanager
+def users_connection(url: str) -> Iterator[Any]:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(path_in(url))) as file:
+            yield file
+    else:
+        with closing(psycopg.connect(server_in(url), prepare_threshold=None)) as server:
+            yield server
+
+
+def test_job_and_data_commit_together(url: str, queue: Queue) -> None:
+    queue.install()
+    table = effects_table(url)
+    with users_connection(url) as db:
+        db.execute(f"INSERT INTO {table} VALUES (1)")
+        queue.put("a", 1, connection=db)
+        queue.put("a", 1, key="k", ordered=True, connection=db)
+        assert queue.claim("a") == []
+        db.rollback()
+        assert (effects(url, table), sum(queue.counts().values())) == ({}, 0)
+        db.execute(f"INSERT INTO {table} VALUES (2)")
+        queue.put("a", 2, connection=db)
+        queue.put("a", 3, key="k", ordered=True, connection=db)
+        db.commit()
+    assert dict(effects(url, table)) == {2: 1}
+    assert [job.payload for job in queue.claim("a", limit=9)] == [2, 3]
+
+
+def test_sqlalchemy(url: str, queue: Queue) -> None:
+    queue.install()
+    address = url.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(address)
+    with engine.connect() as connection:
+        queue.put("a", 1, connection=connection)
+        connection.rollback()
+        queue.put("a", 2, connection=connection)
+        connection.commit()
+    engine.dispose()
+    assert [job.payload for job in queue.claim("a", limit=9)] == [2]
+
+
+def test_autocommit_is_refused(url: str, queue: Queue) -> None:
+    queue.install()
+    with users_connection(url) as db:
+        if url.startswith("sqlite"):
+            db.isolation_level = None
+        else:
+            db.autocommit = True
+        with pytest.raises(InvalidArgument, match="autocommit"):
+            queue.put("a", connection=db)
+
+
+def test_a_connection_to_another_database_is_refused(tmp_path: Path) -> None:
+    with (
+        holdfast.queue.connect("postgresql://127.0.0.1:1/none") as queue,
+        closing(sqlite3.connect(tmp_path / "x.db")) as db,
+    ):
+        queue._store._is_installed = True
+        with pytest.raises(InvalidArgument, match="queue is in PostgreSQL"):
+            queue.put("a", connection=db)
+
+
+def fail_after(db: Any, statement: str) -> None:
+    db.execute(statement)
+    raise ZeroDivisionError
+
+
+def test_exactly_once(url: str, queue: Queue) -> None:
+    queue.install()
+    table = effects_table(url)
+    insert = f"INSERT INTO {table} VALUES (1)"
+    id_ = queue.put("a")
+    (zombie,) = queue.claim("a", lease=0.05)
+    (job,) = wait_until(lambda: queue.claim("a"))
+    with pytest.raises(StaleToken), zombie.transaction() as db:
+        db.execute(insert)
+    with pytest.raises(ZeroDivisionError), job.transaction() as db:
+        fail_after(db, insert)
+    assert effects(url, table) == {}
+    with job.transaction(result="ok") as db:
+        db.execute(insert)
+    assert dict(effects(url, table)) == {1: 1}
+    found = queue.get(id_)
+    assert found is not None
+    assert (found.state, found.result) == ("finished", "ok")
+
+
+def test_finish_in_the_users_own_transaction(url: str, queue: Queue) -> None:
+    queue.put("a")
+    queue.put("b")
+    job, other = queue.claim(limit=2)
+    with users_connection(url) as db:
+        job.finish(connection=db)
+        db.rollback()
+        job.check()
+        job.finish(connection=db)
+        db.commit()
+        with pytest.raises(StaleToken):
+            job.check()
+        with other.transaction(db) as given:
+            assert given is db
+    assert queue.counts()["finished"] == 2
+
+
+def test_a_put_of_an_open_transaction_does_not_strand_its_lane(url: str, queue: Queue) -> None:
+    """One that sees its predecessor run, and commits after the predecessor's end, is not left behind."""
+    if url.startswith("sqlite"):
+        return  # one writer at a time: nothing happens within an open transaction
+    queue.put("a", 1, key="k", ordered=True)
+    (first,) = queue.claim("a")
+    with users_connection(url) as db:
+        queue.put("a", 2, key="k", ordered=True, connection=db)
+        finishing = threading.Thread(target=first.finish)
+        finishing.start()
+        db.commit()
+        finishing.join()
+    (second,) = queue.claim("a")
+    assert second.payload == 2
