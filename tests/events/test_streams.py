@@ -253,9 +253,9 @@ def test_a_file_of_locks_is_kept_for_locks(tmp_path: Any) -> None:
 
     with holdfast.connect(f"sqlite:///{tmp_path}/locks.db") as locks, locks.lock("a"):
         pass
-    with events.connect(f"sqlite:///{tmp_path}/locks.db") as store:
-        with pytest.raises(InvalidArgument, match="name another file"):
-            store.append("a", [{}])
+    url = f"sqlite:///{tmp_path}/locks.db"
+    with events.connect(url) as store, pytest.raises(InvalidArgument, match="name another file"):
+        store.append("a", [{}])
 
 
 def test_beside_the_locks_by_default(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

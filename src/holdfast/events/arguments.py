@@ -108,9 +108,7 @@ def _mapping(value: object) -> dict[str, Any]:
 def check_expected(version: int | None) -> int | None:
     if version is None:
         return None
-    return _whole_number(
-        version, "expected_version", "the version that was read, 0 for a new stream, or None"
-    )
+    return _whole_number(version, "expected_version", "the version that was read, 0 for a new stream")
 
 
 def check_from(number: int) -> int:

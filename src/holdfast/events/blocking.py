@@ -107,7 +107,7 @@ class EventStore:
         return self._read(check_stream(stream), check_from(from_))
 
     def _read(self, stream: str, after: int) -> Iterator[Event]:
-        while found := self._run(lambda table: plans.read(self._dialect, stream, after)):
+        while found := self._run(plans.reading(self._dialect, stream, after)):
             yield from found
             after = found[-1].version
 
@@ -120,7 +120,7 @@ class EventStore:
         return self._read_all(check_from(from_))
 
     def _read_all(self, after: int) -> Iterator[Event]:
-        while found := self._run(lambda table: plans.read_all(self._dialect, after)):
+        while found := self._run(plans.reading_all(self._dialect, after)):
             yield from found
             after = found[-1].position or after
 

@@ -1,4 +1,4 @@
-"""Connections of a store's own, blocking: opened when needed, one for each thread that uses the store at once.
+"""Connections of a store's own, blocking: opened when needed, one for each thread that uses it at once.
 
 What differs between the databases is here; what is sent over the connections is in ``plans``.
 """
@@ -34,6 +34,7 @@ __all__ = [
     "SqliteOpener",
     "opener_of",
     "psycopg_module",
+    "raise_unavailable",
     "unavailable",
 ]
 
@@ -47,8 +48,8 @@ _READ_COMMITTED: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION L
 class Opener(Protocol):
     """Opens connections to one database."""
 
-    dialect: StoreDialect
-
+    @property
+    def dialect(self) -> StoreDialect: ...
     def open(self) -> Any: ...
     def is_usable(self, connection: Any) -> bool:
         """Whether an idle connection can be used again, as far as it is known without asking."""
@@ -246,8 +247,8 @@ def unavailable(error: BaseException) -> EngineUnavailable | None:
     code = sqlstate(inner)
     if package == "psycopg" and (not code or code[:2] in ("08", "57", "53")):
         found = EngineUnavailable(
-            f"the connection to PostgreSQL failed ({type(inner).__name__}{f' {code}' if code else ''}). Whether"
-            " what was being written is there is not known: read the stream before writing it again"
+            f"the connection to PostgreSQL failed ({type(inner).__name__}{f' {code}' if code else ''})."
+            " Whether what was being written is there is not known: read the stream before writing it again"
         )
         found.nothing_was_sent = False
         return found
@@ -302,7 +303,7 @@ class FeedConnection:
             return self._pause(request.seconds)
         try:
             return self._opened().carry_out(request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again, as what it is to the user
             self._drop()
             raise_unavailable(error)
 

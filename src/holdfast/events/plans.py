@@ -38,6 +38,8 @@ __all__ = [
     "order",
     "read",
     "read_all",
+    "reading",
+    "reading_all",
     "reset_checkpoint",
     "save_checkpoint",
     "snapshot",
@@ -172,6 +174,14 @@ def _event(row: Sequence[Any]) -> Event:
     stream, version, data, seconds, position = row
     at = datetime.fromtimestamp(float(seconds), UTC)
     return Event(stream, int(version), json.loads(data), at, None if position is None else int(position))
+
+
+def reading(dialect: StoreDialect, stream: str, after: int) -> Callable[[TableState], Plan[list[Event]]]:
+    return lambda table: read(dialect, stream, after)
+
+
+def reading_all(dialect: StoreDialect, after: int) -> Callable[[TableState], Plan[list[Event]]]:
+    return lambda table: read_all(dialect, after)
 
 
 # --- snapshots ----------------------------------------------------------------------------------

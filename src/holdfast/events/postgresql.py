@@ -1,4 +1,4 @@
-"""The store in PostgreSQL (13 and later): a schema of its own. Texts only; ``postgresql.sql`` says how it works."""
+"""The store in PostgreSQL (13 and later): a schema of its own. ``postgresql.sql`` says how it works."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PostgresqlStore:
     def announce_waiting(self) -> Plan[None]:
         if not self._is_pooled:
             yield Statement(
-                f"SELECT CAST(pg_advisory_lock_shared({_WAITING}, hashtext('{self.schema}')) AS text) AS locked"
+                f"SELECT CAST(pg_advisory_lock_shared({_WAITING}, hashtext('{self.schema}')) AS text) AS done"
             )
 
     def end_waiting(self) -> Plan[None]:
