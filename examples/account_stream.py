@@ -1,7 +1,8 @@
 """An account as a stream: each deposit and withdrawal is an event, and the balance is what they amount to.
 
-Several processes withdraw at once from one account. Each reads the stream, decides, and appends at the version
-that it has read: if another one was first, it gets Conflict and decides again. No lock, and no overdraft.
+Several processes withdraw at once from one account. Each reads the stream, decides, and appends at the
+version that it has read: if another one was first, it gets Conflict and decides again. No lock, and no
+overdraft.
 
     python examples/account_stream.py              four processes, an account in a file
     python examples/account_stream.py --url postgresql://localhost/app

@@ -94,10 +94,11 @@ def test_a_handler_that_fails_leaves_nothing(store: EventStore, database: Databa
 def test_two_runners_share_the_work_and_nothing_twice(store: EventStore, database: Database) -> None:
     store.install()
     failures: list[BaseException] = []
+    patient: Any = {"timeout": 30} if database.kind == "sqlite" else {}
 
     def run(runner: str) -> None:
         try:
-            with open_client(database, database.first_driver) as db, open_store(database) as own:
+            with open_client(database, database.first_driver, **patient) as db, open_store(database) as own:
                 own.projection("p").run(
                     db.target, lambda db, event: handle(db, event, runner), batch=2, timeout=0.5
                 )
@@ -187,12 +188,12 @@ async def awaited_story(database: Database) -> None:
         if event.position == 5:
             fifth.set()
 
-    connecting: Any = (
+    opened: Any = (
         aiosqlite.connect(database.name)
         if database.kind == "sqlite"
-        else psycopg.AsyncConnection.connect(url_of(database))
+        else await psycopg.AsyncConnection.connect(url_of(database))
     )
-    async with await connecting as db, events_aio.connect(url_of(database)) as store:
+    async with opened as db, events_aio.connect(url_of(database)) as store:
         await db.execute("CREATE TABLE handled (position INTEGER, runner VARCHAR(20))")
         await db.commit()
         assert await store.append("a", [{"n": 1}, {"n": 2}], 0) == 2
