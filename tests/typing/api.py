@@ -13,7 +13,7 @@ from typing import Any, assert_type
 
 import holdfast
 import holdfast.aio
-from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, fencing, optimistic, sql
+from holdfast import Fence, Guarantees, HolderInfo, LockInfo, WaiterInfo, events, fencing, optimistic, sql
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
 
 
@@ -191,6 +191,16 @@ def in_ones_own_database(db: Any) -> None:
         return str(amount)
 
     assert_type(write(7), str)
+
+
+def events_of(db: Any, store: events.EventStore) -> None:
+    assert_type(store.append("account", [{"type": "opened"}], expected_version=0, connection=db), int)
+    assert_type([*store.read("account"), *store.read_all(from_=3)], list[events.Event])
+    assert_type(store.load_snapshot("account"), events.Snapshot | None)
+    with store.subscribe(timeout=1) as subscription:
+        assert_type(subscription.get(), events.Event | None)
+    assert_type(store.projection("sums").run(db, lambda db, event: db.execute(event.stream)), int)
+    store.append("account", {"type": "opened"})  # type: ignore[arg-type]  # one event is no list
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print

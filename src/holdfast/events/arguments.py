@@ -40,8 +40,8 @@ def _without_nul(name: str, what: str) -> str:
     return name
 
 
-def check_events(events: Sequence[Mapping[str, Any]]) -> str:
-    """All of them as one JSON array."""
+def check_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each as a JSON object."""
     if isinstance(events, Mapping):
         raise InvalidArgument("events is a list of mappings: write [event] for a single one")
     if isinstance(events, str | bytes) or not isinstance(events, Sequence):
@@ -50,7 +50,7 @@ def check_events(events: Sequence[Mapping[str, Any]]) -> str:
         )
     if not events:
         raise InvalidArgument("events is empty: append at least one")
-    return f"[{','.join(check_mapping(event, 'an event') for event in events)}]"
+    return [check_mapping(event, "an event") for event in events]
 
 
 def check_mapping(value: Mapping[str, Any], what: str) -> str:
@@ -87,6 +87,8 @@ def _check_texts(value: object, what: str) -> None:
 
 
 def _check_keys(value: object, what: str) -> None:
+    if isinstance(value, str | int | float):  # the usual ones, quickly
+        return
     if isinstance(value, Mapping):
         for key, each in value.items():
             if not isinstance(key, str):

@@ -126,10 +126,11 @@ class PostgresqlOpener:
         }
 
     def is_usable(self, connection: Any) -> bool:
-        if connection.closed or int(connection.info.transaction_status) != 0:
+        native = connection.pgconn
+        if native.status or native.transaction_status:  # broken, closed, or in a transaction
             return False
         # A server that ended the connection has said so: an idle one has nothing else to read.
-        return not select.select([connection.fileno()], [], [], 0)[0]
+        return not select.select([native.socket], [], [], 0)[0]
 
     def listen(self, connection: Any) -> None:
         if not self._address.is_pooled:
@@ -168,30 +169,29 @@ class ConnectionPool:
 
     def __init__(self, opener: Opener) -> None:
         self.opener = opener
-        self._idle: list[Any] = []
+        self._idle: list[FenceTable] = []
         self._mutex = threading.Lock()
         self._is_closed = False
         register_after_fork(self)
 
     def run(self, make_plan: Callable[[TableState], Plan[Done]]) -> Done:
-        connection = self._take()
+        table = self._take()
         try:
-            table = table_of(connection)
             done = run(make_plan(table), table.carry_out)
         except BaseException as error:
-            if isinstance(error, HoldfastError) and self.opener.is_usable(connection):
-                self._give_back(connection)
+            if isinstance(error, HoldfastError) and self.opener.is_usable(table.connection):
+                self._give_back(table)
                 raise
-            _discard(connection)
+            _discard(table.connection)
             raise_unavailable(error)
-        self._give_back(connection)
+        self._give_back(table)
         return done
 
     def close(self) -> None:
         with self._mutex:
             idle, self._idle, self._is_closed = self._idle, [], True
-        for connection in idle:
-            _discard(connection)
+        for table in idle:
+            _discard(table.connection)
 
     def forked(self) -> None:
         """The parent's connections are left alone: neither used nor closed here."""
@@ -203,23 +203,23 @@ class ConnectionPool:
         if self._is_closed:
             raise EngineUnavailable("this store is closed: connect again")
 
-    def _take(self) -> Any:
+    def _take(self) -> FenceTable:
         self.check_open()
         while True:
             with self._mutex:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return open_with(self.opener)
-            if self.opener.is_usable(connection):
-                return connection
-            _discard(connection)
+                table = self._idle.pop() if self._idle else None
+            if table is None:
+                return table_of(open_with(self.opener))
+            if self.opener.is_usable(table.connection):
+                return table
+            _discard(table.connection)
 
-    def _give_back(self, connection: Any) -> None:
+    def _give_back(self, table: FenceTable) -> None:
         with self._mutex:
             if not self._is_closed and len(self._idle) < _IDLE_MAX:
-                self._idle.append(connection)
+                self._idle.append(table)
                 return
-        _discard(connection)
+        _discard(table.connection)
 
 
 _abandoned: list[Any] = []

@@ -32,6 +32,7 @@ __all__ = [
     "checkpoint",
     "events_after_checkpoint",
     "install",
+    "json_array",
     "load_snapshot",
     "next_events",
     "one",
@@ -70,7 +71,10 @@ class StoreDialect(Protocol):
         """Whether anything was missing. In a transaction."""
         ...
 
-    def append(self, stream: str, events: str, expected: int | None) -> Plan[Appended]: ...
+    def append(self, stream: str, events: Sequence[str], expected: int | None) -> Plan[Appended]:
+        """All of them or none. Each is a JSON object."""
+        ...
+
     def read(self, stream: str, after: int, limit: int) -> Statement:
         """Its rows: stream, version, data, seconds since 1970, None."""
         ...
@@ -101,6 +105,10 @@ class StoreDialect(Protocol):
     def save_checkpoint(self, projection: str, position: int) -> Statement: ...
 
 
+def json_array(objects: Sequence[str]) -> str:
+    return f"[{','.join(objects)}]"
+
+
 def one(statement: Statement) -> Plan[Result]:
     result: Result = yield statement
     return result
@@ -126,7 +134,7 @@ def _install(dialect: StoreDialect) -> Plan[bool]:
 
 
 def append(
-    table: TableState, dialect: StoreDialect, stream: str, events: str, expected: int | None
+    table: TableState, dialect: StoreDialect, stream: str, events: Sequence[str], expected: int | None
 ) -> Plan[int]:
     what = f"nothing was appended to stream {stream!r}"
     yield Control.FLUSH

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from ..fencing.plans import Plan, Result, Statement
-from .plans import Appended
+from .plans import Appended, json_array
 
 __all__ = ["PostgresqlStore", "install_script"]
 
@@ -17,6 +18,23 @@ _INSTALLING: Final = 0x686F6C61
 _ORDERING: Final = 0x686F6C62
 _WAITING: Final = 0x686F6C63
 """The first halves of the keys of advisory locks; the other half is the schema's."""
+
+_APPEND_ONE: Final = f"""\
+INSERT INTO @schema@.event (stream, version, data)
+SELECT CAST(:stream AS text), found.version + 1, CAST(:event AS json)
+FROM (
+    SELECT coalesce((
+        SELECT e.version FROM @schema@.event AS e WHERE e.stream = CAST(:stream AS text)
+        ORDER BY e.version DESC LIMIT 1
+    ), 0) AS version
+) AS found
+WHERE CAST(:expected AS bigint) IS NULL OR found.version = CAST(:expected AS bigint)
+ON CONFLICT DO NOTHING
+RETURNING version,
+    CASE WHEN pg_try_advisory_lock({_WAITING}, hashtext('@schema@'))
+         THEN CAST(pg_advisory_unlock({_WAITING}, hashtext('@schema@')) AS text)
+         ELSE CAST(pg_notify('@schema@', '') AS text) END AS notified"""  # noqa: S608 - the schema's name is checked
+"""``append_1`` for one event: no row is returned where it has to decide."""
 
 
 @cache
@@ -38,6 +56,7 @@ class PostgresqlStore:
     def __init__(self, schema: str, is_pooled: bool = False) -> None:
         self.schema = schema
         self._is_pooled = is_pooled
+        self._append_one = _APPEND_ONE.replace("@schema@", schema)
 
     def is_installed(self) -> Plan[bool]:
         result: Result = yield Statement(
@@ -55,11 +74,18 @@ class PostgresqlStore:
         yield Statement(install_script(self.schema))
         return True
 
-    def append(self, stream: str, events: str, expected: int | None) -> Plan[Appended]:
+    def append(self, stream: str, events: Sequence[str], expected: int | None) -> Plan[Appended]:
+        """A single event, which is the usual number, mostly needs no function: that takes half the time."""
+        if len(events) == 1:
+            inserted: Result = yield Statement(
+                self._append_one, {"stream": stream, "event": events[0], "expected": expected}
+            )
+            if inserted.rows:
+                return Appended(True, int(inserted.rows[0][0]))
         result: Result = yield Statement(
             f"SELECT is_appended, at_version FROM {self.schema}.append_1("  # noqa: S608 - the schema's name was checked
             "CAST(:stream AS text), CAST(:events AS json), CAST(:expected AS bigint))",
-            {"stream": stream, "events": events, "expected": expected},
+            {"stream": stream, "events": json_array(events), "expected": expected},
         )
         is_appended, version = result.rows[0]
         return Appended(bool(is_appended), int(version))

@@ -6,11 +6,12 @@ visible, and their positions are given at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ..errors import InvalidArgument
 from ..fencing.plans import Plan, Result, Statement
-from .plans import Appended
+from .plans import Appended, json_array
 
 __all__ = ["SqliteStore"]
 
@@ -101,9 +102,9 @@ class SqliteStore:
             yield Statement(text)
         return True
 
-    def append(self, stream: str, events: str, expected: int | None) -> Plan[Appended]:
+    def append(self, stream: str, events: Sequence[str], expected: int | None) -> Plan[Appended]:
         inserted: Result = yield Statement(
-            _APPEND, {"stream": stream, "events": events, "expected": expected}
+            _APPEND, {"stream": stream, "events": json_array(events), "expected": expected}
         )
         if inserted.rows:
             return Appended(True, max(int(row[0]) for row in inserted.rows))
