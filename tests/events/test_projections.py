@@ -41,6 +41,11 @@ def handled(database: Database) -> list[int]:
         return [int(row[0]) for row in db.execute("SELECT position FROM handled ORDER BY position")]
 
 
+def patient(database: Database) -> dict[str, Any]:
+    """SQLite has one writer at a time: wait for it, as a program would."""
+    return {"timeout": 30} if database.kind == "sqlite" else {}
+
+
 def fill(store: EventStore, number: int) -> None:
     for n in range(number):
         store.append(f"s{n % 3}", [{"n": n}])
@@ -94,11 +99,13 @@ def test_a_handler_that_fails_leaves_nothing(store: EventStore, database: Databa
 def test_two_runners_share_the_work_and_nothing_twice(store: EventStore, database: Database) -> None:
     store.install()
     failures: list[BaseException] = []
-    patient: Any = {"timeout": 30} if database.kind == "sqlite" else {}
 
     def run(runner: str) -> None:
         try:
-            with open_client(database, database.first_driver, **patient) as db, open_store(database) as own:
+            with (
+                open_client(database, database.first_driver, **patient(database)) as db,
+                open_store(database) as own,
+            ):
                 own.projection("p").run(
                     db.target, lambda db, event: handle(db, event, runner), batch=2, timeout=0.5
                 )
@@ -120,7 +127,7 @@ def test_a_runner_is_stopped_from_another_thread(store: EventStore, database: Da
     counts: list[int] = []
 
     def run() -> None:
-        with open_client(database, database.first_driver) as db:
+        with open_client(database, database.first_driver, **patient(database)) as db:
             counts.append(projection.run(db.target, handle))
 
     runner = threading.Thread(target=run)
@@ -166,8 +173,7 @@ def test_a_runner_killed_in_the_middle_of_a_batch(store: EventStore, database: D
     with run_python(code, url_of(database), database.name if sqlite else url_of(database)) as child:
         child.expect("in the middle")
         child.kill()
-    options: Any = {"timeout": 30} if sqlite else {}
-    with open_client(database, database.first_driver, **options) as db:
+    with open_client(database, database.first_driver, **patient(database)) as db:
         assert store.projection("p").run(db.target, handle, timeout=0) == 5
     assert handled(database) == [1, 2, 3, 4, 5]
 
