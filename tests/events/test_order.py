@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 
 from events.order_checks import CHECKS, transactions, whatever_transactions_do
 from events.stores import new_store, open_store, url_of
 from fencing.sql_clients import new_database
+from holdfast import events
+from holdfast.errors import EngineUnavailable
 from support.thorough import THOROUGH
 
 pytestmark = pytest.mark.engine("postgresql")
@@ -25,17 +30,13 @@ def test_schedules_of_transactions() -> None:
     database = new_database("postgresql")
     for seed in range(SCHEDULES):
         schema = f"schedule_{seed}"
-        from holdfast import events
-
         with events.connect(f"{url_of(database)}?schema={schema}") as store:
             whatever_transactions_do(store, url_of(database), seed)
         with new_connection(url_of(database)) as connection:
-            connection.execute(f"DROP SCHEMA {schema} CASCADE")
+            execute(connection, f"DROP SCHEMA {schema} CASCADE")
 
 
-def new_connection(conninfo: str):  # type: ignore[no-untyped-def]
-    import psycopg
-
+def new_connection(conninfo: str) -> psycopg.Connection[Any]:
     return psycopg.connect(conninfo, autocommit=True)
 
 
@@ -46,9 +47,10 @@ def test_a_database_restored_elsewhere_goes_on() -> None:
         store.append("a", [{"n": 1}])
         assert len(list(store.read_all())) == 1
         store.append("a", [{"n": 2}])  # not in order yet
-        connection.execute("UPDATE holdfast_events.event SET xid = '900000000000'")
-        connection.execute(
-            "UPDATE holdfast_events.progress SET server = '0', seen = '900000000000:900000000000:'"
+        execute(connection, "UPDATE holdfast_events.event SET xid = '900000000000'")
+        execute(
+            connection,
+            "UPDATE holdfast_events.progress SET server = '0', seen = '900000000000:900000000000:'",
         )
         store.append("b", [{"n": 3}])
         assert [event.data["n"] for event in store.read_all()] == [1, 2, 3]
@@ -60,8 +62,8 @@ def test_a_database_of_repeatable_reads() -> None:
     """The store's own connections read what is newest, whatever the default of the database is."""
     database = new_database("postgresql")
     with new_connection(url_of(database)) as connection:
-        connection.execute(
-            f"ALTER DATABASE {database.name} SET default_transaction_isolation TO serializable"
+        execute(
+            connection, f"ALTER DATABASE {database.name} SET default_transaction_isolation TO serializable"
         )
     with open_store(database) as store, transactions(url_of(database), store) as new:
         late = new.open()
@@ -76,11 +78,11 @@ def test_a_role_with_the_rights_that_the_error_names() -> None:
     database = new_database("postgresql")
     with open_store(database) as store, new_connection(url_of(database)) as connection:
         store.install()
-        connection.execute(f"DROP ROLE IF EXISTS {database.name}")
-        connection.execute(f"CREATE ROLE {database.name} LOGIN")
+        execute(connection, f"DROP ROLE IF EXISTS {database.name}")
+        execute(connection, f"CREATE ROLE {database.name} LOGIN")
         with (
             open_store_as(database.name, url_of(database)) as other,
-            pytest.raises(Exception, match="grants USAGE"),
+            pytest.raises(EngineUnavailable, match="grants USAGE"),
         ):
             other.append("a", [{"n": 1}])
         for grant in (
@@ -88,15 +90,17 @@ def test_a_role_with_the_rights_that_the_error_names() -> None:
             "EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast_events",
             "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast_events",
         ):
-            connection.execute(f"GRANT {grant} TO {database.name}")
+            execute(connection, f"GRANT {grant} TO {database.name}")
         with open_store_as(database.name, url_of(database)) as other:
             other.append("a", [{"n": 1}])
             assert [event.data["n"] for event in other.read_all()] == [1]
 
 
-def open_store_as(role: str, url: str):  # type: ignore[no-untyped-def]
-    from holdfast import events
+def execute(connection: psycopg.Connection[Any], statement: str) -> None:
+    connection.execute(statement.encode())
 
+
+def open_store_as(role: str, url: str) -> events.EventStore:
     return events.connect(url.replace("postgres@", f"{role}@"))
 
 
