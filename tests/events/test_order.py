@@ -16,7 +16,9 @@ from support.thorough import THOROUGH
 
 pytestmark = pytest.mark.engine("postgresql")
 
-SCHEDULES = 2000 if THOROUGH else 25
+SCHEDULES = 250 if THOROUGH else 25
+"""In each part."""
+PARTS = 8 if THOROUGH else 1
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -26,9 +28,10 @@ def test_the_order(check: str) -> None:
         CHECKS[check](store, url_of(database))
 
 
-def test_schedules_of_transactions() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_schedules_of_transactions(part: int) -> None:
     database = new_database("postgresql")
-    for seed in range(SCHEDULES):
+    for seed in range(part * SCHEDULES, (part + 1) * SCHEDULES):
         schema = f"schedule_{seed}"
         with events.connect(f"{url_of(database)}?schema={schema}") as store:
             whatever_transactions_do(store, url_of(database), seed)

@@ -266,6 +266,7 @@ class AsyncProjection:
         check_handler(handler, "async")
         check_batch(batch)
         seconds = check_timeout(timeout)
+        await self._store._prepare()  # not within the transaction below, which may keep other writers out
         handled = 0
         while not self._stopped:
             number = await retry_transaction(lambda db: self.apply(db, handler, batch), connection)

@@ -296,6 +296,7 @@ class Projection:
         check_handler(handler, "plain")
         check_batch(batch)
         seconds = check_timeout(timeout)
+        self._store._prepare()  # not within the transaction below, which may keep other writers out
         handled = 0
         while not self._stopped.is_set():
             number = retry_transaction(lambda db: self.apply(db, handler, batch), connection)
