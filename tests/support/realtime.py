@@ -41,6 +41,7 @@ PLACES: Final = frozenset(
         "cli",
         "contract",
         "engines",
+        "events",
         "faults",
         "fencing/test_processes.py",
         "lab",

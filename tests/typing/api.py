@@ -20,6 +20,7 @@ from holdfast import (
     LockInfo,
     WaitEdge,
     WaiterInfo,
+    events,
     fencing,
     optimistic,
     queue,
@@ -218,6 +219,16 @@ def jobs_in_ones_own_database(db: Any) -> None:
         pass
     assert_type(jobs.get(7), queue.JobInfo | None)
     assert_type(jobs.counts(), dict[queue.State, int])
+
+
+def events_of(db: Any, store: events.EventStore) -> None:
+    assert_type(store.append("account", [{"type": "opened"}], expected_version=0, connection=db), int)
+    assert_type([*store.read("account"), *store.read_all(from_=3)], list[events.Event])
+    assert_type(store.load_snapshot("account"), events.Snapshot | None)
+    with store.subscribe(timeout=1) as subscription:
+        assert_type(subscription.get(), events.Event | None)
+    assert_type(store.projection("sums").run(db, lambda db, event: db.execute(event.stream)), int)
+    store.append("account", {"type": "opened"})  # type: ignore[arg-type]  # one event is no list
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print

@@ -1,0 +1,34 @@
+"""What a store asks of a connection of the user's, before it does anything. No I/O."""
+
+from __future__ import annotations
+
+from ..errors import InvalidArgument
+from ..fencing.connections import POSTGRESQL, SQLITE
+from ..fencing.dialects import TableState
+from ..fencing.plans import Plan
+from .plans import StoreDialect
+from .sqlite import SqliteStore
+
+__all__ = ["check_transaction", "checked"]
+
+
+def check_transaction(table: TableState, dialect: StoreDialect, needed: bool = False) -> None:
+    """``needed``: a transaction is open, or the first statement opens one."""
+    expected = SQLITE if isinstance(dialect, SqliteStore) else POSTGRESQL
+    if table.dialect is not expected:
+        raise InvalidArgument(
+            f"this connection is one to {table.dialect.name}, and the store of events is in {expected.name}:"
+            " pass one to the same database"
+        )
+    if needed and table.commits_at_once() is True:
+        raise InvalidArgument(
+            "this connection is in autocommit mode and no transaction is open, so the checkpoint would be"
+            f" stored apart from what it stands for: {expected.how_to_begin} first"
+        )
+
+
+def checked(table: TableState, dialect: StoreDialect, needed: bool = False) -> Plan[None]:
+    """The same as a plan, for a connection that is awaited."""
+    check_transaction(table, dialect, needed)
+    return
+    yield

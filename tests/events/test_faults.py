@@ -1,0 +1,89 @@
+"""Backends that are terminated, and a server that is restarted under a subscriber."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from events.stores import open_store, url_of
+from fencing.sql_clients import new_database
+from holdfast import events
+from holdfast.errors import EngineUnavailable
+from holdfast.lab.servers import PostgreSQL
+from support import wait_until
+
+pytestmark = pytest.mark.engine("postgresql")
+
+
+def test_a_backend_terminated_in_the_middle_of_an_append() -> None:
+    """All of it or nothing is there, and the next append goes by another connection."""
+    database = new_database("postgresql")
+    url = url_of(database)
+    with open_store(database) as store, psycopg.connect(url) as blocker, psycopg.connect(url) as killer:
+        store.append("stream", [{"n": 1}])
+        store.append("stream", [{"n": 2}], connection=blocker)
+        outcome: list[BaseException | int] = []
+
+        def write() -> None:
+            try:
+                outcome.append(store.append("stream", [{"n": 3}, {"n": 4}]))
+            except BaseException as error:
+                outcome.append(error)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        killer.autocommit = True
+        terminate = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%append_1%'"
+        )
+        wait_until(lambda: killer.execute(terminate).fetchall())
+        writer.join()
+        assert isinstance(outcome[0], EngineUnavailable)
+        assert "not known: read the stream" in str(outcome[0])
+        blocker.rollback()
+        assert [event.data["n"] for event in store.read("stream")] == [1]
+        assert store.append("stream", [{"n": 5}], 1) == 2
+
+
+def test_an_idle_connection_that_was_terminated_is_not_used() -> None:
+    database = new_database("postgresql")
+    with open_store(database) as store, psycopg.connect(url_of(database), autocommit=True) as killer:
+        for version in range(3):
+            assert store.append("a", [{}], version) == version + 1
+            killer.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
+def test_a_server_restarted_under_a_subscriber() -> None:
+    with PostgreSQL() as server, events.connect(server.url) as store, store.subscribe() as subscription:
+        store.append("a", [{"n": 1}])
+        seen: list[int] = []
+        reader = threading.Thread(target=lambda: seen.extend(event.data["n"] for event in subscription))
+        reader.start()
+        wait_until(lambda: seen == [1])
+        server.stop()
+        server.start()
+        wait_until(lambda: append(store, 2))
+        wait_until(lambda: seen[-1] == 2)
+        subscription.close()
+        reader.join()
+        assert sorted(set(seen)) == [1, 2]
+        assert len(seen) == len(list(store.read("a"))), "each once"
+
+
+def append(store: events.EventStore, number: int) -> bool:
+    try:
+        return bool(store.append("a", [{"n": number}]))
+    except EngineUnavailable:
+        return False
+
+
+def test_a_server_that_never_was_is_the_subscribers_to_know() -> None:
+    store = events.connect("postgresql://postgres@127.0.0.1:1/nowhere")
+    with pytest.raises(EngineUnavailable, match="connection to PostgreSQL failed"):
+        store.subscribe()
