@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["UNSET", "Fence", "Guarantees", "HolderInfo", "Kind", "LockInfo", "Mode", "Unset", "WaiterInfo"]
+__all__ = [
+    "UNSET",
+    "Fence",
+    "Guarantees",
+    "HolderInfo",
+    "Kind",
+    "Leader",
+    "LockInfo",
+    "Mode",
+    "Unset",
+    "WaiterInfo",
+]
 
 
 class Unset(enum.Enum):
@@ -93,6 +104,18 @@ class LockInfo:
     @property
     def locked(self) -> bool:
         return bool(self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader of an election, as ``leader()`` and ``observe()`` report it."""
+
+    value: bytes
+    """What it proclaimed, for example its address."""
+    token: int
+    """The number of its term, and its fencing token: larger than that of every earlier term."""
+    owner: str
+    """``host/pid/thread-or-task``, for people."""
 
 
 @dataclass(frozen=True, slots=True)
