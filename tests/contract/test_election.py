@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +19,13 @@ REPR_OF_BYTES = bytes(range(256))
 def elections(client: Client, value: bytes = b"", **options: Any) -> Any:
     """An election of either facade. They have the same names, so tests are typed against neither."""
     return client.election("x", value, **options)
+
+
+@contextlib.asynccontextmanager
+async def leading(actor: Actor, campaign: Any) -> AsyncIterator[Any]:
+    """``with campaign`` by this actor."""
+    async with actor.inside(campaign) as leadership:
+        yield leadership
 
 
 class Leaders:
@@ -39,7 +48,7 @@ async def test_one_leads_and_all_others_find_it(world: World) -> None:
     ann, bob = world.actor("ann"), world.actor("bob")
     mine, theirs = elections(world.client(), b"host:1"), elections(world.client(), b"host:2")
     assert await bob(theirs.leader) is None
-    async with ann.inside(mine.campaign()) as leadership:
+    async with leading(ann, mine.campaign()) as leadership:
         leadership.check()
         leader = await bob(theirs.leader)
         assert leader is not None
@@ -49,7 +58,7 @@ async def test_one_leads_and_all_others_find_it(world: World) -> None:
             await bob(getattr(theirs.campaign(timeout=0), bob.enter_name))
         assert late.value.name == "x"
     assert await bob(theirs.leader) is None
-    async with bob.inside(theirs.campaign(timeout=20)) as next_one:
+    async with leading(bob, theirs.campaign(timeout=20)) as next_one:
         assert next_one.token > leadership.token, "the token is the number of the term"
         assert (await ann(mine.leader)).value == b"host:2"
 
@@ -80,17 +89,17 @@ async def test_a_leader_proclaims_again_and_again(world: World) -> None:
     ann, bob = world.actor(), world.actor()
     mine, theirs = elections(world.client(), b"one"), elections(world.client())
     largest = REPR_OF_BYTES * 256
-    async with ann.inside(mine.campaign()) as leadership:
+    async with leading(ann, mine.campaign()) as leadership:
         for value in (b"two", largest, b""):
             await ann(leadership.proclaim, value)
             assert await bob(theirs.leader) == Leader(value, leadership.token, leadership.owner)
         await ann(leadership.proclaim, b"last")
-    async with bob.inside(theirs.campaign(timeout=20)):
+    async with leading(bob, theirs.campaign(timeout=20)):
         assert (await ann(mine.leader)).value == b"", "what the one before proclaimed is not shown"
     with pytest.raises(NotHeld):
         await ann(leadership.proclaim, b"late")
     long = elections(world.client(), largest)
-    async with ann.inside(long.campaign(timeout=20)):
+    async with leading(ann, long.campaign(timeout=20)):
         assert (await bob(theirs.leader)).value == largest
 
 
@@ -98,7 +107,7 @@ async def test_values_of_all_kinds_travel_with_the_grant(world: World) -> None:
     ann, client = world.actor(), world.client()
     for value in (b"", "äöü/{%}".encode(), REPR_OF_BYTES * 4, b"line\nline"):
         election = elections(client, value)
-        async with ann.inside(election.campaign(timeout=20)) as leadership:
+        async with leading(ann, election.campaign(timeout=20)) as leadership:
             assert (await ann(election.leader)).value == value
             if "value" in lacks(world.url):
                 await ann(leadership.proclaim, value)
@@ -115,7 +124,7 @@ async def test_an_observer_sees_the_present_leader_and_every_change(world: World
     leaders = Leaders(world, eve, theirs)
     assert await leaders.next() is None
     waiting = leaders.next()
-    async with ann.inside(mine.campaign()) as leadership:
+    async with leading(ann, mine.campaign()) as leadership:
         assert await waiting == Leader(b"one", leadership.token, leadership.owner)
         waiting = leaders.next()
         if "value" not in lacks(world.url):
@@ -138,9 +147,9 @@ async def test_the_terms_of_a_candidate_go_on_after_a_loss(world: World) -> None
     second = await ann(next_term)
     assert first.lost
     assert second.token > first.token
-    with pytest.raises(LockLost, match="leadership of 'x'.*broken"):
+    with pytest.raises(LockLost, match=r"leadership of 'x'.*broken"):
         first.check()
-    async with ann.inside(second):
+    async with leading(ann, second):
         assert (await ann(election.leader)).token == second.token
     assert await ann(election.leader) is None, "it resigned at the end of the block"
     third = await ann(next_term)

@@ -25,6 +25,7 @@ NAMES = [
     "HolderInfo",
     "HoldfastError",
     "InvalidArgument",
+    "Leader",
     "Lease",
     "Lock",
     "LockInfo",

@@ -76,6 +76,17 @@ class Inbox:
         self._handle_all(JOB_CONTROL)
         self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
+    def leave_job_control(self) -> None:
+        """The command has ended: from now on Ctrl-Z stops the wrapper again."""
+        for signum in (*JOB_CONTROL, signal.SIGTTOU):
+            if signum in self._before:
+                signal.signal(signum, self._before.pop(signum))
+
+    @property
+    def stopped_by(self) -> int | None:
+        """A signal that came at any time so far, and that ends a program which waits."""
+        return min(self._seen, default=None)
+
     def nudge(self) -> None:
         """Make the descriptor readable. Any thread may call this at any time."""
         # Full: the descriptor is readable anyway. Closed: it is not read any more.

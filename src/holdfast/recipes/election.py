@@ -62,17 +62,15 @@ class Election:
 
     __slots__ = ("name", "promised", "spec", "value")
 
-    def __init__(
-        self, promised: Guarantees, name: str, value: bytes, ttl: Duration, grace: Duration
-    ) -> None:
+    def __init__(self, promised: Guarantees, name: str, value: bytes, ttl: Duration, grace: Duration) -> None:
         self.name = name
         self.promised = promised
         self.value = arguments.check_value(value)
         if not promised.has_values and len(self.value) > VALUE_IN_GRANT_MAX:
             raise Unsupported(
-                f"{promised.engine} carries values of at most {VALUE_IN_GRANT_MAX} bytes, those that travel with "
-                f"the grant; this one has {len(self.value)}: proclaim a shorter one, for example an address, or "
-                "use sqlite://, redis://, etcd://, zookeeper:// or postgresql://"
+                f"{promised.engine} carries values of at most {VALUE_IN_GRANT_MAX} bytes, because they travel "
+                f"with the grant; this one has {len(self.value)}: proclaim a shorter one, for example an "
+                "address, or use sqlite://, redis://, etcd://, zookeeper:// or postgresql://"
             )
         record = names.election(name)
         spec = arguments.make_spec(
@@ -191,7 +189,7 @@ def fails_by_loss(error: BaseException | None, election: Election, token: int) -
 
 
 class Backoff:
-    """The pauses of a candidate that campaigns again after each loss, and of an observer without an engine."""
+    """The pauses of a candidate after its losses, and of an observer whose engine is away."""
 
     __slots__ = ("failures",)
 

@@ -56,8 +56,9 @@ class Election:
     def terms(self) -> Generator[Term, None, None]:
         """``for term in election.terms():`` campaigns again after each term, for ever.
 
-        The body is one term. It ends when the body ends; ``with term:`` in it turns a loss into the end of the
-        term. After a loss, or while the engine cannot be reached, there is a pause before the next campaign.
+        The body is one term. It ends when the body ends; ``with term:`` in it turns a loss into the end of
+        the term. After a loss, or while the engine cannot be reached, there is a pause before the next
+        campaign.
         """
         backoff = recipe.Backoff()
         while True:
