@@ -93,7 +93,7 @@ class Candidate:
         return was_lost or self._restart == "always" or status != Status.OK
 
     def _one_term(self) -> tuple[int, bool]:
-        """The exit status, and whether the leadership was lost. The command has ended before it is given up."""
+        """The exit status, and whether the leadership was lost. It is given up after the command's end."""
         plan, name, was_lost, status = self._plan, self._plan.name, False, int(Status.LOST)
         election = self._client.election(name, self._value, ttl=plan.ttl, grace=plan.grace)
         try:

@@ -68,7 +68,7 @@ class Election:
         self.value = arguments.check_value(value)
         if not promised.has_values and len(self.value) > VALUE_IN_GRANT_MAX:
             raise Unsupported(
-                f"{promised.engine} carries values of at most {VALUE_IN_GRANT_MAX} bytes, because they travel "
+                f"{promised.engine} carries values of at most {VALUE_IN_GRANT_MAX} bytes: they travel "
                 f"with the grant; this one has {len(self.value)}: proclaim a shorter one, for example an "
                 "address, or use sqlite://, redis://, etcd://, zookeeper:// or postgresql://"
             )
