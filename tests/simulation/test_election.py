@@ -18,6 +18,7 @@ from holdfast.model import Leader
 from holdfast.protocols import keeper, locks, records
 from holdfast.protocols.client_state import CleanupTask, ClientState, LeaseState
 from holdfast.recipes import election as recipe
+from holdfast.recipes import names
 from holdfast.rules.requests import Release, Snapshot
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DONE_SECONDS, DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
@@ -99,7 +100,7 @@ class Candidate(Worker):
     async def once(self) -> None:
         if self.one_in(3):
             began = self.board.world.now
-            found = await recipe.leader(self.client_state, recipe.names.election(NAME))
+            found = await recipe.leader(self.client_state, names.election(NAME))
             self.history.looks.append(Look(began, self.board.world.now, found, by_observer=False))
             return
         chance, history = self.chance, self.history
@@ -148,7 +149,7 @@ class Candidate(Worker):
 
 async def observe(client: SimulatedClient, history: History) -> None:
     """An observer in each client, from its start to the end."""
-    observation = recipe.Observation(client.client_state, recipe.names.election(NAME))
+    observation = recipe.Observation(client.client_state, names.election(NAME))
     while True:
         began = client.world.now
         try:
@@ -173,6 +174,11 @@ async def stay(client: SimulatedClient, history: History) -> None:
     await recipe.proclaim(client.client_state, state, election, b"final")
     history.final = Leader(b"final", state.token, state.owner)
     await Pause(1000.0)
+
+
+def begin_to_stay(world: World, history: History) -> None:
+    client = world.clients[0]
+    client.start(stay(client, history), "final")
 
 
 def run(seed: int, on_tickets: bool = False) -> tuple[Run, History]:
@@ -215,7 +221,7 @@ def run(seed: int, on_tickets: bool = False) -> tuple[Run, History]:
         start(machine)
     plan = make_plan(world.stream("faults"), 2.0, TICKETS_KINDS if on_tickets else KINDS)
     inject(world, [*plan, *AT_LAST])
-    world.at(STOP_AT + DONE_SECONDS, lambda: world.clients[0].start(stay(world.clients[0], history), "final"))
+    world.at(STOP_AT + DONE_SECONDS, begin_to_stay, world, history)
     result = Run("election", seed, plan, world, board)
     _play(result)
     for client in world.clients:

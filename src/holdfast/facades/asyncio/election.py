@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...aio import AsyncLease, AsyncLock, _current_task
 from ...core.lock_options import Duration, IfLost
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ...aio import AsyncClient
 
 __all__ = ["AsyncCampaign", "AsyncElection", "AsyncLeadership", "AsyncTerm"]
+
+L = TypeVar("L", bound="AsyncLeadership")
 
 log = logging.getLogger("holdfast")
 
@@ -64,7 +66,7 @@ class AsyncElection:
         while True:
             campaign = AsyncCampaign(self._client, self._election, None, "raise")
             try:
-                term = AsyncTerm(campaign, self._election, await campaign._win())
+                term = await campaign._lead(AsyncTerm)
             except (EngineUnavailable, LockLost) as error:
                 log.warning("%s; campaigning again", error)
             else:
@@ -112,28 +114,29 @@ class AsyncCampaign:
         self._leadership: AsyncLeadership | None = None
 
     async def __aenter__(self) -> AsyncLeadership:
-        self._leadership = AsyncLeadership(self, self._election, await self._win())
-        return self._leadership
+        self._leadership = leadership = await self._lead(AsyncLeadership)
+        return leadership
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._leave(error)
 
-    async def _win(self) -> AsyncLease:
-        """Wait to be elected, and announce it."""
+    async def _lead(self, kind: type[L]) -> L:
+        """Wait to be elected, and announce it. A cancellation leaves nothing behind."""
         try:
-            lease = await self._lock.__aenter__()
             try:
+                lease = await self._lock.__aenter__()
                 driver = self._client._driver
                 await driver.run(recipe.announce(driver.client_state, lease._state, self._election))
+                return kind(self, self._election, lease)
             except BaseException as error:
-                await self._lock.__aexit__(type(error), error, error.__traceback__)
+                if self._lock.lease is not None:
+                    await self._lock.__aexit__(type(error), error, error.__traceback__)
                 raise
         except HoldfastError as error:
             recipe.renamed(error, self._election)
             raise
-        return lease
 
     async def _leave(self, error: BaseException | None) -> None:
         """The work has stopped: now, and not before, the leadership is given up."""

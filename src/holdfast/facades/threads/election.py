@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...client import Lease, Lock, _calling
 from ...core.lock_options import Duration
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ...client import Client
 
 __all__ = ["Campaign", "Election", "Leadership", "Term"]
+
+L = TypeVar("L", bound="Leadership")
 
 log = logging.getLogger("holdfast")
 
@@ -64,7 +66,7 @@ class Election:
         while True:
             campaign = Campaign(self._client, self._election, None)
             try:
-                term = Term(campaign, self._election, campaign._win())
+                term = campaign._lead(Term)
             except (EngineUnavailable, LockLost) as error:
                 log.warning("%s; campaigning again", error)
             else:
@@ -110,28 +112,29 @@ class Campaign:
         self._leadership: Leadership | None = None
 
     def __enter__(self) -> Leadership:
-        self._leadership = Leadership(self, self._election, self._win())
-        return self._leadership
+        self._leadership = leadership = self._lead(Leadership)
+        return leadership
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave(error)
 
-    def _win(self) -> Lease:
-        """Wait to be elected, and announce it."""
+    def _lead(self, kind: type[L]) -> L:
+        """Wait to be elected, and announce it. An interrupt leaves nothing behind."""
         try:
-            lease = self._lock.__enter__()
             try:
+                lease = self._lock.__enter__()
                 driver = self._client._driver
                 driver.run(recipe.announce(driver.client_state, lease._state, self._election))
+                return kind(self, self._election, lease)
             except BaseException as error:
-                self._lock.__exit__(type(error), error, error.__traceback__)
+                if self._lock.lease is not None:
+                    self._lock.__exit__(type(error), error, error.__traceback__)
                 raise
         except HoldfastError as error:
             recipe.renamed(error, self._election)
             raise
-        return lease
 
     def _leave(self, error: BaseException | None) -> None:
         """The work has stopped: now, and not before, the leadership is given up."""
