@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from cli.tools import LONG_TTL, CommandLine, wait_until_dead
+from holdfast.lab.servers import Redis
 from support import Process, wait_until
 
 SERVE = 'echo "term $HOLDFAST_TOKEN pid $$ of $HOLDFAST_NAME"; exec sleep 1000'
@@ -112,6 +115,44 @@ def test_a_command_that_cannot_be_started_is_not_tried_for_ever(command_line: Co
     assert command_line.finish("elect", "x", "--", "no-such-command").returncode == 127
     assert command_line.finish("elect", "x", "--restart", "maybe", "--", "true").returncode == 64
     assert command_line.finish("elect", "x").returncode == 64
+
+
+@pytest.mark.slow
+@pytest.mark.engine("redis")
+def test_a_candidate_outlives_an_engine_that_goes_away() -> None:
+    """Its command ends with the lease, and is started again when the engine is back."""
+    with ExitStack() as stack, Redis() as server:
+        command_line = CommandLine(server.url, stack)
+        process = command_line.start("elect", "x", "--ttl", "1", "--", "sh", "-c", SERVE)
+        token, pid = begun(process)
+        server.stop()
+        wait_until_dead(pid)
+        wait_until(lambda: "campaigning again" in process.stderr, timeout=30)
+        server.start()
+        later, _ = begun(process)
+        assert later > token
+        process.signal(signal.SIGTERM)
+        process.wait()
+        server.stop()
+        assert command_line.finish("elect", "x", "--", "true").returncode == 69, "at the start it is an error"
+
+
+def test_a_signal_that_the_command_survives(command_line: CommandLine, locks: holdfast.Client) -> None:
+    """SIGHUP may mean to read the settings again: a later failure is one, and it is restarted."""
+    script = """
+trap 'echo reloads' HUP
+echo "term $HOLDFAST_TOKEN pid $$ of $HOLDFAST_NAME"
+while :; do sleep 0.05; done
+"""
+    process = candidate(command_line, script=script)
+    token, pid = begun(process)
+    process.signal(signal.SIGHUP)
+    process.expect("reloads")
+    os.kill(pid, signal.SIGKILL)
+    later, _ = begun(process)
+    assert later > token
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
 
 
 def test_watching_leaders(command_line: CommandLine, locks: holdfast.Client) -> None:

@@ -6,7 +6,9 @@ A term is run by the wrapper of ``holdfast run``, under the lease that the leade
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
+from typing import NamedTuple
 
 import holdfast
 from holdfast import errors
@@ -14,7 +16,7 @@ from holdfast import errors
 from .child import Child
 from .exits import Status, complain
 from .nesting import find_around
-from .signals import Inbox, Interrupted
+from .signals import STOPS_WAITING, Inbox, Interrupted
 from .wrapper import Holding, Plan
 
 __all__ = ["run_elected"]
@@ -27,6 +29,11 @@ NEVER_AGAIN = frozenset({Status.NOT_EXECUTABLE.value, Status.NOT_FOUND.value})
 """Statuses of a command that cannot be started: it will not be, here, by trying again."""
 
 
+ENDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
+"""After one of these the command is not started again, whatever it made of it. SIGHUP may mean "read your
+settings again": it ends the candidate if the command dies of it."""
+
+
 def run_elected(plan: Plan, value: bytes, restart: str) -> int:
     """Campaign, run the command, resign, again and again; return the exit status."""
     child = Child.prepare(plan.command)  # Before the client is created: this forks, and a client has threads.
@@ -34,17 +41,17 @@ def run_elected(plan: Plan, value: bytes, restart: str) -> int:
         with Inbox() as inbox:
             client = holdfast.connect(plan.url, namespace=plan.namespace)
             try:
-                election = client.election(plan.name, value, ttl=plan.ttl, grace=plan.grace)
+                candidate = Candidate(plan, value, restart, client, child, inbox)
                 if client.guarantees.scope == "process":
                     complain(f"{client.url} keeps elections within one process: no other can take part")
                 with inbox.waiting():
-                    around = find_around(client, election.lock_name)
+                    around = find_around(client, candidate.lock_name)
                 if around is not None:
                     raise errors.Deadlock(
                         f"{plan.name!r} is led by an enclosing run ({around.owner}, token {around.token}): "
                         "waiting for it would never end. Take another name"
                     )
-                return Candidate(plan, value, restart, client, child, inbox).run()
+                return candidate.run()
             except Interrupted as interruption:
                 plan.tell(f"{interruption}: no longer a candidate of {plan.name!r}")
                 return Status.SIGNAL + interruption.signum
@@ -56,6 +63,14 @@ def run_elected(plan: Plan, value: bytes, restart: str) -> int:
         child.close()
 
 
+class Term(NamedTuple):
+    """How a term ended."""
+
+    status: int
+    was_lost: bool
+    seconds: float
+
+
 class Candidate:
     """This process as a candidate, through all its terms."""
 
@@ -63,48 +78,64 @@ class Candidate:
         self, plan: Plan, value: bytes, restart: str, client: holdfast.Client, child: Child, inbox: Inbox
     ) -> None:
         self._plan = plan
-        self._value = value
         self._client = client
+        self._election = client.election(plan.name, value, ttl=plan.ttl, grace=plan.grace)
         self._child = child
         self._inbox = inbox
         self._restart = restart
         self._pause_seconds = PAUSE_SECONDS_MIN
 
+    @property
+    def lock_name(self) -> str:
+        return self._election.lock_name
+
     def run(self) -> int:
+        with self._inbox.waiting():
+            # An engine that cannot be reached at the start is an error. Later on it is waited for.
+            self._election.leader()
         while True:
-            began = time.monotonic()
-            status, was_lost = self._one_term()
-            if self._inbox.stopped_by is not None or self._child.is_gone:
-                return status
-            if not self._is_to_be_started_again(status, was_lost):
-                return status
-            if time.monotonic() - began > PAUSE_SECONDS_MAX:
-                self._pause_seconds = PAUSE_SECONDS_MIN
-            if status == Status.OK:
-                continue
+            try:
+                term = self._one_term()
+            except errors.EngineUnavailable as error:
+                complain(f"{error}; campaigning again for {self._plan.name!r}")
+            else:
+                if not self._is_to_be_started_again(term):
+                    return term.status
+                if term.seconds > PAUSE_SECONDS_MAX:
+                    self._pause_seconds = PAUSE_SECONDS_MIN
+                if term.status == Status.OK:
+                    continue
             self._plan.tell(f"campaigning for {self._plan.name!r} again after {self._pause_seconds:g} s")
             with self._inbox.waiting():
+                self._stop_if_told()
                 time.sleep(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, PAUSE_SECONDS_MAX)
 
-    def _is_to_be_started_again(self, status: int, was_lost: bool) -> bool:
-        if self._restart == "never" or status in NEVER_AGAIN:
+    def _is_to_be_started_again(self, term: Term) -> bool:
+        seen = self._inbox.seen
+        if seen & ENDS or (signal.SIGHUP in seen and term.status == Status.SIGNAL + signal.SIGHUP):
             return False
-        return was_lost or self._restart == "always" or status != Status.OK
+        if self._child.is_gone or self._restart == "never" or term.status in NEVER_AGAIN:
+            return False
+        return term.was_lost or self._restart == "always" or term.status != Status.OK
 
-    def _one_term(self) -> tuple[int, bool]:
-        """The exit status, and whether the leadership was lost. It is given up after the command's end."""
-        plan, name, was_lost, status = self._plan, self._plan.name, False, int(Status.LOST)
-        election = self._client.election(name, self._value, ttl=plan.ttl, grace=plan.grace)
+    def _stop_if_told(self) -> None:
+        """A signal may have come while none could interrupt."""
+        signum = next((signum for signum in self._inbox.take() if signum in STOPS_WAITING), None)
+        if signum is not None:
+            raise Interrupted(signum)
+
+    def _one_term(self) -> Term:
+        """Lead once, and run the command meanwhile. The leadership is given up after the command's end."""
+        plan, name, status, was_lost, began = self._plan, self._plan.name, int(Status.LOST), False, 0.0
         try:
-            with contextlib.ExitStack() as term:
+            with contextlib.ExitStack() as stack:
                 with self._inbox.waiting():
-                    leadership = term.enter_context(election.campaign())
-                stopped_by = self._inbox.stopped_by
-                if stopped_by is not None:
-                    # The signal came while the grant was on its way; the command was not started.
-                    return Status.SIGNAL + stopped_by, False
+                    self._stop_if_told()
+                    leadership = stack.enter_context(self._election.campaign())
+                self._stop_if_told()
                 plan.tell(f"elected for {name!r}, term {leadership.token}")
+                began = time.monotonic()
                 holding = Holding(plan, leadership.lease, self._child, self._inbox)
                 status = holding.run_command(plan.url or self._client.url)
                 was_lost = holding.lost
@@ -112,8 +143,9 @@ class Candidate:
             was_lost = True
         finally:
             self._inbox.leave_job_control()
+        seconds = time.monotonic() - began
         if was_lost:
             complain(f"the leadership of {name!r} was lost; the command ended with status {status}")
-            return Status.LOST, True
+            return Term(Status.LOST, True, seconds)
         plan.tell(f"resigned from {name!r}; the command ended with status {status}")
-        return status, False
+        return Term(status, False, seconds)

@@ -29,8 +29,10 @@ it. After a failure this candidate pauses before it campaigns again: half a
 second at first, then twice as long each time, up to 30 s. --restart always (the
 default) starts it again in any case, on-failure only unless its exit status is
 0, and never not at all. A command that was ended because the leadership was
-lost is started again except with never. A signal that ends the command and was
-sent to holdfast ends holdfast, too.
+lost is started again except with never. SIGINT, SIGQUIT and SIGTERM are passed
+on to the command, which is not started again after that; nor is it after a
+SIGHUP that it dies of. An engine that cannot be reached is an error at the
+start; later on, the candidate campaigns again until it can.
 
 If the leadership cannot be renewed, the process group gets SIGTERM --grace
 before the lease ends, and all processes that it started get SIGKILL when it

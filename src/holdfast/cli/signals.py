@@ -83,9 +83,9 @@ class Inbox:
                 signal.signal(signum, self._before.pop(signum))
 
     @property
-    def stopped_by(self) -> int | None:
-        """A signal that came at any time so far, and that ends a program which waits."""
-        return min(self._seen, default=None)
+    def seen(self) -> frozenset[int]:
+        """The signals of ``STOPS_WAITING`` that came at any time so far."""
+        return frozenset(self._seen)
 
     def nudge(self) -> None:
         """Make the descriptor readable. Any thread may call this at any time."""
