@@ -30,7 +30,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .client import Client, Lease, Lock, RLock, RWLock, Semaphore, Watch, connect
-    from .model import UNSET, Fence, Guarantees, HolderInfo, LockInfo, WaitEdge, WaiterInfo
+    from .model import UNSET, Fence, Guarantees, HolderInfo, Leader, LockInfo, WaitEdge, WaiterInfo
 
 __version__ = "0.1.0"
 
@@ -45,6 +45,7 @@ __all__ = [
     "HolderInfo",
     "HoldfastError",
     "InvalidArgument",
+    "Leader",
     "Lease",
     "Lock",
     "LockInfo",
@@ -66,7 +67,7 @@ __all__ = [
 # Imported when first used, so that a command that takes no lock (``--version``, ``--help``) starts at once.
 _HOMES: Final = {
     "client": ("Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"),
-    "model": ("UNSET", "Fence", "Guarantees", "HolderInfo", "LockInfo", "WaitEdge", "WaiterInfo"),
+    "model": ("UNSET", "Fence", "Guarantees", "HolderInfo", "Leader", "LockInfo", "WaitEdge", "WaiterInfo"),
 }
 
 

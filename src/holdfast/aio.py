@@ -47,6 +47,7 @@ from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
+    from .facades.asyncio.election import AsyncElection
 
 __all__ = [
     "AsyncClient",
@@ -169,6 +170,22 @@ class AsyncClient:
         from .facades.asyncio.cell import AsyncCounter
 
         return AsyncCounter(self, name)
+
+    def election(
+        self, name: str, value: bytes = b"", *, ttl: Duration = 30.0, grace: Duration = 0.0
+    ) -> AsyncElection:
+        """An election: of all its candidates, in all processes, one at a time is the leader.
+
+        name: of the election; a lock of the same name has nothing to do with it.
+        value: what ``leader()`` shows of this candidate once it leads, for example its address; up to 64 KiB.
+        ttl: seconds (or a timedelta) after which another candidate is elected if the leader has vanished. It
+            is renewed while the leader lives.
+        grace: how long before the deadline the leader is notified of a loss, at most half of the ttl: the
+            time in which its work has to stop.
+        """
+        from .facades.asyncio.election import AsyncElection
+
+        return AsyncElection(self, name, value, ttl, grace)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -41,6 +41,7 @@ from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
     from .facades.threads.cell import Cell, Counter
+    from .facades.threads.election import Election
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -156,6 +157,22 @@ class Client:
         from .facades.threads.cell import Counter
 
         return Counter(self, name)
+
+    def election(
+        self, name: str, value: bytes = b"", *, ttl: Duration = 30.0, grace: Duration = 0.0
+    ) -> Election:
+        """An election: of all its candidates, in all processes, one at a time is the leader.
+
+        name: of the election; a lock of the same name has nothing to do with it.
+        value: what ``leader()`` shows of this candidate once it leads, for example its address; up to 64 KiB.
+        ttl: seconds (or a timedelta) after which another candidate is elected if the leader has vanished. It
+            is renewed while the leader lives.
+        grace: how long before the deadline the leader is notified of a loss, at most half of the ttl: the
+            time in which its work has to stop.
+        """
+        from .facades.threads.election import Election
+
+        return Election(self, name, value, ttl, grace)
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

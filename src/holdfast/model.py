@@ -13,6 +13,7 @@ __all__ = [
     "Guarantees",
     "HolderInfo",
     "Kind",
+    "Leader",
     "LockInfo",
     "Mode",
     "Unset",
@@ -123,6 +124,18 @@ class WaitEdge:
     """The token of that grant."""
     is_victim: bool
     """This waiter gets ``Deadlock``. Where no waiter of the cycle asked for that, there is no victim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader of an election, as ``leader()`` and ``observe()`` report it."""
+
+    value: bytes
+    """What it proclaimed, for example its address."""
+    token: int
+    """The number of its term, and its fencing token: larger than that of every earlier term."""
+    owner: str
+    """``host/pid/thread-or-task``, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,23 @@ def test_interrupted_while_leaving_with(client: Client) -> None:
     assert sweep(client, lock, leave, hold, releasing=True) > 10
 
 
+@pytest.mark.parametrize("value", [b"", bytes(2000)], ids=["short", "long"])
+def test_interrupted_while_campaigning(value: bytes) -> None:
+    """A value that is too long for the grant is stored after it: one step more to be interrupted in."""
+    with holdfast.connect("memory://") as client:
+        election, lock = client.election("x", value), client.lock(client.election("x").lock_name)
+        at = 0
+        while True:
+            at += 1
+            interrupter, campaign = Interrupter(at), election.campaign()
+            if not interrupted_by(interrupter, lambda _, campaign=campaign: campaign.__enter__(), lock):  # type: ignore[misc]  # mypy cannot type a lambda with a default
+                campaign.__exit__(None, None, None)
+            if not interrupter.fired:
+                break
+            nothing_is_left(client, lock, interrupter.where)
+    assert at > 10
+
+
 # --- real signals -------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ NAMES = [
     "HolderInfo",
     "HoldfastError",
     "InvalidArgument",
+    "Leader",
     "Lease",
     "Lock",
     "LockInfo",

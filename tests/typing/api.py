@@ -152,6 +152,34 @@ async def async_decorated(locks: AsyncClient) -> None:
     await work("1")  # type: ignore[arg-type]  # a decorated function keeps its signature
 
 
+def elections(locks: holdfast.Client) -> None:
+    election = locks.election("x", b"host:1", ttl=10, grace=2.5)
+    with election.campaign(timeout=5) as leadership:
+        assert_type(leadership.token, int)
+        assert_type(leadership.lease, holdfast.Lease)
+        leadership.on_lost(lambda lost: lost.token)
+        leadership.proclaim(b"host:2")
+    for term in election.terms():
+        with term:
+            assert_type(term.fence, Fence)
+    assert_type(election.leader(), holdfast.Leader | None)
+    for leader in election.observe():
+        assert_type(leader, holdfast.Leader | None)
+    locks.election("x", "text")  # type: ignore[arg-type]  # a value is bytes
+
+
+async def async_elections(locks: AsyncClient) -> None:
+    election = locks.election("x")
+    async with election.campaign() as leadership:
+        assert_type(leadership.lease, AsyncLease)
+        await leadership.resign()
+    async for term in election.terms():
+        async with term:
+            term.check()
+    async for leader in election.observe():
+        assert_type(leader, holdfast.Leader | None)
+
+
 def errors() -> None:
     try:
         threads()

@@ -36,6 +36,8 @@ ROOT = Group(
     "Distributed locks you can trust: run commands under a lock, see who holds what.",
     {
         "run": "run:COMMAND",
+        "elect": "elect:COMMAND",
+        "leader": "leader:COMMAND",
         "ls": "ls:COMMAND",
         "show": "show:COMMAND",
         "watch": "watch:COMMAND",

@@ -53,6 +53,11 @@ class Child:
     def fileno(self) -> int:
         return self._channel.fileno()
 
+    @property
+    def is_gone(self) -> bool:
+        """The supervisor has ended: no command can be started any more."""
+        return self._channel.closed
+
     def start(self, environment: Mapping[str, str], seconds: float, foreground: bool) -> None:
         self._channel.send("start", dict(environment), _moment(seconds), foreground)
 

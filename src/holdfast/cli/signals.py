@@ -76,6 +76,17 @@ class Inbox:
         self._handle_all(JOB_CONTROL)
         self._before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
+    def leave_job_control(self) -> None:
+        """The command has ended: from now on Ctrl-Z stops the wrapper again."""
+        for signum in (*JOB_CONTROL, signal.SIGTTOU):
+            if signum in self._before:
+                signal.signal(signum, self._before.pop(signum))
+
+    @property
+    def seen(self) -> frozenset[int]:
+        """The signals of ``STOPS_WAITING`` that came at any time so far."""
+        return frozenset(self._seen)
+
     def nudge(self) -> None:
         """Make the descriptor readable. Any thread may call this at any time."""
         # Full: the descriptor is readable anyway. Closed: it is not read any more.

@@ -80,7 +80,10 @@ class Supervisor:
                     self._signal(signal.SIGCONT)  # A stopped process receives the other signal only then.
 
     def _start(self, environment: Mapping[str, str], until: float | None, foreground: bool) -> None:
+        """Start the command, the first time or again after its end was reported."""
         self._until = until
+        self._status = None
+        self._lost = self._killed = False
         if self._seconds_left() == 0:
             self._channel.send("late")
             return

@@ -25,7 +25,7 @@ from .signals import STOPS_WAITING, Inbox, Interrupted
 from .terminal import Terminal, stop_ourselves
 from .waiting import WaitNotice, holders_text
 
-__all__ = ["Plan", "run_under_lock"]
+__all__ = ["Holding", "Plan", "run_under_lock"]
 
 LONGEST_LOOK_SECONDS = 5.0
 SHORTEST_LOOK_SECONDS = 0.02
@@ -58,6 +58,8 @@ class Plan:
     """Run under the lease of an enclosing run, if there is one."""
     passes_url: bool
     verbose: bool
+    what: str = "lock"
+    """What it holds, in messages."""
 
     def lock(self, client: holdfast.Client) -> holdfast.Lock:
         """The lock to take; a semaphore and each side of a reader/writer lock are locks too."""
@@ -164,7 +166,8 @@ class Holding:
         self._wants_terminal = self._terminal is not None and self._terminal.to_be_lent_at_once()
         environment = {
             **_inherited(self._plan),
-            **environment_of(self._lease, self._plan.name, self._plan.namespace),
+            **environment_of(self._lease, self._lease.name, self._plan.namespace),
+            "HOLDFAST_NAME": self._plan.name,
             **({"HOLDFAST_URL": url} if self._plan.passes_url else {}),
         }
         self._child.start(environment, self._lease.remaining, self._wants_terminal)
@@ -207,7 +210,8 @@ class Holding:
         self.lost = self.lost or self._lease.lost
         if self.lost and not self._told_of_loss:
             self._told_of_loss = True
-            complain(f"lost the lock {self._plan.name!r} ({_why_lost(self._lease)}): ending the command")
+            what = f"{self._plan.what} {self._plan.name!r}"
+            complain(f"lost the {what} ({_why_lost(self._lease)}): ending the command")
             self._child.lost()
 
     def _on_signal(self, signum: int) -> None:

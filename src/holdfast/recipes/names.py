@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core import arguments
 from ..protocols.records import WAITS
 
-__all__ = ["cell", "waits"]
+__all__ = ["cell", "election", "waits"]
 
 
 def cell(name: str) -> str:
@@ -17,3 +17,8 @@ def waits(client: str) -> str:
     """The record that shows what the waiters of a client wait for. Clients share a few of them, so that no
     client leaves one of its own behind."""
     return f"{WAITS}{client[:2]}"
+
+
+def election(name: str) -> str:
+    """The record whose holder is the leader of an election."""
+    return f"_holdfast/election:{arguments.check_name(name)}"
