@@ -33,6 +33,7 @@ NAMES = [
     "NotHeld",
     "RLock",
     "RWLock",
+    "ReplayedError",
     "Semaphore",
     "StaleToken",
     "UNSET",

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from ..core import arguments
+from hashlib import blake2b
 
-__all__ = ["cell"]
+from ..core import arguments
+from ..core.canonical import Key, key_text
+
+__all__ = ["cell", "idempotency"]
 
 
 def cell(name: str) -> str:
     """The record that holds the value of a cell."""
     return f"_holdfast/cell:{arguments.check_name(name)}"
+
+
+def idempotency(scope: Key, key: Key) -> str:
+    """The record of an operation that runs once. Where the name would be too long, its hash."""
+    text = f"{key_text(scope, 'scope') if scope != '' else ''}/{key_text(key)}"
+    name = f"_holdfast/idempotency:{text}"
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    if len(encoded) > arguments.NAME_BYTES_MAX:
+        name = f"_holdfast/idempotency:#{blake2b(encoded, digest_size=32).hexdigest()}"
+    return arguments.check_name(name, "key")
