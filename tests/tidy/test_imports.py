@@ -3,6 +3,7 @@
     cli                                        the public API only, and lab
     lab                                        stands apart: servers, a proxy; the public API only
     actors, ownership                          client, aio, queue and below
+    idempotency                                client, aio, fencing (its HTTP) and below
     client, aio, facades, __init__             everything below
     recipes                                    protocols and below
     drivers     engines                        side by side, above all that follows; neither knows the other
@@ -63,6 +64,7 @@ PUBLIC_MODULES = {
     "doctor",
     "events",
     "fencing",
+    "idempotency",
     "lab",
     "optimistic",
     "ownership",
