@@ -79,7 +79,7 @@ async def test_a_second_caller_waits_for_the_first_result(world: World) -> None:
     client, other = world.client(), world.client()
     work = Work(world)
     async with inside(ann, client.idempotent("x", fingerprint=1)) as attempt:
-        assert (attempt.done, attempt.is_retry) == (False, False)
+        assert not attempt.done
         with pytest.raises(NotHeld, match="no result yet"):
             _ = attempt.result
         with pytest.raises(LockTimeout, match="under way") as busy:
@@ -176,10 +176,7 @@ async def test_an_attempt_that_was_cut_short_is_taken_over_and_cannot_store(worl
     await world.until(began.is_set)
     token = world.look(record("x")).holders[0].token
     await bob(other.break_lock, record("x"), reason="it hangs")
-    with pytest.raises(Conflict, match="another payload"):
-        await bob(other.idempotent("x", fingerprint="q").run, work.function)
     async with inside(bob, other.idempotent("x", fingerprint="p")) as second:
-        assert second.is_retry, "it is told that the work may have been done"
         assert second.token is not None
         assert second.token > token
         second.set_result("second")

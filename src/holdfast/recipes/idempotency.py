@@ -5,8 +5,8 @@ and its token fences a caller that was taken over: the engine refuses the value 
 value says what payload the key stands for, and how the operation ended.
 
 A caller reads the value first, so a stored result costs one request. Only a caller that finds none takes the
-lock, reads again, and stores that an attempt has begun. So a later attempt knows that an earlier one was cut
-short, and a key stays bound to its payload even then.
+lock, and reads again. The payload of an attempt that is under way is in the metadata of its grant. It is not
+in the value: an attempt stores its value once, so no late copy of a request can replace a result by less.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ log = logging.getLogger("holdfast")
 
 KEEP_SECONDS = 86_400.0
 TTL_SECONDS = 30.0
+
+FINGERPRINT = "fingerprint"
+"""Of the payload, in the metadata of the grant, in hexadecimal digits."""
 
 
 class HoldsLease(Protocol):
@@ -140,11 +143,10 @@ class OperationOptions:
 
     def _named(self, key: Any, scope: Any, fingerprint: Any) -> Operation:
         template = self._template
-        return replace(
-            template,
-            spec=replace(template.spec, name=names.idempotency(scope, key)),
-            fingerprint=b"" if fingerprint is None else fingerprint_of(fingerprint),
-        )
+        compared = b"" if fingerprint is None else fingerprint_of(fingerprint)
+        shown = {FINGERPRINT: compared.hex()} if compared else {}
+        spec = replace(template.spec, name=names.idempotency(scope, key), metadata=shown)
+        return replace(template, spec=spec, fingerprint=compared)
 
 
 # --- an attempt ---------------------------------------------------------------------------------
@@ -153,30 +155,28 @@ class OperationOptions:
 class Attempt(Generic[L]):
     """What the body of ``with client.idempotent(…) as attempt`` works with."""
 
-    __slots__ = ("_core", "_found", "_lease", "_operation", "_outcome")
+    __slots__ = ("_core", "_lease", "_operation", "_outcome")
 
     def __init__(
-        self, operation: Operation, found: Outcome | None, core: LockCore[L] | None, lease: L | None
+        self,
+        operation: Operation,
+        core: LockCore[L] | None = None,
+        lease: L | None = None,
+        outcome: Outcome | None = None,
     ) -> None:
         self._operation = operation
-        self._found = found
         self._core = core
         self._lease = lease
-        self._outcome = found if lease is None else None
+        self._outcome = outcome
 
     def __repr__(self) -> str:
-        state = "done" if self.done else "retry" if self.is_retry else "first"
+        state = "done" if self.done else "under way"
         return f"<holdfast.Attempt {self._operation.name!r} {state}>"
 
     @property
     def done(self) -> bool:
         """Whether the operation was done before: ``result`` is what it returned then."""
         return self._lease is None
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether an earlier attempt began, and ended without a result: it may have had its effect."""
-        return self._lease is not None and self._found is not None
 
     @property
     def lease(self) -> L | None:
@@ -223,17 +223,15 @@ async def enter(
     owner: str,
 ) -> Attempt[L]:
     """An attempt that holds the lock, or one that has the result."""
-    found = await _look(client_state, operation)
-    if found is not None and found.is_finished:
-        return Attempt(operation, found, None, None)
+    outcome = await _look(client_state, operation)
+    if outcome is not None:
+        return Attempt(operation, outcome=outcome)
     core = LockCore(client_state, operation.spec, wrap)
     lease = await _acquire(core, caller, owner)
     try:
-        found = await _look(client_state, operation)
-        if found is None or not found.is_finished:
-            mark = outcomes.encode(outcomes.started(_bound_fingerprint(operation, found)))
-            await locks.set_value(client_state, lease._state, mark, operation.keep)
-            return Attempt(operation, found, core, lease)
+        outcome = await _look(client_state, operation)
+        if outcome is None:
+            return Attempt(operation, core, lease)
         await locks.leave(core, caller, None)
     except HoldfastError as error:
         await locks.leave(core, caller, error)
@@ -241,7 +239,7 @@ async def enter(
     except BaseException:
         await records.abandon(client_state, lease._state, wait=True)
         raise
-    return Attempt(operation, found, None, None)
+    return Attempt(operation, outcome=outcome)
 
 
 async def leave(
@@ -277,34 +275,31 @@ async def leave(
 
 def _outcome(attempt: Attempt[L], error: BaseException | None) -> Outcome | None:
     """What is to be stored; None: nothing, so that the next caller runs the operation."""
-    fingerprint = _bound_fingerprint(attempt._operation, attempt._found)
+    fingerprint = attempt._operation.fingerprint
     if error is None:
-        outcome = attempt._outcome or outcomes.result_outcome(fingerprint, None)
-        return outcome._replace(fingerprint=fingerprint)
+        return attempt._outcome or outcomes.result_outcome(fingerprint, None)
     if isinstance(error, Exception) and isinstance(error, attempt._operation.errors):
         return outcomes.error_outcome(fingerprint, error)
     return None
 
 
-def _bound_fingerprint(operation: Operation, found: Outcome | None) -> bytes:
-    """A caller that compares nothing does not unbind a key from its payload."""
-    return operation.fingerprint or (b"" if found is None else found.fingerprint)
-
-
 async def _look(client_state: ClientState, operation: Operation) -> Outcome | None:
-    """What is stored of the operation; Conflict if that is another one."""
-    value = (await records.inspect(client_state, operation.name)).record.value
-    if value is None:
+    """How the operation ended; None: it did not, yet. Conflict if it has another payload."""
+    record = (await records.inspect(client_state, operation.name)).record
+    if record.value is None:
+        for holder in record.holders:
+            under_way = bytes.fromhex(holder.metadata.get(FINGERPRINT, ""))
+            outcomes.check_fingerprint(repr(operation.name), under_way, operation.fingerprint)
         return None
     try:
-        found = outcomes.decode(value.data)
+        found = outcomes.decode(record.value.data)
     except ValueError as error:
         raise EngineUnavailable(
             f"what is stored as {operation.name!r} was not written by an idempotent operation ({error}): "
             "is it another version of Holdfast, or another program?"
         ) from error
-    outcomes.check_fingerprint(repr(operation.name), found, operation.fingerprint)
-    return found
+    outcomes.check_fingerprint(repr(operation.name), found.fingerprint, operation.fingerprint)
+    return found if found.is_finished else None
 
 
 async def _acquire(core: LockCore[L], caller: Caller, owner: str) -> L:

@@ -216,7 +216,7 @@ def _found(operation: SqlOperation, stored: bytes) -> Outcome:
         found = outcomes.decode(stored)
     except ValueError as error:
         raise HoldfastError(f"table {TABLE} has a row that was not written here ({error})") from error
-    outcomes.check_fingerprint(repr(operation.name), found, operation.fingerprint)
+    outcomes.check_fingerprint(repr(operation.name), found.fingerprint, operation.fingerprint)
     if not found.is_finished:
         raise _conflict(
             operation,
