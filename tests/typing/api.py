@@ -209,7 +209,9 @@ def idempotent(locks: holdfast.Client, awaited: AsyncClient, app: Any) -> None:
     async def refund(order: int) -> str:
         return str(order)
 
-    assert_type(awaited.idempotent("x")(refund)(7), Coroutine[Any, Any, str])
+    refunding = awaited.idempotent("x")(refund)(7)
+    assert_type(refunding, Coroutine[Any, Any, str])
+    refunding.close()
 
 
 def in_ones_own_database(db: Any) -> None:
