@@ -209,8 +209,7 @@ def idempotent(locks: holdfast.Client, awaited: AsyncClient, app: Any) -> None:
     async def refund(order: int) -> str:
         return str(order)
 
-    refunding = awaited.idempotent("x")(refund)(7)
-    assert_type(refunding, Coroutine[Any, Any, str])
+    refunding: Coroutine[Any, Any, str] = awaited.idempotent("x")(refund)(7)
     refunding.close()
 
 
