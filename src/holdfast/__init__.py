@@ -24,6 +24,7 @@ from .errors import (
     LockLost,
     LockTimeout,
     NotHeld,
+    ReplayedError,
     StaleToken,
     Unsupported,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "NotHeld",
     "RLock",
     "RWLock",
+    "ReplayedError",
     "Semaphore",
     "StaleToken",
     "Unsupported",

@@ -16,10 +16,11 @@ import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
 from .core import arguments, handover
 from .core.arguments import Spec
+from .core.canonical import Key
 from .core.handover import Handover
 from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
@@ -48,6 +49,7 @@ from .runtime.wakeups_asyncio import LoopWakeup
 if TYPE_CHECKING:
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
     from .facades.asyncio.election import AsyncElection
+    from .facades.asyncio.idempotency import AsyncIdempotent
 
 __all__ = [
     "AsyncClient",
@@ -186,6 +188,48 @@ class AsyncClient:
         from .facades.asyncio.election import AsyncElection
 
         return AsyncElection(self, name, value, ttl, grace)
+
+    def idempotent(
+        self,
+        key: Key | Callable[..., Key],
+        *,
+        keep: Duration = 86_400.0,
+        fingerprint: object = None,
+        scope: Key | Callable[..., Key] = "",
+        on_error: Literal["rerun", "replay"] = "rerun",
+        store_errors: tuple[type[Exception], ...] = (),
+        timeout: Duration | None = None,
+        ttl: Duration = 30.0,
+    ) -> AsyncIdempotent:
+        """An operation that runs once for its key; later callers get the first result.
+
+        key: names the operation: text, a number, bytes or a tuple of these. Of a decorator it may be a
+            function of the arguments, and so may ``scope`` and ``fingerprint``.
+        keep: how long the result is kept, in seconds or as a timedelta.
+        fingerprint: the payload: with another one, the key is a Conflict. None: it is not compared.
+        scope: whose keys these are, for example a tenant: equal keys of two scopes are two operations.
+        on_error: "rerun": a failed attempt stores nothing, and the next one runs; "replay": its error is
+            stored, and raised again.
+        store_errors: the classes of the errors that are stored, whatever ``on_error`` is.
+        timeout: how long to wait for an attempt that is under way: 0 not at all, None for ever; else
+            LockTimeout.
+        ttl: how soon another caller may take over from a process that has died. It has nothing to do with
+            ``keep``, nor with how long the work takes.
+        """
+        from .facades.asyncio.idempotency import AsyncIdempotent
+        from .recipes.idempotency import OperationOptions
+
+        options = OperationOptions(
+            key,
+            scope,
+            fingerprint,
+            keep=keep,
+            on_error=on_error,
+            store_errors=store_errors,
+            timeout=timeout,
+            ttl=ttl,
+        )
+        return AsyncIdempotent(self, AsyncLease, options)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -7,6 +7,7 @@
     ├── StaleToken                                    a guard refused a fencing token
     ├── Conflict                                      another writer changed it first
     ├── Deadlock                                      waiting would never end
+    ├── ReplayedError                                 a stored error, whose own class is not known here
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
     └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
@@ -32,6 +33,7 @@ __all__ = [
     "LockTimeout",
     "LossReason",
     "NotHeld",
+    "ReplayedError",
     "StaleToken",
     "Unsupported",
 ]
@@ -97,6 +99,16 @@ class Deadlock(HoldfastError):
 
     name: str = ""
     cycle: tuple[WaitEdge, ...] = ()
+
+
+class ReplayedError(HoldfastError):
+    """An operation that runs once has failed before, and its error was kept to be raised again.
+
+    It stands for that error where its class cannot be found or made. ``error_type`` is the name of the class,
+    ``error_text`` what the error said."""
+
+    error_type: str = ""
+    error_text: str = ""
 
 
 class EngineUnavailable(HoldfastError, ConnectionError):

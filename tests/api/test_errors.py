@@ -18,6 +18,7 @@ from holdfast import (
     LockLost,
     LockTimeout,
     NotHeld,
+    ReplayedError,
     StaleToken,
     Unsupported,
 )
@@ -31,6 +32,7 @@ TREE: dict[type[HoldfastError], type[Exception]] = {
     StaleToken: HoldfastError,
     Conflict: HoldfastError,
     Deadlock: HoldfastError,
+    ReplayedError: HoldfastError,
     EngineUnavailable: ConnectionError,
     Unsupported: HoldfastError,
     InvalidArgument: ValueError,
@@ -63,6 +65,7 @@ ATTRIBUTES: list[tuple[HoldfastError, dict[str, object]]] = [
     (LockLost("l"), {"name": "x", "token": 7, "reason": "broken"}),
     (NotHeld("n"), {"name": "x"}),
     (StaleToken("s"), {"resource": "r", "token": 1, "newest": 2}),
+    (ReplayedError("r"), {"error_type": "shop.Declined", "error_text": "no funds"}),
     (EngineUnavailable("e"), {}),
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from api.spy import SpyWorld
 from contract.harness import held
 
@@ -42,3 +44,20 @@ async def test_one_try_never_takes_a_place(world: SpyWorld) -> None:
     assert world.spy.asked("Acquire") == before + 1
     assert not world.look("x").waiters
     await ann(mine.release)
+
+
+async def test_a_stored_result_is_one_request(world: SpyWorld) -> None:
+    ann, client = world.actor(), world.client()
+
+    def plain() -> str:
+        return "done"
+
+    async def awaited() -> str:
+        return plain()
+
+    work: Any = plain if world.driver == "threads" else awaited
+    assert await ann(client.idempotent("x").run, work) == "done"
+    first = [call.asked for call in world.spy.calls]
+    assert first == [("Inspect",), ("Acquire",), ("Inspect",), ("SetValue",), ("Release",)]
+    assert await ann(client.idempotent("x").run, work) == "done"
+    assert [call.asked for call in world.spy.calls[len(first) :]] == [("Inspect",)]

@@ -63,6 +63,9 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
         with pytest.raises(Unsupported, match=why(world, "value")):
             await ann(lease.set_value, b"x")
         lease.check()
+    if "value" in missing:
+        with pytest.raises(Unsupported, match=r"stores no results.*\w+://"):
+            client.idempotent("x")
     if "cells" in missing:
         for make in (client.cell, client.counter):
             with pytest.raises(Unsupported, match=r"no cells.*\w+://"):

@@ -4,6 +4,7 @@
     lab                                        stands apart: servers, a proxy; the public API only
     actors, ownership                          client, aio, queue and below
     pytest_plugin, lockorder                   the checker of lock order: protocols, facade
+    idempotency                                client, aio, fencing (its HTTP) and below
     client, aio, facades, __init__             everything below
     recipes                                    protocols and below
     drivers     engines                        side by side, above all that follows; neither knows the other
@@ -64,6 +65,7 @@ PUBLIC_MODULES = {
     "doctor",
     "events",
     "fencing",
+    "idempotency",
     "lab",
     "lockorder",
     "optimistic",

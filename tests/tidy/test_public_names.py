@@ -36,6 +36,7 @@ NAMES = [
     "NotHeld",
     "RLock",
     "RWLock",
+    "ReplayedError",
     "Semaphore",
     "StaleToken",
     "UNSET",

@@ -22,6 +22,7 @@ from holdfast import (
     WaiterInfo,
     events,
     fencing,
+    idempotency,
     optimistic,
     queue,
     sql,
@@ -218,12 +219,43 @@ def guarded_elsewhere(s3: Any, lease: holdfast.Lease, app: Any) -> None:
     fencing.WSGIFencingMiddleware(app, lambda: closing(sqlite3.connect("shop.db")))
 
 
+def idempotent(locks: holdfast.Client, awaited: AsyncClient, app: Any) -> None:
+    operation = locks.idempotent(("order", 7), keep=60, fingerprint={"a": [1]}, scope="t", timeout=0)
+    with operation as attempt:
+        assert_type(attempt.done, bool)
+        assert_type(attempt.token, int | None)
+        assert_type(attempt.lease, holdfast.Lease | None)
+        attempt.set_result({"id": 7})
+
+    def charge(order: int) -> str:
+        return str(order)
+
+    assert_type(operation.run(charge, 7), str)
+    operation.run(charge, "7")  # type: ignore[arg-type]  # no number
+    assert_type(locks.idempotent(lambda order: ("charge", order))(charge)(7), str)
+    locks.idempotent("x", on_error="retry")  # type: ignore[arg-type]  # no such choice
+    locks.idempotent(1.5)  # type: ignore[arg-type]  # no key
+    idempotency.WSGIIdempotencyMiddleware(app, locks, scope=lambda environ: environ["REMOTE_USER"])
+    idempotency.IdempotencyMiddleware(app, awaited, scope=("tenant", 7), timeout=0, required=True)
+    idempotency.IdempotencyMiddleware(app, awaited)  # type: ignore[call-arg]  # whose keys are they?
+
+    async def refund(order: int) -> str:
+        return str(order)
+
+    refunding: Coroutine[Any, Any, str] = awaited.idempotent("x")(refund)(7)
+    refunding.close()
+
+
 def in_ones_own_database(db: Any) -> None:
     assert_type(sql.row_lock(db, "account", {"id": 7}, wait=2.5), Mapping[str, Any] | None)
     sql.row_lock(db, ("shop", "account"), {"id": 7}, False, mode="no key update")
     sql.row_lock(db, "account", {"id": 7}, mode="exclusive")  # type: ignore[arg-type]  # no such mode
     sql.transaction_lock(db, "closing", timeout=5, shared=True)
     assert_type(sql.retry_transaction(lambda: 7, backoff=sql.Backoff(maximum=2)), int)
+    with sql.idempotent(db, ("charge", 7), fingerprint={"amount": 1}, keep=60) as attempt:
+        assert_type(attempt, sql.SqlAttempt)
+        assert_type(attempt.done, bool)
+    assert_type(sql.prune_idempotency_table(db), int)
     assert_type(optimistic.decrement_if_available(db, "stock", {"id": 1}, "quantity", 2), bool)
     where = [("quantity", ">=", 2)]
     assert_type(optimistic.update_where(db, "stock", {"id": 1}, {"quantity": 0}, where), bool)

@@ -33,7 +33,7 @@ from .http import (
 from .sql import transaction
 from .wsgi import CONNECTION, FENCE, FIRST_ERROR_STATUS, RolledBack, is_guarded, resource_of
 
-__all__ = ["FencingMiddleware"]
+__all__ = ["FencingMiddleware", "HeldResponse", "read_body", "refuse", "replayed"]
 
 THREADS: Final = 8
 """In each of the two pools, which a worker process has when it first needs them."""
@@ -84,24 +84,26 @@ class FencingMiddleware:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         presented = read_headers(headers, resource_of(self._resource, scope))
         if isinstance(presented, Problem):
-            await _refuse(presented, send)
+            await refuse(presented, send)
             return
-        body = await _read_body(receive, self._max_body_bytes)
+        body = await read_body(receive, self._max_body_bytes)
         if body is None:
             return
         if isinstance(body, Problem):
-            await _refuse(body, send)
+            await refuse(body, send)
             return
-        response = _Response()
+        response = HeldResponse()
         try:
             async with self._transaction(presented) as connection:
                 await self._app(
-                    {**scope, CONNECTION: connection, FENCE: presented}, _replay(body, receive), response.take
+                    {**scope, CONNECTION: connection, FENCE: presented},
+                    replayed(body, receive),
+                    response.take,
                 )
                 if response.status() >= FIRST_ERROR_STATUS:
                     raise RolledBack
         except StaleToken as error:
-            await _refuse(stale_problem(error), send)
+            await refuse(stale_problem(error), send)
             return
         except RolledBack:
             pass
@@ -167,8 +169,8 @@ class _Threads:
 
 
 @dataclass
-class _Response:
-    """What the application answers, held back until its transaction is over."""
+class HeldResponse:
+    """What the application answers, held back until its work is committed."""
 
     messages: list[Message] = field(default_factory=list)
 
@@ -182,7 +184,7 @@ class _Response:
         raise RuntimeError("the application ended without a response")
 
 
-async def _read_body(receive: Receive, most: int) -> bytes | Problem | None:
+async def read_body(receive: Receive, most: int) -> bytes | Problem | None:
     """The whole body; None if the client left before its end."""
     body = bytearray()
     while True:
@@ -196,7 +198,8 @@ async def _read_body(receive: Receive, most: int) -> bytes | Problem | None:
             return bytes(body)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The request again, for the application: its body was read before."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -205,7 +208,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse(problem: Problem, send: Send) -> None:
+async def refuse(problem: Problem, send: Send) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in problem.headers()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": problem.body})

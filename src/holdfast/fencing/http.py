@@ -122,11 +122,13 @@ class Problem:
     title: str
     detail: str
     members: Mapping[str, Any] = field(default_factory=dict)
+    types: str = TYPES
+    """What the kinds of problems are named by."""
 
     @property
     def body(self) -> bytes:
         document = {
-            "type": TYPES + self.kind,
+            "type": self.types + self.kind,
             "title": self.title,
             "status": self.status,
             "detail": self.detail,

@@ -26,7 +26,18 @@ from .sql import transaction
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
-__all__ = ["CONNECTION", "FENCE", "RolledBack", "WSGIFencingMiddleware", "is_guarded", "resource_of"]
+__all__ = [
+    "CONNECTION",
+    "FENCE",
+    "HeldResponse",
+    "RolledBack",
+    "WSGIFencingMiddleware",
+    "headers_of",
+    "is_guarded",
+    "read_body",
+    "refuse",
+    "resource_of",
+]
 
 CONNECTION = "holdfast.connection"
 FENCE = "holdfast.fence"
@@ -76,25 +87,25 @@ class WSGIFencingMiddleware:
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         if not is_guarded(environ.get("REQUEST_METHOD"), self._unguarded_methods):
             return self._app(environ, start_response)
-        presented = read_headers(_headers_of(environ), resource_of(self._resource, environ))
+        presented = read_headers(headers_of(environ), resource_of(self._resource, environ))
         if isinstance(presented, Problem):
-            return _send(presented, start_response)
-        body = _read_body(environ, self._max_body_bytes)
+            return refuse(presented, start_response)
+        body = read_body(environ, self._max_body_bytes)
         if isinstance(body, Problem):
-            return _send(body, start_response)
+            return refuse(body, start_response)
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
-        response = _Response()
+        response = HeldResponse()
         try:
             self._run(environ, presented, response)
         except StaleToken as error:
-            return _send(stale_problem(error), start_response)
+            return refuse(stale_problem(error), start_response)
         except RolledBack:
             pass
         start_response(response.status, response.headers)
         return [bytes(response.body)]
 
-    def _run(self, environ: dict[str, Any], presented: Presented, response: _Response) -> None:
+    def _run(self, environ: dict[str, Any], presented: Presented, response: HeldResponse) -> None:
         with (
             self._connection() as connection,
             transaction(connection, presented.grant, presented.resource),
@@ -111,8 +122,8 @@ class WSGIFencingMiddleware:
 
 
 @dataclass
-class _Response:
-    """What the application answers, held back until its transaction is over."""
+class HeldResponse:
+    """What the application answers, held back until its work is committed."""
 
     status: str = ""
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -151,7 +162,7 @@ def resource_of(resource: str | Callable[[Any], str] | None, request: Any) -> st
     return found
 
 
-def _headers_of(environ: Mapping[str, Any]) -> list[tuple[str, str]]:
+def headers_of(environ: Mapping[str, Any]) -> list[tuple[str, str]]:
     prefix = "HTTP_"
     return [
         (name.removeprefix(prefix).replace("_", "-"), str(value))
@@ -160,7 +171,7 @@ def _headers_of(environ: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _read_body(environ: Mapping[str, Any], most: int) -> bytes | Problem:
+def read_body(environ: Mapping[str, Any], most: int) -> bytes | Problem:
     length = environ.get("CONTENT_LENGTH") or ""
     if length.isdecimal() and int(length) > most:
         return body_too_large(most)
@@ -175,6 +186,6 @@ def _read_body(environ: Mapping[str, Any], most: int) -> bytes | Problem:
     return body_too_large(most) if len(body) > most else bytes(body)
 
 
-def _send(problem: Problem, start_response: StartResponse) -> Iterable[bytes]:
+def refuse(problem: Problem, start_response: StartResponse) -> Iterable[bytes]:
     start_response(f"{problem.status} {problem.reason}", problem.headers())
     return [problem.body]

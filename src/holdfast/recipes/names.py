@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from ..core import arguments
+from ..core.canonical import Key, key_text
 from ..protocols.records import WAITS
 
-__all__ = ["cell", "election", "waits"]
+__all__ = ["cell", "election", "idempotency", "waits"]
 
 
 def cell(name: str) -> str:
@@ -22,3 +25,16 @@ def waits(client: str) -> str:
 def election(name: str) -> str:
     """The record whose holder is the leader of an election."""
     return f"_holdfast/election:{arguments.check_name(name)}"
+
+
+def idempotency(scope: Key, key: Key) -> str:
+    """The record of an operation that runs once. Where the name would be too long, its hash."""
+    text = f"{key_text(scope, 'scope') if scope != '' else ''}/{key_text(key)}"
+    name = f"_holdfast/idempotency:{text}"
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    if len(encoded) > arguments.NAME_BYTES_MAX:
+        name = f"_holdfast/idempotency:#{blake2b(encoded, digest_size=32).hexdigest()}"
+    return arguments.check_name(name, "key")

@@ -1,4 +1,4 @@
-"""Locks inside the user's own transaction, on the user's own connection.
+"""Locks, and operations that run once, inside the user's own transaction, on the user's own connection.
 
 Where all that is to be kept consistent lies in one database, its own locks are the right answer: they end
 with the transaction, and the transaction is what they protect.
@@ -17,7 +17,24 @@ error as ``__cause__``. ``retry_transaction`` runs a transaction again after the
 
 from __future__ import annotations
 
-from .blocking import retry_transaction, row_lock, transaction_lock
+from .blocking import (
+    create_idempotency_table,
+    idempotent,
+    prune_idempotency_table,
+    retry_transaction,
+    row_lock,
+    transaction_lock,
+)
+from .idempotency import SqlAttempt
 from .retry import Backoff
 
-__all__ = ["Backoff", "retry_transaction", "row_lock", "transaction_lock"]
+__all__ = [
+    "Backoff",
+    "SqlAttempt",
+    "create_idempotency_table",
+    "idempotent",
+    "prune_idempotency_table",
+    "retry_transaction",
+    "row_lock",
+    "transaction_lock",
+]

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from ..core.canonical import Key
 from ..core.lock_options import Duration
 from ..fencing.connections import Executes
 from ..fencing.connections_asyncio import runner_of
 from ..fencing.plans import run_async
-from . import locking, retry
+from . import idempotency, locking, retry
 from .blocking import check_function
+from .idempotency import SqlAttempt, SqlOperation
 from .locking import Mode, RowLock, Wait
 from .retry import RETRIES, Backoff, Policy
 
-__all__ = ["Backoff", "retry_transaction", "row_lock", "transaction_lock"]
+__all__ = [
+    "Backoff",
+    "SqlAttempt",
+    "create_idempotency_table",
+    "idempotent",
+    "prune_idempotency_table",
+    "retry_transaction",
+    "row_lock",
+    "transaction_lock",
+]
 
 T = TypeVar("T")
 
@@ -44,6 +56,37 @@ async def row_lock(
     """Lock one row until the transaction ends, and return it by its columns; None if there is no such row."""
     lock = RowLock.of(table, key, wait, skip_locked, mode)
     return await runner_of(connection).run(lambda binding: locking.lock_row(binding, lock))
+
+
+@asynccontextmanager
+async def idempotent(
+    connection: Executes,
+    key: Key,
+    *,
+    fingerprint: object = None,
+    scope: Key = "",
+    keep: Duration = 86_400.0,
+) -> AsyncIterator[SqlAttempt]:
+    """An operation that runs once, within the transaction of this connection. SQLite and PostgreSQL."""
+    operation = SqlOperation.of(key, fingerprint, scope, keep)
+    runner = runner_of(connection)
+    attempt: SqlAttempt = await runner.run(lambda table: idempotency.begin(table, operation))
+    try:
+        yield attempt
+    except BaseException:
+        await runner.run(lambda table: idempotency.withdraw(table, attempt))
+        raise
+    await runner.run(lambda table: idempotency.finish(table, attempt))
+
+
+async def create_idempotency_table(connection: Executes) -> None:
+    """Create the table in which ``idempotent`` stores results; nothing happens where it is there already."""
+    await runner_of(connection).run(idempotency.create_table)
+
+
+async def prune_idempotency_table(connection: Executes) -> int:
+    """Delete the results that are no longer kept, in the transaction of this connection; returns how many."""
+    return await runner_of(connection).run(idempotency.prune)
 
 
 async def retry_transaction(

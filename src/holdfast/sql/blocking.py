@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from ..core.canonical import Key
 from ..core.lock_options import Duration
 from ..errors import InvalidArgument
 from ..fencing.connections import Executes, table_of
 from ..fencing.plans import run
-from . import locking, retry
+from . import idempotency, locking, retry
+from .idempotency import SqlAttempt, SqlOperation
 from .locking import Mode, RowLock, Wait
 from .retry import RETRIES, Backoff, Policy
 
-__all__ = ["retry_transaction", "row_lock", "transaction_lock"]
+__all__ = [
+    "create_idempotency_table",
+    "idempotent",
+    "prune_idempotency_table",
+    "retry_transaction",
+    "row_lock",
+    "transaction_lock",
+]
 
 T = TypeVar("T")
 
@@ -64,6 +74,56 @@ def row_lock(
     lock = RowLock.of(table, key, wait, skip_locked, mode)
     binding = table_of(connection)
     return run(locking.lock_row(binding, lock), binding.carry_out)
+
+
+@contextmanager
+def idempotent(
+    connection: Executes,
+    key: Key,
+    *,
+    fingerprint: object = None,
+    scope: Key = "",
+    keep: Duration = 86_400.0,
+) -> Iterator[SqlAttempt]:
+    """An operation that runs once, within the transaction of this connection. SQLite and PostgreSQL.
+
+        with db:                                             # or whatever begins and commits a transaction
+            with sql.idempotent(db, ("payment", 7), fingerprint=amount) as attempt:
+                if not attempt.done:
+                    db.execute("UPDATE account …")
+                    attempt.set_result({"charged": amount})
+
+    The result commits together with what the body has written, or neither does. A second transaction with
+    the same key waits for the first one; then ``attempt.done`` is true, or, after a rollback, it runs itself.
+    ``key``, ``scope``, ``fingerprint`` and ``keep`` are those of ``client.idempotent``.
+
+    ``Conflict``: the key was used for another payload; or run the whole transaction again, as the message
+    says. ``InvalidArgument`` in autocommit mode, and before ``create_idempotency_table``.
+    """
+    operation = SqlOperation.of(key, fingerprint, scope, keep)
+    table = table_of(connection)
+    attempt = run(idempotency.begin(table, operation), table.carry_out)
+    try:
+        yield attempt
+    except BaseException:
+        run(idempotency.withdraw(table, attempt), table.carry_out)
+        raise
+    run(idempotency.finish(table, attempt), table.carry_out)
+
+
+def create_idempotency_table(connection: Executes) -> None:
+    """Create the table in which ``idempotent`` stores results; nothing happens where it is there already.
+
+    In the transaction that is open, else in one of its own.
+    """
+    table = table_of(connection)
+    run(idempotency.create_table(table), table.carry_out)
+
+
+def prune_idempotency_table(connection: Executes) -> int:
+    """Delete the results that are no longer kept, in the transaction of this connection; returns how many."""
+    table = table_of(connection)
+    return run(idempotency.prune(table), table.carry_out)
 
 
 def retry_transaction(

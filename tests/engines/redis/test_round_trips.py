@@ -105,3 +105,17 @@ def use_asyncio(server: Redis) -> list[str]:
 def test_one_command_each(driver: Driver, server: Redis) -> None:
     commands = use_threads(server) if driver == "threads" else use_asyncio(server)
     assert commands == ["EVALSHA"] * 2 * TIMES
+
+
+def test_a_stored_result_is_one_command(server: Redis) -> None:
+    with holdfast.connect(server.url) as locks:
+        operation = locks.idempotent("x", fingerprint="payload")
+        with locks.lock("x"):
+            until_all_is_in_place(server)
+        assert operation.run(lambda: "first") == "first"
+
+        def act() -> None:
+            for _ in range(TIMES):
+                assert operation.run(lambda: "again") == "first"
+
+        assert asked(server, act) == ["EVALSHA"] * TIMES
