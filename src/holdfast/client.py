@@ -40,6 +40,8 @@ from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
     from .facades.threads.cell import Cell, Counter
+    from .facades.threads.job import Job
+    from .recipes.schedule import OnCrash
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -154,6 +156,41 @@ class Client:
         from .facades.threads.cell import Counter
 
         return Counter(self, name)
+
+    def job(
+        self,
+        name: str,
+        *,
+        every: Duration | None = None,
+        at_most: Duration | None = None,
+        at_least: Duration = 0.0,
+        on_crash: OnCrash = "rerun",
+        catch_up: bool = False,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = 0.0,
+        if_lost: IfLost = "raise",
+    ) -> Job:
+        """A job that many servers fire and one runs: ``with job as run``; None: not this time.
+
+        name: of the job; a lock of the same name has nothing to do with it.
+        every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
+        at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
+        at_least: how soon after its start the next run may begin.
+        on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
+            or counts ("skip": at most once).
+        catch_up: one run makes up for all missed firings, also between two firings.
+        ttl: how soon after a crash another server may run it; the lease is renewed while the job runs.
+        timeout: how long to wait while another server runs it, before it is decided whether to run.
+        if_lost: what happens if the lease is lost: "raise" raises LockLost at the end of the block, "note"
+            only writes the loss to the log.
+        """
+        from .facades.threads.job import Job
+        from .recipes.job import check_options
+
+        options = check_options(
+            name, every, at_most, at_least, on_crash, catch_up, ttl, timeout, if_lost, IF_LOST
+        )
+        return Job(self, options)
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from ..core import arguments
 
-__all__ = ["cell"]
+__all__ = ["JOBS", "cell", "job"]
+
+JOBS = "_holdfast/job:"
+"""What the records of all jobs begin with."""
 
 
 def cell(name: str) -> str:
     """The record that holds the value of a cell."""
     return f"_holdfast/cell:{arguments.check_name(name)}"
+
+
+def job(name: str) -> str:
+    """The record that a run of a job holds, and whose value remembers the last run."""
+    return f"{JOBS}{arguments.check_name(name)}"
