@@ -1,8 +1,11 @@
 """Jobs that run once: of many servers that fire the same job, one runs it.
 
-A job is a lock, held while it runs, whose value remembers the last run. A run is stored as begun before its
-work begins, and as ended before the lock is released, both under the token of its lease: so the next holder
-knows whether there is something to do, and whether the last run crashed. ``schedule`` decides.
+A job is a lock, held while it runs, and a cell, which remembers the last run. A run is stored as begun before
+its work begins, and as ended before the lock is released: so the next holder knows whether there is something
+to do, and whether the last run crashed. ``schedule`` decides.
+
+Each of the two writes replaces the state that was read before, or is refused. The value of the lock would not
+do: a late copy of the first write, still in the network, could then undo the second.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from ..core import arguments
 from ..core.arguments import Spec
 from ..core.effects import Now, Pause
 from ..core.lock_options import Duration, IfLost
-from ..errors import EngineUnavailable, InvalidArgument, LockLost, LockTimeout, Unsupported
+from ..errors import Conflict, EngineUnavailable, InvalidArgument, LockLost, LockTimeout, Unsupported
 from ..model import Guarantees, Run, RunState
 from ..protocols import locks, records
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.locks import Caller, HasState, LockCore
-from ..rules.requests import Snapshot
+from . import cell as cells
 from . import names
 from .schedule import OnCrash, Skip, Start, Terms, decide, missed_by
 
@@ -46,6 +49,9 @@ L = TypeVar("L", bound=HasState)
 
 FORMAT: Final = 1
 
+LISTED: Final = b"job"
+"""The value of the lock of a job that has run: names with a value are listed."""
+
 PAUSE_SECONDS: Final = 0.05
 DECIDING_SECONDS: Final = 2.0
 """How much longer than a ttl to wait for a server that decides: it may have died, and then its lease ends."""
@@ -53,9 +59,9 @@ DECIDING_SECONDS: Final = 2.0
 EVERY_SECONDS_MIN: Final = 1.0
 """Clocks of servers differ by more than fractions of a second, so a shorter period could run twice."""
 
-PERIOD_SECONDS_MAX: Final = 365 * 86_400.0
-REMEMBERED_SECONDS_MIN: Final = 30 * 86_400.0
-REMEMBERED_SECONDS_MAX: Final = 366 * 86_400.0
+PERIOD_SECONDS_MAX: Final = 100 * 366 * 86_400.0
+LISTED_SECONDS_MIN: Final = 30 * 86_400.0
+LISTED_SECONDS_MAX: Final = 366 * 86_400.0
 
 OWNER_LETTERS_MAX: Final = 200
 ERROR_LETTERS_MAX: Final = 400
@@ -89,10 +95,10 @@ class Job:
 
     @property
     def retention(self) -> float:
-        """How long the last run is remembered: longer than the period."""
+        """How long the job is listed after a run: longer than the period. Its last run is never forgotten."""
         terms = self.options.terms
         longest = max(terms.every or 0.0, terms.at_least)
-        return min(max(2 * longest, REMEMBERED_SECONDS_MIN), REMEMBERED_SECONDS_MAX)
+        return min(max(2 * longest, LISTED_SECONDS_MIN), LISTED_SECONDS_MAX)
 
 
 @dataclass(slots=True)
@@ -103,6 +109,9 @@ class BeganRun:
     start: Start
     previous: Run | None
     state: LeaseState
+    cell: cells.Cell
+    version: int
+    """Of the cell, which remembers this run."""
     began_at: float
     """By the local clock."""
     result: Any = None
@@ -110,7 +119,7 @@ class BeganRun:
 
 def check_engine(promised: Guarantees) -> None:
     """Refuse an engine that cannot carry jobs, before any I/O."""
-    if not promised.has_values:
+    if not (promised.has_values and promised.has_cells):
         raise Unsupported(
             f"{promised.engine} has no jobs: its nodes agree on locks alone, and cannot remember the last "
             "run. Use sqlite://, redis://, etcd://, zookeeper:// or postgresql://"
@@ -250,16 +259,16 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
 
 async def _running(job: Job) -> Skip | None:
     """The run that has the job's lock; None: its holder has not begun a run, or there is none any more."""
-    snapshot = await records.inspect(job.client_state, job.options.spec.name)
-    last = _last(job, snapshot)
-    if last is None or last.state != "running" or not _is_held(last, snapshot):
+    last, _ = await _last(job, _cell(job))
+    if last is None or last.state != "running" or not await _is_held(job, last):
         return None
     return Skip("running", f"{last.owner} runs it (token {last.token})")
 
 
 async def begin(job: Job, state: LeaseState) -> BeganRun | Skip:
     """The caller has the job's lock: decide whether it runs, and store that it has begun."""
-    last = _last(job, await records.inspect(job.client_state, state.name))
+    cell = _cell(job)
+    last, version = await _last(job, cell)
     # The tokens of one engine come from one clock, and each is later than the ones before it.
     now = state.token / 1e6 if job.has_engine_clock else job.wall()
     terms = job.options.terms
@@ -280,16 +289,20 @@ async def begin(job: Job, state: LeaseState) -> BeganRun | Skip:
         every=terms.every,
         at_least=terms.at_least,
     )
-    await locks.set_value(job.client_state, state, encode(run), job.retention)
-    return BeganRun(run, step, last, state, await Now())
+    await locks.set_value(job.client_state, state, LISTED, job.retention)
+    try:
+        version = await cells.set_if(cell, version, encode(run))
+    except Conflict:
+        return Skip("running", "another server took the lock meanwhile")
+    return BeganRun(run, step, last, state, cell, version, await Now())
 
 
-async def finish(job: Job, began: BeganRun, error: BaseException | None) -> None:
-    """Store how the run ended. If its lease was lost, nothing is stored, and the end of the lock says so."""
+async def finish(job: Job, began: BeganRun, error: BaseException | None) -> bool:
+    """Store how the run ended. False: nothing is stored, because its lease was lost."""
     now = await Now()
     state = began.state
     if state.loss(now) is not None or state.ended is not None:
-        return
+        return False
     ended = dataclasses.replace(
         began.run,
         ended=began.run.started + max(now - began.began_at, 0.0),
@@ -298,38 +311,48 @@ async def finish(job: Job, began: BeganRun, error: BaseException | None) -> None
         error=None if error is None else _text(error),
     )
     try:
-        await locks.set_value(job.client_state, state, encode(ended), job.retention)
-    except LockLost:
-        return
+        await cells.set_if(began.cell, began.version, encode(ended))
+    except Conflict:
+        return False
     except EngineUnavailable as trouble:
         again = "would run again" if job.options.terms.on_crash == "rerun" else "counts as crashed"
         message = f"the job {job.name!r} ran, but its end could not be stored, so it {again}: {trouble}"
         if error is None:
             raise EngineUnavailable(message) from trouble
         error.add_note(f"holdfast: {message}")
+        return False
+    return True
 
 
 async def read(job: Job) -> Run | None:
-    """The last run, with the firings that were missed since. None: there was none, or it was too long ago."""
-    snapshot = await records.inspect(job.client_state, job.options.spec.name)
-    last = _last(job, snapshot)
-    return None if last is None else _seen(last, snapshot, job.wall())
+    """The last run, with the firings that were missed since. None: there was none."""
+    cell = _cell(job)
+    last, version = await _last(job, cell)
+    while last is not None and last.state == "running" and not await _is_held(job, last):
+        last, latest = await _last(job, cell)
+        if latest == version and last is not None:
+            last = dataclasses.replace(last, state="crashed")  # an end is stored before the lock is released
+        version = latest
+    return None if last is None else dataclasses.replace(last, missed=missed_by(last, job.wall()))
 
 
-def _seen(last: Run, snapshot: Snapshot, now: float) -> Run:
-    has_crashed = last.state == "running" and not _is_held(last, snapshot)
-    state: RunState = "crashed" if has_crashed else last.state
-    return dataclasses.replace(last, state=state, missed=missed_by(last, now))
+async def _is_held(job: Job, last: Run) -> bool:
+    """Whether that run still has the job's lock."""
+    record, _ = await records.inspect(job.client_state, job.options.spec.name)
+    return any(holder.token == last.token for holder in record.holders)
 
 
-def _is_held(last: Run, snapshot: Snapshot) -> bool:
-    return any(holder.token == last.token for holder in snapshot.record.holders)
+def _cell(job: Job) -> cells.Cell:
+    cell = cells.Cell(job.client_state, job.name)
+    cell.record = names.job_state(job.name)
+    return cell
 
 
-def _last(job: Job, snapshot: Snapshot) -> Run | None:
-    value = snapshot.record.value
+async def _last(job: Job, cell: cells.Cell) -> tuple[Run | None, int]:
+    """The last run as it is stored, and the version of the cell."""
+    contents = await cells.read(cell)
     try:
-        return decode(None if value is None else value.data)
+        return decode(contents.data), contents.version
     except ValueError as error:
         raise EngineUnavailable(
             f"what is stored as the last run of the job {job.name!r} was not written by this version of "

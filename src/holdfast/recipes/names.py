@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core import arguments
 
-__all__ = ["JOBS", "cell", "job"]
+__all__ = ["JOBS", "cell", "job", "job_state"]
 
 JOBS = "_holdfast/job:"
 """What the records of all jobs begin with."""
@@ -16,5 +16,10 @@ def cell(name: str) -> str:
 
 
 def job(name: str) -> str:
-    """The record that a run of a job holds, and whose value remembers the last run."""
+    """The lock that a run of a job holds."""
     return f"{JOBS}{arguments.check_name(name)}"
+
+
+def job_state(name: str) -> str:
+    """The cell that remembers a job's last run."""
+    return f"_holdfast/job-state:{arguments.check_name(name)}"

@@ -3,8 +3,8 @@
 A schedule is a row of firings, ``every`` seconds apart. The first run sets their phase: it is a firing, and
 the next one is ``every`` later, however long a run took or how late it began. Each firing has a window, from
 a tenth of a period before it to a tenth of a period before the next one, and runs once, at the first request
-in its window. So servers whose clocks differ by less than nine tenths of a period ask within one window, or
-for a firing that has run already; and a request that comes a little early is not lost.
+in its window, but not within half a period of the run before it. So servers whose clocks differ by less than
+half a period never run a firing twice, and a request that comes a little early is not lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ __all__ = ["EARLY", "OnCrash", "Skip", "SkipReason", "Start", "Terms", "decide",
 
 EARLY: Final = 0.1
 """The part of a period by which a request may come before its firing: neither cron nor clocks are exact."""
+
+APART: Final = 0.5
+"""The part of a period that lies between two runs. Clocks may differ by less than this."""
 
 OnCrash = Literal["rerun", "skip"]
 SkipReason = Literal["running", "not due", "too soon"]
@@ -71,6 +74,8 @@ def decide(last: Run | None, now: float, terms: Terms) -> Start | Skip:
     if every is None:
         return Start(now)
     if firing > 0:
+        if now < last.started + APART * every:
+            return Skip("too soon", "its last start was within half a period", last.started + APART * every)
         missed = last.missed + firing - 1
         return Start(_due(last, now, every, firing), missed, catch_up and missed > 0)
     if catch_up and last.missed > 0:
