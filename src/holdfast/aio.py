@@ -12,6 +12,7 @@ Facades without logic: the semantics of locks are in ``protocols``.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -204,6 +205,13 @@ class AsyncClient:
             name, every, at_most, at_least, on_crash, catch_up, ttl, timeout, if_lost, IF_LOST
         )
         return AsyncJob(self, options)
+
+    async def jobs(self, prefix: str = "") -> builtins.list[str]:
+        """The names of the jobs that run or have run, and begin with ``prefix``; ``holdfast once ls``."""
+        from .recipes.job import list_jobs
+
+        arguments.check_prefix(prefix)
+        return await self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

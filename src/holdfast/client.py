@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import threading
@@ -191,6 +192,13 @@ class Client:
             name, every, at_most, at_least, on_crash, catch_up, ttl, timeout, if_lost, IF_LOST
         )
         return Job(self, options)
+
+    def jobs(self, prefix: str = "") -> builtins.list[str]:
+        """The names of the jobs that run or have run, and begin with ``prefix``; ``holdfast once ls``."""
+        from .recipes.job import list_jobs
+
+        arguments.check_prefix(prefix)
+        return self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

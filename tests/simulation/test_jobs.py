@@ -33,7 +33,7 @@ KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 """An engine that forgets does not remember the last run."""
 
 SCHEDULES: Final = 2_000 if THOROUGH else 25
-SCHEDULES_AT_MOST: Final = 200
+SCHEDULES_AT_MOST: Final = 400
 
 PERIOD: Final = 3.0
 SKEW: Final = 0.24 * PERIOD

@@ -36,6 +36,7 @@ ROOT = Group(
     "Distributed locks you can trust: run commands under a lock, see who holds what.",
     {
         "run": "run:COMMAND",
+        "once": "once:GROUP",
         "ls": "ls:COMMAND",
         "show": "show:COMMAND",
         "watch": "watch:COMMAND",

@@ -42,6 +42,7 @@ __all__ = [
     "encode",
     "enter",
     "finish",
+    "list_jobs",
     "read",
 ]
 
@@ -334,6 +335,12 @@ async def read(job: Job) -> Run | None:
             last = dataclasses.replace(last, state="crashed")  # an end is stored before the lock is released
         version = latest
     return None if last is None else dataclasses.replace(last, missed=missed_by(last, job.wall()))
+
+
+async def list_jobs(client_state: ClientState, prefix: str) -> list[str]:
+    """The names of the jobs that run or have run, in the order of their bytes."""
+    found = await records.list_names(client_state, names.JOBS + prefix)
+    return [name.removeprefix(names.JOBS) for name, _ in found]
 
 
 async def _is_held(job: Job, last: Run) -> bool:
