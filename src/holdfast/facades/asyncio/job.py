@@ -95,18 +95,21 @@ class AsyncJob:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entry = self._leave()
-        if entry.began is None:
-            return
+        entry = self._entry()
         failure = error
         try:
-            if not self._client._driver.closed:
+            if entry.began is not None and not self._client._driver.closed:
                 await self._client._driver.run(recipe.finish(self._current(), entry.began, error))
         except BaseException as trouble:
             failure = trouble
             raise
         finally:
-            await entry.lock.__aexit__(None if failure is None else type(failure), failure, trace)
+            try:
+                if entry.began is not None:
+                    await entry.lock.__aexit__(None if failure is None else type(failure), failure, trace)
+            finally:
+                if entry.lock.lease is None:  # else an interrupt came before its release began
+                    self._entries.remove(entry)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R | None]]:
         """Decorate ``function``: a call runs it and stores what it returns, or returns None at once."""
@@ -123,12 +126,10 @@ class AsyncJob:
 
         return once
 
-    def _leave(self) -> Entry:
+    def _entry(self) -> Entry:
         """This task's latest entry; else, as with exit stacks, the latest of any."""
         mine = asyncio.current_task()
-        entry = next((each for each in self._entries[::-1] if each.task is mine), None) or self._entries[-1]
-        self._entries.remove(entry)
-        return entry
+        return next((each for each in self._entries[::-1] if each.task is mine), self._entries[-1])
 
     def _current(self) -> recipe.Job:
         """After a fork the driver has another ``ClientState``."""

@@ -90,18 +90,21 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entry = self._leave()
-        if entry.began is None:
-            return
+        entry = self._entry()
         failure = error
         try:
-            if not self._client._driver.closed:
+            if entry.began is not None and not self._client._driver.closed:
                 self._client._driver.run(recipe.finish(self._current(), entry.began, error))
         except BaseException as trouble:
             failure = trouble
             raise
         finally:
-            entry.lock.__exit__(None if failure is None else type(failure), failure, trace)
+            try:
+                if entry.began is not None:
+                    entry.lock.__exit__(None if failure is None else type(failure), failure, trace)
+            finally:
+                if entry.lock.lease is None:  # else an interrupt came before its release began
+                    self._entries.remove(entry)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorate ``function``: a call runs it and stores what it returns, or returns None at once."""
@@ -118,12 +121,10 @@ class Job:
 
         return once
 
-    def _leave(self) -> Entry:
+    def _entry(self) -> Entry:
         """This thread's latest entry; else, as with exit stacks, the latest of any."""
         mine = threading.get_ident()
-        entry = next((each for each in self._entries[::-1] if each.thread == mine), None) or self._entries[-1]
-        self._entries.remove(entry)
-        return entry
+        return next((each for each in self._entries[::-1] if each.thread == mine), self._entries[-1])
 
     def _current(self) -> recipe.Job:
         """After a fork the driver has another ``ClientState``."""
