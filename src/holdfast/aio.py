@@ -12,6 +12,7 @@ Facades without logic: the semantics of locks are in ``protocols``.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
     from .facades.asyncio.election import AsyncElection
     from .facades.asyncio.idempotency import AsyncIdempotent
+    from .facades.asyncio.job import AsyncJob
+    from .recipes.schedule import OnCrash
 
 __all__ = [
     "AsyncClient",
@@ -230,6 +233,48 @@ class AsyncClient:
             ttl=ttl,
         )
         return AsyncIdempotent(self, AsyncLease, options)
+
+    def job(
+        self,
+        name: str,
+        *,
+        every: Duration | None = None,
+        at_most: Duration | None = None,
+        at_least: Duration = 0.0,
+        on_crash: OnCrash = "rerun",
+        catch_up: bool = False,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = 0.0,
+        if_lost: IfLost = "cancel",
+    ) -> AsyncJob:
+        """A job that many servers fire and one runs: ``async with job as run``; None: not this time.
+
+        name: of the job; a lock of the same name has nothing to do with it.
+        every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
+        at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
+        at_least: how soon after its start the next run may begin.
+        on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
+            or counts ("skip": at most once).
+        catch_up: one run makes up for all missed firings, also between two firings.
+        ttl: how soon after a crash another server may run it; the lease is renewed while the job runs.
+        timeout: how long to wait while another server runs it, before it is decided whether to run.
+        if_lost: what happens if the lease is lost: "cancel" cancels the body and raises LockLost,
+            "raise" raises it at the end of the block, "note" only writes the loss to the log.
+        """
+        from .facades.asyncio.job import AsyncJob
+        from .recipes.job import check_options
+
+        options = check_options(
+            name, every, at_most, at_least, on_crash, catch_up, ttl, timeout, if_lost, IF_LOST
+        )
+        return AsyncJob(self, options)
+
+    async def jobs(self, prefix: str = "") -> builtins.list[str]:
+        """The names of the jobs that run or have run, and begin with ``prefix``; ``holdfast once ls``."""
+        from .recipes.job import list_jobs
+
+        arguments.check_prefix(prefix)
+        return await self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

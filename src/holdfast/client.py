@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import threading
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from .facades.threads.cell import Cell, Counter
     from .facades.threads.election import Election
     from .facades.threads.idempotency import Idempotent
+    from .facades.threads.job import Job
+    from .recipes.schedule import OnCrash
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -217,6 +220,48 @@ class Client:
             ttl=ttl,
         )
         return Idempotent(self, Lease, options)
+
+    def job(
+        self,
+        name: str,
+        *,
+        every: Duration | None = None,
+        at_most: Duration | None = None,
+        at_least: Duration = 0.0,
+        on_crash: OnCrash = "rerun",
+        catch_up: bool = False,
+        ttl: Duration = 30.0,
+        timeout: Duration | None = 0.0,
+        if_lost: IfLost = "raise",
+    ) -> Job:
+        """A job that many servers fire and one runs: ``with job as run``; None: not this time.
+
+        name: of the job; a lock of the same name has nothing to do with it.
+        every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
+        at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
+        at_least: how soon after its start the next run may begin.
+        on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
+            or counts ("skip": at most once).
+        catch_up: one run makes up for all missed firings, also between two firings.
+        ttl: how soon after a crash another server may run it; the lease is renewed while the job runs.
+        timeout: how long to wait while another server runs it, before it is decided whether to run.
+        if_lost: what happens if the lease is lost: "raise" raises LockLost at the end of the block, "note"
+            only writes the loss to the log.
+        """
+        from .facades.threads.job import Job
+        from .recipes.job import check_options
+
+        options = check_options(
+            name, every, at_most, at_least, on_crash, catch_up, ttl, timeout, if_lost, IF_LOST
+        )
+        return Job(self, options)
+
+    def jobs(self, prefix: str = "") -> builtins.list[str]:
+        """The names of the jobs that run or have run, and begin with ``prefix``; ``holdfast once ls``."""
+        from .recipes.job import list_jobs
+
+        arguments.check_prefix(prefix)
+        return self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

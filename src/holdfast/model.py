@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 __all__ = [
     "UNSET",
@@ -16,6 +16,8 @@ __all__ = [
     "Leader",
     "LockInfo",
     "Mode",
+    "Run",
+    "RunState",
     "Unset",
     "WaitEdge",
     "WaiterInfo",
@@ -107,6 +109,42 @@ class LockInfo:
         return bool(self.holders)
 
 
+RunState = Literal["running", "done", "failed", "crashed"]
+"""How far a run of a job came. ``failed``: its body raised an error. ``crashed``: it began, and its end was
+never stored: its process died, was interrupted, or lost the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a job, as the engine remembers it. Moments are seconds since 1970, by the engine's clock where
+    it has one."""
+
+    started: float
+    ended: float | None
+    """None: it runs, or crashed."""
+    owner: str
+    """``host/pid/thread-or-task``, for people."""
+    result: Any = None
+    """What it stored as its result: any JSON value."""
+    error: str | None = None
+    state: RunState = "running"
+    token: int = 0
+    """The fencing token of its lease."""
+    due: float = 0.0
+    """The firing that it ran for: the schedule counts from here."""
+    next_due: float | None = None
+    """When the next run may begin; None: at any time."""
+    missed: int = 0
+    """Firings at which nothing ran and that no run has made up for, until now."""
+    every: float | None = None
+    at_least: float = 0.0
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from its start to its end."""
+        return None if self.ended is None else self.ended - self.started
+
+
 @dataclass(frozen=True, slots=True)
 class WaitEdge:
     """One step of a cycle of waiters: a thread or task that waits, and the grant that it waits for."""
@@ -172,3 +210,5 @@ class Guarantees:
     """``client.cell`` and ``client.counter`` work."""
     can_export: bool
     """``lease.export`` and ``client.adopt`` hand a lease to another process."""
+    has_timed_tokens: bool = False
+    """A token is the engine's clock in microseconds, unless that would not be larger than the last one."""

@@ -25,7 +25,7 @@ import pytest
 
 import holdfast
 from contract.engines import FRESH_URL, VARIANTS, each_engine, fresh_namespace, needs
-from holdfast import Client, Lock, LockTimeout
+from holdfast import Client, Lock, LockTimeout, NotHeld
 from support import interrupted_after, wait_until
 from support.thorough import THOROUGH
 
@@ -243,6 +243,29 @@ def test_interrupted_while_campaigning(value: bytes) -> None:
                 break
             nothing_is_left(client, lock, interrupter.where)
     assert at > 10
+
+
+def test_interrupted_in_a_job(tmp_path: Path) -> None:
+    """Wherever it comes, nothing is held afterwards, and the job can run again."""
+    with holdfast.connect(FRESH_URL["memory"](tmp_path)) as client:
+        at = not_begun = 0
+        while True:
+            at += 1
+            job = client.job("x")
+            interrupter = Interrupter(at)
+            with contextlib.suppress(KeyboardInterrupt), interrupter.at_work(), job:
+                pass
+            if job._entries:
+                not_begun += 1
+                with contextlib.suppress(NotHeld):
+                    job.__exit__(None, None, None)
+            if not interrupter.fired:
+                break
+            wait_until(
+                lambda: not client.inspect("_holdfast/job:x").locked, message=interrupter.where, timeout=5
+            )
+        assert at > 100
+        assert not_begun < 25, "an end that has begun is finished"
 
 
 # --- real signals -------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
         for make in (client.cell, client.counter):
             with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
                 make("x")
+        with pytest.raises(Unsupported, match=r"no jobs.*\w+://"):
+            client.job("x")
     if "handing over" in missing:
         lock = client.lock("z")
         lease = held(await ann(lock.acquire))

@@ -28,6 +28,8 @@ from holdfast import (
     sql,
 )
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
+from holdfast.facades.job_run import JobRun
+from holdfast.model import Run
 
 
 def threads() -> None:
@@ -46,6 +48,13 @@ def threads() -> None:
     assert_type(lock.lease, holdfast.Lease | None)
     assert_type(lock.locked(), bool)
     lock.release()
+
+    job = locks.job("x", every=3600, at_least=60.0, on_crash="skip", catch_up=True)
+    assert_type(job.last, Run | None)
+    with job as run:
+        assert_type(run, JobRun[holdfast.Lease] | None)
+    assert_type(locks.jobs(), list[str])
+    locks.job("x", on_crash="retry")  # type: ignore[arg-type]  # "rerun" or "skip"
 
     assert_type(locks.rlock("x"), holdfast.RLock)
     rwlock = locks.rwlock("x", metadata={"job": "7"})

@@ -38,6 +38,7 @@ ROOT = Group(
         "run": "run:COMMAND",
         "elect": "elect:COMMAND",
         "leader": "leader:COMMAND",
+        "once": "once:GROUP",
         "ls": "ls:COMMAND",
         "show": "show:COMMAND",
         "watch": "watch:COMMAND",

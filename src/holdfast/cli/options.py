@@ -100,6 +100,8 @@ class Group:
     help: str
     commands: Mapping[str, str]
     epilog: str = ""
+    default: str = ""
+    """The command that is meant where the first word is none of them."""
 
 
 DEFAULT_NAMESPACE = "holdfast"

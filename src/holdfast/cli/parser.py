@@ -50,11 +50,16 @@ def load(place: str) -> Command | Group:
 def resolve(root: Group, words: Sequence[str], path: list[str]) -> tuple[Command | Group, Sequence[str]]:
     """The command that the first words name, and the remaining words. Its name is appended to ``path``."""
     found: Command | Group = root
-    while isinstance(found, Group) and words and not words[0].startswith("-"):
-        if words[0] not in found.commands:
+    while isinstance(found, Group) and words:
+        if words[0] in found.commands:
+            path.append(words[0])
+            found, words = load(found.commands[words[0]]), words[1:]
+        elif found.default and words[0] not in HELP:
+            found = load(found.commands[found.default])
+        elif words[0].startswith("-"):
+            break
+        else:
             raise Misuse(_no_such_command(words[0], found))
-        path.append(words[0])
-        found, words = load(found.commands[words[0]]), words[1:]
     return found, words
 
 

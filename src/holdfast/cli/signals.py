@@ -100,6 +100,11 @@ class Inbox:
         except BlockingIOError:
             return []
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal came that ends a program."""
+        return bool(self._seen)
+
     def set_raising(self, raises: bool) -> None:
         self._raises = raises
 

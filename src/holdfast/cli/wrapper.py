@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from .signals import STOPS_WAITING, Inbox, Interrupted
 from .terminal import Terminal, stop_ourselves
 from .waiting import WaitNotice, holders_text
 
-__all__ = ["Holding", "Plan", "run_under_lock"]
+__all__ = ["Holding", "Plan", "run_under_lock", "tell_scope"]
 
 LONGEST_LOOK_SECONDS = 5.0
 SHORTEST_LOOK_SECONDS = 0.02
@@ -118,7 +118,7 @@ def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int
     began = time.monotonic()
     with inbox.waiting():
         lock = plan.lock(client)
-        _tell_scope(plan, client)
+        tell_scope(plan, client)
         try:
             with WaitNotice(client, plan.name, plan.blocking and (plan.verbose or _at_a_terminal())):
                 lease = lock.acquire(blocking=plan.blocking)
@@ -148,11 +148,19 @@ def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int
 class Holding:
     """The time between grant and release, in one loop over signals, the supervisor and the lease."""
 
-    def __init__(self, plan: Plan, lease: holdfast.Lease, child: Child, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        lease: holdfast.Lease,
+        child: Child,
+        inbox: Inbox,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._plan = plan
         self._lease = lease
         self._child = child
         self._inbox = inbox
+        self._environment = environment or {}
         self._terminal = Terminal.controlling()
         self._wants_terminal = False
         self._status: int | None = None
@@ -168,6 +176,7 @@ class Holding:
             **_inherited(self._plan),
             **environment_of(self._lease, self._lease.name, self._plan.namespace),
             "HOLDFAST_NAME": self._plan.name,
+            **self._environment,
             **({"HOLDFAST_URL": url} if self._plan.passes_url else {}),
         }
         self._child.start(environment, self._lease.remaining, self._wants_terminal)
@@ -291,7 +300,7 @@ def _advice(plan: Plan, client: holdfast.Client) -> str:
     return f" ({plan.name!r} is a {kind}: take it {OPTIONS_OF_KIND[kind]})"
 
 
-def _tell_scope(plan: Plan, client: holdfast.Client) -> None:
+def tell_scope(plan: Plan, client: holdfast.Client) -> None:
     promised = client.guarantees
     if promised.scope == "process":
         complain(f"{client.url} keeps locks within one process: this run excludes no other")

@@ -27,6 +27,7 @@ __all__ = [
     "check_prefix",
     "check_reason",
     "check_retention",
+    "check_seconds",
     "check_timeout",
     "check_token",
     "check_ttl",
@@ -208,6 +209,16 @@ def check_retention(retention: Duration) -> float:
     if seconds <= 0 or seconds > TTL_SECONDS_MAX:
         raise InvalidArgument(
             f"retention must be more than 0 and at most {TTL_SECONDS_MAX:.0f} seconds; it is {retention!r}"
+        )
+    return seconds
+
+
+def check_seconds(value: Duration, what: str, instead: str, least: float, most: float) -> float:
+    """A length of time between two bounds."""
+    seconds = _seconds(value, what, instead)
+    if not least <= seconds <= most:
+        raise InvalidArgument(
+            f"{what} must be between {least:g} and {most:.0f} seconds; it is {value!r}: write {instead}"
         )
     return seconds
 

@@ -8,7 +8,10 @@ from ..core import arguments
 from ..core.canonical import Key, key_text
 from ..protocols.records import WAITS
 
-__all__ = ["cell", "election", "idempotency", "waits"]
+__all__ = ["JOBS", "cell", "election", "idempotency", "job", "job_state", "waits"]
+
+JOBS = "_holdfast/job:"
+"""What the records of all jobs begin with."""
 
 
 def cell(name: str) -> str:
@@ -38,3 +41,13 @@ def idempotency(scope: Key, key: Key) -> str:
     if len(encoded) > arguments.NAME_BYTES_MAX:
         name = f"_holdfast/idempotency:#{blake2b(encoded, digest_size=32).hexdigest()}"
     return arguments.check_name(name, "key")
+
+
+def job(name: str) -> str:
+    """The lock that a run of a job holds."""
+    return f"{JOBS}{arguments.check_name(name)}"
+
+
+def job_state(name: str) -> str:
+    """The cell that remembers a job's last run."""
+    return f"_holdfast/job-state:{arguments.check_name(name)}"

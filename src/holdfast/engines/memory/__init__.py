@@ -31,6 +31,7 @@ GUARANTEES = Guarantees(
     has_values=True,
     has_cells=True,
     can_export=True,
+    has_timed_tokens=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "one process: another process, also a forked child, has separate locks",

@@ -44,6 +44,7 @@ GUARANTEES = Guarantees(
     has_values=True,
     has_cells=True,
     can_export=True,
+    has_timed_tokens=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "PostgreSQL 14 or later, and psycopg 3 (`pip install 'holdfast[postgres]'`)",

@@ -67,6 +67,7 @@ GUARANTEES: Final = Guarantees(
     has_values=True,
     has_cells=True,
     can_export=True,
+    has_timed_tokens=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=_NEEDS,
     faults=_FAULTS,

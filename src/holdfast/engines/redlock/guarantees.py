@@ -26,6 +26,7 @@ GUARANTEES: Final = Guarantees(
     has_values=False,
     has_cells=False,
     can_export=True,
+    has_timed_tokens=True,
     primitives=("lock", "rlock"),
     needs=(
         "an odd number, at least 3, of independent Redis 7.0.1 or later, or Valkey: no replicas, no cluster",

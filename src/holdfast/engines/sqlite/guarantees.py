@@ -28,6 +28,7 @@ GUARANTEES: Final = Guarantees(
     has_values=True,
     has_cells=True,
     can_export=True,
+    has_timed_tokens=True,
     primitives=("lock", "rlock", "rwlock", "semaphore"),
     needs=(
         "one user, one machine, one file; containers must share the whole folder of the file",

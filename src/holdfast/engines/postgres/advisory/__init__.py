@@ -36,6 +36,7 @@ GUARANTEES = Guarantees(
     has_values=True,
     has_cells=True,
     can_export=False,
+    has_timed_tokens=True,
     primitives=("lock", "rlock", "rwlock"),
     needs=(
         "PostgreSQL 14 or later, and psycopg 3 (`pip install 'holdfast[postgres]'`)",
