@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from .core import arguments, handover
 from .core.arguments import Spec
 from .core.handover import Handover
-from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
+from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
@@ -46,6 +46,8 @@ from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
+    from .facades.asyncio.multilock import AsyncAnyLock, AsyncMultiLock
+    from .recipes.multilock import Order
 
 __all__ = [
     "AsyncClient",
@@ -149,6 +151,26 @@ class AsyncClient:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    @documents_lock_options("cancel", "async with", name_help=NAMES_HELP)
+    def all(
+        self, *names: str | AsyncLock, order: Order = "sorted", **options: Unpack[LockOptions]
+    ) -> AsyncMultiLock:
+        """Several locks at once: all of them or none, and to lose one is to lose all.
+
+        order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
+            has to wait while it holds some releases them, and tries again after a random pause.
+        """
+        from .facades.asyncio.multilock import AsyncMultiLock
+
+        return AsyncMultiLock(self, names, order, lambda name: self.lock(name, **options))
+
+    @documents_lock_options("cancel", "async with", name_help=NAMES_HELP)
+    def any(self, *names: str | AsyncLock, **options: Unpack[LockOptions]) -> AsyncAnyLock:
+        """The first lock that is free, in the order given."""
+        from .facades.asyncio.multilock import AsyncAnyLock
+
+        return AsyncAnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> AsyncCell:
         """A small value that changes by compare-and-swap: nobody holds it.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
 from .core import arguments, handover
 from .core.arguments import Spec
 from .core.handover import Handover
-from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
+from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
@@ -40,6 +40,8 @@ from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
     from .facades.threads.cell import Cell, Counter
+    from .facades.threads.multilock import AnyLock, MultiLock
+    from .recipes.multilock import Order
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
 
@@ -136,6 +138,24 @@ class Client:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    @documents_lock_options("raise", "with", name_help=NAMES_HELP)
+    def all(self, *names: str | Lock, order: Order = "sorted", **options: Unpack[LockOptions]) -> MultiLock:
+        """Several locks at once: all of them or none, and to lose one is to lose all.
+
+        order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
+            has to wait while it holds some releases them, and tries again after a random pause.
+        """
+        from .facades.threads.multilock import MultiLock
+
+        return MultiLock(self, names, order, lambda name: self.lock(name, **options))
+
+    @documents_lock_options("raise", "with", name_help=NAMES_HELP)
+    def any(self, *names: str | Lock, **options: Unpack[LockOptions]) -> AnyLock:
+        """The first lock that is free, in the order given."""
+        from .facades.threads.multilock import AnyLock
+
+        return AnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> Cell:
         """A small value that changes by compare-and-swap: nobody holds it.

@@ -36,8 +36,9 @@ __all__ = [
     "Unsupported",
 ]
 
-LossReason = Literal["expired", "stolen", "unreachable", "broken", "max_hold", "forked"]
-"""Why a lease was lost. ``forked``: this process is a forked child; the grant is its parent's."""
+LossReason = Literal["expired", "stolen", "unreachable", "broken", "max_hold", "forked", "together"]
+"""Why a lease was lost. ``forked``: this process is a forked child; the grant is its parent's. ``together``:
+another lock of the same ``all()`` was lost."""
 
 
 class HoldfastError(Exception):
