@@ -314,7 +314,7 @@ async def _acquire_as_given(
         left = None if ends_at is None else max(ends_at - await Now(), 0.0)
         patience = PATIENCE_SECONDS * (0.5 + await random_fraction())
         taken = await records.acquire_in_order(client_state, specs, owner, left, patience)
-        if not isinstance(taken, records.NotGranted):
+        if taken.__class__ is tuple:  # calls nothing: an interrupt in a call would lose the grants
             return taken
         pause = await _random_pause(tries, BACK_OFF_SECONDS_MIN, BACK_OFF_SECONDS_MAX)
         if ends_at is not None and await Now() + pause >= ends_at:
@@ -471,7 +471,7 @@ async def acquire_any(
     for each in core.cores:
         each.client_state = client_state
     ends_at = None if timeout is None else await Now() + timeout
-    state: LeaseState | None = None
+    taken: LeaseState | records.NotGranted | None = None
     tries = 0
     try:
         client_state.check_timers_run()
@@ -480,9 +480,8 @@ async def acquire_any(
                 taken = await records.acquire(client_state, each.spec, owner, 0.0)
                 if isinstance(taken, records.NotGranted):
                     continue
-                state = taken
-                each.remember_hold(caller, state)
-                lease = core.wrap(state)
+                each.remember_hold(caller, taken)
+                lease = core.wrap(taken)
                 core.enter(caller, lease, entered)
                 # As in ``acquire``, nothing is called from here to the caller's next instruction.
                 return lease
@@ -495,8 +494,8 @@ async def acquire_any(
             await Pause(pause)
             tries += 1
     except BaseException:
-        if state is not None:
-            await records.abandon(client_state, state, wait=True)
+        if isinstance(taken, LeaseState):
+            await records.abandon(client_state, taken, wait=True)
         raise
     if entered:
         error = LockTimeout(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...core.arguments import Spec
 from ...core.effects import ApplyInOrder, Nonce, Now, TransientError
-from ...errors import HoldfastError
+from ...errors import EngineUnavailable, HoldfastError
 from ...rules.requests import Busy, Granted, Reply, Withdraw
 from ..client_state import ClientState, LeaseState
 from .acquisition import NotGranted, acquire, acquire_request, keep_grant, never_sent
@@ -38,13 +38,12 @@ async def acquire_in_order(
             if taken is None and all(state.loss(now) is None for state in held):
                 return tuple(held)
             # Not granted in time; or one was lost during the wait for another, and all are acquired anew.
-            is_over = taken is not None or (ends_at is not None and now >= ends_at)
-            if is_over and patience is not None:
+            try:
                 await release_all(client_state, held, 0.0)
-            else:
+            except EngineUnavailable:
                 await abandon_all(client_state, held)
             held.clear()
-            if is_over:
+            if taken is not None or (ends_at is not None and now >= ends_at):
                 return taken or NotGranted()
     except BaseException:
         await abandon_all(client_state, held)
@@ -98,7 +97,8 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
         for spec, nonce in attempts:
             client_state.leases.pop(nonce, None)
             withdraw = Withdraw(nonce, client_state.linger)
-            await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=False)
+            # Else the next attempt could find the locks held by this one.
+            await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=nonce == attempts[-1][1])
         if isinstance(error, TransientError):
             return []
         raise
