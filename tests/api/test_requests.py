@@ -42,3 +42,11 @@ async def test_one_try_never_takes_a_place(world: SpyWorld) -> None:
     assert world.spy.asked("Acquire") == before + 1
     assert not world.look("x").waiters
     await ann(mine.release)
+
+
+async def test_several_free_locks_are_one_request_and_their_release_is_another(world: SpyWorld) -> None:
+    ann, several = world.actor(), world.client().all("x", "y", "z")
+    for _ in range(2):
+        await ann(several.acquire)
+        await ann(several.release)
+    assert [call.asked for call in world.spy.calls] == [("Acquire",) * 3, ("Release",) * 3] * 2

@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 110.0
 def test_money_is_conserved_and_no_deadlock_is_left(scheme: str, tmp_path: Path) -> None:
     arguments = ["--workers", str(WORKERS), "--transfers", str(TRANSFERS), "--accounts", "10"]
     url = FRESH_URL[scheme](tmp_path)
-    with run_python(*arguments, "--url", url, script=EXAMPLE, cwd=tmp_path) as child:
+    with run_python(None, *arguments, "--url", url, script=EXAMPLE, cwd=tmp_path) as child:
         child.close_stdin()
         printed = child.succeed(TIMEOUT_SECONDS)
     assert "together 1000" in printed

@@ -236,15 +236,6 @@ def what_was_taken_is_kept_when_the_rest_is_not_granted() -> Any:
     return mock.patch.object(several, "release_all", keep)
 
 
-def some_of_them_are_enough() -> Any:
-    async def take(client_state: ClientState, specs: Any, owner: str, *rest: Any) -> Any:
-        held = rest[1]
-        held += await several._take_free(client_state, specs, owner)
-        return None if held else records.NotGranted()
-
-    return mock.patch.object(several, "_take_rest", take)
-
-
 def a_loss_during_the_wait_is_overlooked() -> Any:
     def overlook(states: object) -> bool:
         return True
@@ -278,7 +269,6 @@ MUTANTS: Final[tuple[Callable[[], Any], ...]] = (
     names_are_not_sorted,
     an_order_of_its_own_waits_for_ever,
     what_was_taken_is_kept_when_the_rest_is_not_granted,
-    some_of_them_are_enough,
     a_loss_during_the_wait_is_overlooked,
     the_others_survive_a_loss,
     only_the_last_lease_is_looked_at,
