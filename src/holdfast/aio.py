@@ -45,7 +45,9 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
+    from .facades.asyncio.barrier import AsyncBarrier
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
+    from .facades.asyncio.latch import AsyncLatch
     from .facades.asyncio.multilock import AsyncAnyLock, AsyncMultiLock
     from .recipes.multilock import Order
 
@@ -189,6 +191,27 @@ class AsyncClient:
         from .facades.asyncio.cell import AsyncCounter
 
         return AsyncCounter(self, name)
+
+    def latch(self, name: str, count: int) -> AsyncLatch:
+        """A count that goes down to zero, once, and lets those pass that wait for that.
+
+        name: of the latch; a lock of the same name has nothing to do with it.
+        count: how many times it has to be counted down; every user of the name must give the same count.
+        """
+        from .facades.asyncio.latch import AsyncLatch
+
+        return AsyncLatch(self, name, count)
+
+    def barrier(self, name: str, parties: int, *, ttl: Duration = 30.0) -> AsyncBarrier:
+        """A point at which ``parties`` wait for each other, again and again.
+
+        name: of the barrier; a lock of the same name has nothing to do with it.
+        parties: how many have to arrive; every user of the name must give the same number.
+        ttl: seconds (or a timedelta) after which the engine may count a party that stopped as dead.
+        """
+        from .facades.asyncio.barrier import AsyncBarrier
+
+        return AsyncBarrier(self, name, parties, ttl)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

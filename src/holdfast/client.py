@@ -39,7 +39,9 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
+    from .facades.threads.barrier import Barrier
     from .facades.threads.cell import Cell, Counter
+    from .facades.threads.latch import Latch
     from .facades.threads.multilock import AnyLock, MultiLock
     from .recipes.multilock import Order
 
@@ -174,6 +176,27 @@ class Client:
         from .facades.threads.cell import Counter
 
         return Counter(self, name)
+
+    def latch(self, name: str, count: int) -> Latch:
+        """A count that goes down to zero, once, and lets those pass that wait for that.
+
+        name: of the latch; a lock of the same name has nothing to do with it.
+        count: how many times it has to be counted down; every user of the name must give the same count.
+        """
+        from .facades.threads.latch import Latch
+
+        return Latch(self, name, count)
+
+    def barrier(self, name: str, parties: int, *, ttl: Duration = 30.0) -> Barrier:
+        """A point at which ``parties`` wait for each other, again and again.
+
+        name: of the barrier; a lock of the same name has nothing to do with it.
+        parties: how many have to arrive; every user of the name must give the same number.
+        ttl: seconds (or a timedelta) after which the engine may count a party that stopped as dead.
+        """
+        from .facades.threads.barrier import Barrier
+
+        return Barrier(self, name, parties, ttl)
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -7,6 +7,7 @@
     ├── StaleToken                                    a guard refused a fencing token
     ├── Conflict                                      another writer changed it first
     ├── Deadlock                                      waiting would never end
+    ├── BrokenBarrierError   (also threading's)       a party of a barrier died, gave up, or aborted it
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
     └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
@@ -17,12 +18,14 @@ pickle and travel between processes whole.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .model import HolderInfo
 
 __all__ = [
+    "BrokenBarrierError",
     "Conflict",
     "Deadlock",
     "EngineUnavailable",
@@ -93,6 +96,12 @@ class Conflict(HoldfastError):
 class Deadlock(HoldfastError):
     """Waiting would never end: the holder of the read side of a reader/writer lock asks for its write side,
     or a database found transactions that wait for each other."""
+
+    name: str = ""
+
+
+class BrokenBarrierError(HoldfastError, threading.BrokenBarrierError):
+    """A party of the barrier died or gave up waiting, or the barrier was aborted or reset meanwhile."""
 
     name: str = ""
 

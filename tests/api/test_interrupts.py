@@ -25,7 +25,7 @@ import pytest
 
 import holdfast
 from contract.engines import FRESH_URL, VARIANTS, each_engine, fresh_namespace, needs
-from holdfast import Client, Lease, Lock, LockTimeout
+from holdfast import BrokenBarrierError, Client, Lease, Lock, LockTimeout
 from holdfast.facades.threads.multilock import AnyLock, MultiLock
 from support import interrupted_after, wait_until
 from support.thorough import THOROUGH
@@ -38,6 +38,9 @@ takes every so many-th of them."""
 
 SEVERAL_STRIDE = 7
 """Several locks at once have all the points of one lock, and more for each further name."""
+
+PARTIES = "_holdfast/parties:x"
+"""The lock of which each party of the barrier ``x`` holds a read lease."""
 
 SETTLES_IN = {"redlock": 5.0}
 """Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
@@ -300,6 +303,26 @@ def test_interrupted_while_releasing_several(client: Client, kind: str, how: str
             lock.__exit__(None, None, None)
 
     assert sweep(client, lock, let_go, hold, releasing=True) > 10
+
+
+@needs("cells")
+def test_interrupted_while_waiting_at_a_barrier(client: Client) -> None:
+    """Nobody stays a party: the lease by which the others count it is released."""
+    barrier = client.barrier("x", 2)
+    at, fired = 0, True
+    while fired:
+        at += 1 if THOROUGH else 3 * SEVERAL_STRIDE
+        interrupter = Interrupter(at)
+        with contextlib.suppress(KeyboardInterrupt, BrokenBarrierError), interrupter.at_work():
+            barrier.wait(0.01)
+        fired = interrupter.fired
+        wait_until(
+            lambda: not client.inspect(PARTIES).holders,
+            timeout=5,
+            message=f"still a party: interrupted in {interrupter.where}",
+        )
+        barrier.reset()
+    assert at > 50
 
 
 # --- real signals -------------------------------------------------------------------------------

@@ -60,6 +60,12 @@ def threads() -> None:
         leases.on_lost(lambda lost: lost.remaining)
     several.release()
 
+    latch, barrier = locks.latch("x", 3), locks.barrier("x", 2, ttl=5)
+    assert_type(latch.count_down(), int)
+    assert_type(latch.wait(timeout=1), bool)
+    assert_type(barrier.wait(1.5), int)
+    assert_type(barrier.broken(), bool)
+
     info = locks.inspect("x")
     assert_type(info, LockInfo)
     assert_type(info.holders, tuple[HolderInfo, ...])
@@ -128,6 +134,8 @@ async def tasks() -> None:
         assert_type(leases["x"], AsyncLease)
         assert_type(first, AsyncLease)
         leases.check()
+    assert_type(await locks.latch("x", 3).wait(1), bool)
+    assert_type(await locks.barrier("x", 3).wait(), int)
     assert_type(locks.rlock("x"), AsyncRLock)
     assert_type(locks.rwlock("x"), AsyncRWLock)
     assert_type(locks.semaphore("x", 2), AsyncSemaphore)

@@ -80,10 +80,10 @@ class Cell:
 
     __slots__ = ("client_state", "name", "record", "seen")
 
-    def __init__(self, client_state: ClientState, name: str) -> None:
+    def __init__(self, client_state: ClientState, name: str, record: str | None = None) -> None:
         self.client_state = client_state
         self.name = name
-        self.record = names.cell(name)
+        self.record = names.cell(name) if record is None else record
         self.seen: Contents | None = None
         """An update begins from this without a read. If it is outdated, the engine returns the cell."""
 

@@ -20,7 +20,7 @@ from ..protocols import records
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.lock_info import describe_holders
 from ..protocols.locks import Caller, Entry, HasState, LockCore, latest_state, not_held_error
-from .jitter import random_fraction
+from .jitter import random_fraction, random_pause
 
 __all__ = [
     "AnyCore",
@@ -229,11 +229,6 @@ def _shown(names: Iterable[str], word: str) -> str:
     return f" {word} ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-async def _random_pause(tries: int, least: float, most: float) -> float:
-    """Full jitter: anything below a bound that doubles with each try."""
-    return await random_fraction() * min(least * 2.0 ** min(tries, 20), most)
-
-
 # --- all ----------------------------------------------------------------------------------------
 
 
@@ -316,7 +311,7 @@ async def _acquire_as_given(
         taken = await records.acquire_in_order(client_state, specs, owner, left, patience)
         if taken.__class__ is tuple:  # calls nothing: an interrupt in a call would lose the grants
             return taken
-        pause = await _random_pause(tries, BACK_OFF_SECONDS_MIN, BACK_OFF_SECONDS_MAX)
+        pause = await random_pause(tries, BACK_OFF_SECONDS_MIN, BACK_OFF_SECONDS_MAX)
         if ends_at is not None and await Now() + pause >= ends_at:
             return taken
         await Pause(pause)
@@ -485,7 +480,7 @@ async def acquire_any(
                 core.enter(caller, lease, entered)
                 # As in ``acquire``, nothing is called from here to the caller's next instruction.
                 return lease
-            pause = await _random_pause(tries, ASK_AGAIN_SECONDS_MIN, ASK_AGAIN_SECONDS_MAX)
+            pause = await random_pause(tries, ASK_AGAIN_SECONDS_MIN, ASK_AGAIN_SECONDS_MAX)
             now = await Now()
             if ends_at is not None:
                 if now >= ends_at:
