@@ -67,6 +67,9 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
         for make in (client.cell, client.counter):
             with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
                 make("x")
+        for limited in (client.latch, client.barrier):
+            with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
+                limited("x", 2)
     if "handing over" in missing:
         lock = client.lock("z")
         lease = held(await ann(lock.acquire))

@@ -130,21 +130,26 @@ async def wait(barrier: Barrier, owner: str, timeout: float | None) -> int:
     client_state = barrier.client_state
     ends_at = None if timeout is None else await Now() + timeout
     lease: LeaseState | records.NotGranted | None = None
+    result: int | BrokenBarrierError | None = None
     try:
         lease = await records.acquire(client_state, barrier.spec, owner, timeout)
         if isinstance(lease, records.NotGranted):
             raise _broken_error(barrier, "it could not be joined in time")
-        index = await _wait(barrier, lease, ends_at)
-    except BaseException:
-        # The others will find that this party is gone, and break the barrier.
-        if isinstance(lease, LeaseState):
-            await records.abandon(client_state, lease, wait=not client_state.closed)
-        raise
-    try:
+        try:
+            result = await _wait(barrier, lease, ends_at)
+        except BrokenBarrierError as error:
+            result = error  # raised after the release, so that an interrupt of that cannot lose the lease
         await records.release(client_state, lease, 0.0)
-    except EngineUnavailable:
-        await records.abandon(client_state, lease)
-    return index
+    except BaseException as error:
+        # Of a party that did not get that far the others will find that it is gone, and break the barrier.
+        if isinstance(lease, LeaseState) and lease.ended is None:
+            await records.abandon(client_state, lease, wait=not client_state.closed)
+        if result is None or not isinstance(error, EngineUnavailable):
+            raise
+    if isinstance(result, BrokenBarrierError):
+        raise result
+    assert result is not None  # noqa: S101 - else an error was raised above
+    return result
 
 
 async def _wait(barrier: Barrier, lease: LeaseState, ends_at: float | None) -> int:
