@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from .errors import (
+    BrokenBarrierError,
     Conflict,
     Deadlock,
     EngineUnavailable,
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNSET",
+    "BrokenBarrierError",
     "Client",
     "Conflict",
     "Deadlock",

@@ -23,7 +23,7 @@ from .core import arguments, handover
 from .core.arguments import Spec
 from .core.canonical import Key
 from .core.handover import Handover
-from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
+from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
@@ -48,10 +48,14 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
+    from .facades.asyncio.barrier import AsyncBarrier
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
     from .facades.asyncio.election import AsyncElection
     from .facades.asyncio.idempotency import AsyncIdempotent
     from .facades.asyncio.job import AsyncJob
+    from .facades.asyncio.latch import AsyncLatch
+    from .facades.asyncio.multilock import AsyncAnyLock, AsyncMultiLock
+    from .recipes.multilock import Order
     from .recipes.schedule import OnCrash
 
 __all__ = [
@@ -157,6 +161,26 @@ class AsyncClient:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    @documents_lock_options("cancel", "async with", name_help=NAMES_HELP)
+    def all(
+        self, *names: str | AsyncLock, order: Order = "sorted", **options: Unpack[LockOptions]
+    ) -> AsyncMultiLock:
+        """Several locks at once: all of them or none, and to lose one is to lose all.
+
+        order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
+            has to wait while it holds some releases them, and tries again after a random pause.
+        """
+        from .facades.asyncio.multilock import AsyncMultiLock
+
+        return AsyncMultiLock(self, names, order, lambda name: self.lock(name, **options))
+
+    @documents_lock_options("cancel", "async with", name_help=NAMES_HELP)
+    def any(self, *names: str | AsyncLock, **options: Unpack[LockOptions]) -> AsyncAnyLock:
+        """The first lock that is free, in the order given."""
+        from .facades.asyncio.multilock import AsyncAnyLock
+
+        return AsyncAnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> AsyncCell:
         """A small value that changes by compare-and-swap: nobody holds it.
@@ -275,6 +299,27 @@ class AsyncClient:
 
         arguments.check_prefix(prefix)
         return await self._driver.run(list_jobs(self._driver.client_state, prefix))
+
+    def latch(self, name: str, count: int) -> AsyncLatch:
+        """A count that goes down to zero, once, and lets those pass that wait for that.
+
+        name: of the latch; a lock of the same name has nothing to do with it.
+        count: how many times it has to be counted down; every user of the name must give the same count.
+        """
+        from .facades.asyncio.latch import AsyncLatch
+
+        return AsyncLatch(self, name, count)
+
+    def barrier(self, name: str, parties: int, *, ttl: Duration = 30.0) -> AsyncBarrier:
+        """A point at which ``parties`` wait for each other, again and again.
+
+        name: of the barrier; a lock of the same name has nothing to do with it.
+        parties: how many have to arrive; every user of the name must give the same number.
+        ttl: seconds (or a timedelta) after which the engine may count a party that stopped as dead.
+        """
+        from .facades.asyncio.barrier import AsyncBarrier
+
+        return AsyncBarrier(self, name, parties, ttl)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -17,7 +17,7 @@ from .core import arguments, handover
 from .core.arguments import Spec
 from .core.canonical import Key
 from .core.handover import Handover
-from .core.lock_options import Duration, IfLost, LockOptions, documents_lock_options
+from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
@@ -42,10 +42,14 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
+    from .facades.threads.barrier import Barrier
     from .facades.threads.cell import Cell, Counter
     from .facades.threads.election import Election
     from .facades.threads.idempotency import Idempotent
     from .facades.threads.job import Job
+    from .facades.threads.latch import Latch
+    from .facades.threads.multilock import AnyLock, MultiLock
+    from .recipes.multilock import Order
     from .recipes.schedule import OnCrash
 
 __all__ = ["Client", "Lease", "Lock", "RLock", "RWLock", "Semaphore", "Watch", "connect"]
@@ -144,6 +148,24 @@ class Client:
         spec = arguments.make_spec(name, kind, mode, limit, options, IF_LOST)
         check_fair(self._engine, options.get("fair"))
         return spec
+
+    @documents_lock_options("raise", "with", name_help=NAMES_HELP)
+    def all(self, *names: str | Lock, order: Order = "sorted", **options: Unpack[LockOptions]) -> MultiLock:
+        """Several locks at once: all of them or none, and to lose one is to lose all.
+
+        order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
+            has to wait while it holds some releases them, and tries again after a random pause.
+        """
+        from .facades.threads.multilock import MultiLock
+
+        return MultiLock(self, names, order, lambda name: self.lock(name, **options))
+
+    @documents_lock_options("raise", "with", name_help=NAMES_HELP)
+    def any(self, *names: str | Lock, **options: Unpack[LockOptions]) -> AnyLock:
+        """The first lock that is free, in the order given."""
+        from .facades.threads.multilock import AnyLock
+
+        return AnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> Cell:
         """A small value that changes by compare-and-swap: nobody holds it.
@@ -262,6 +284,27 @@ class Client:
 
         arguments.check_prefix(prefix)
         return self._driver.run(list_jobs(self._driver.client_state, prefix))
+
+    def latch(self, name: str, count: int) -> Latch:
+        """A count that goes down to zero, once, and lets those pass that wait for that.
+
+        name: of the latch; a lock of the same name has nothing to do with it.
+        count: how many times it has to be counted down; every user of the name must give the same count.
+        """
+        from .facades.threads.latch import Latch
+
+        return Latch(self, name, count)
+
+    def barrier(self, name: str, parties: int, *, ttl: Duration = 30.0) -> Barrier:
+        """A point at which ``parties`` wait for each other, again and again.
+
+        name: of the barrier; a lock of the same name has nothing to do with it.
+        parties: how many have to arrive; every user of the name must give the same number.
+        ttl: seconds (or a timedelta) after which the engine may count a party that stopped as dead.
+        """
+        from .facades.threads.barrier import Barrier
+
+        return Barrier(self, name, parties, ttl)
 
     def inspect(self, name: str) -> LockInfo:
         """The holders of ``name``, its waiters and its value."""

@@ -8,6 +8,7 @@
     ├── Conflict                                      another writer changed it first
     ├── Deadlock                                      waiting would never end
     ├── ReplayedError                                 a stored error, whose own class is not known here
+    ├── BrokenBarrierError   (also threading's)       a party of a barrier died, gave up, or aborted it
     ├── EngineUnavailable    (also ConnectionError)   the engine cannot be reached or cannot be used
     ├── Unsupported                                   this engine cannot do that; names one that can
     └── InvalidArgument      (also ValueError)        refused before any I/O; says what to write instead
@@ -18,12 +19,14 @@ pickle and travel between processes whole.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .model import HolderInfo, WaitEdge
 
 __all__ = [
+    "BrokenBarrierError",
     "Conflict",
     "Deadlock",
     "EngineUnavailable",
@@ -38,8 +41,9 @@ __all__ = [
     "Unsupported",
 ]
 
-LossReason = Literal["expired", "stolen", "unreachable", "broken", "max_hold", "forked"]
-"""Why a lease was lost. ``forked``: this process is a forked child; the grant is its parent's."""
+LossReason = Literal["expired", "stolen", "unreachable", "broken", "max_hold", "forked", "together"]
+"""Why a lease was lost. ``forked``: this process is a forked child; the grant is its parent's. ``together``:
+another lock of the same ``all()`` was lost."""
 
 
 class HoldfastError(Exception):
@@ -109,6 +113,12 @@ class ReplayedError(HoldfastError):
 
     error_type: str = ""
     error_text: str = ""
+
+
+class BrokenBarrierError(HoldfastError, threading.BrokenBarrierError):
+    """A party of the barrier died or gave up waiting, or the barrier was aborted or reset meanwhile."""
+
+    name: str = ""
 
 
 class EngineUnavailable(HoldfastError, ConnectionError):

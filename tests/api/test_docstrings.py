@@ -46,7 +46,7 @@ def test_there_is_something_to_look_at() -> None:
     assert "holdfast.client.Client.lock" in PUBLIC
 
 
-@pytest.mark.parametrize("kind", ["lock", "rlock", "rwlock", "semaphore"])
+@pytest.mark.parametrize("kind", ["lock", "rlock", "rwlock", "semaphore", "any"])
 @pytest.mark.parametrize(
     ("facade", "if_lost"), [(client.Client, "raise"), (holdfast.aio.AsyncClient, "cancel")]
 )

@@ -25,7 +25,8 @@ import pytest
 
 import holdfast
 from contract.engines import FRESH_URL, VARIANTS, each_engine, fresh_namespace, needs
-from holdfast import Client, Lock, LockTimeout, NotHeld
+from holdfast import BrokenBarrierError, Client, Lease, Lock, LockTimeout, NotHeld
+from holdfast.facades.threads.multilock import AnyLock, MultiLock
 from support import interrupted_after, wait_until
 from support.thorough import THOROUGH
 
@@ -34,6 +35,12 @@ RESUME = dis.opmap["RESUME"]
 STRIDES = {"redlock": 17, "zookeeper": 5}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
 takes every so many-th of them."""
+
+SEVERAL_STRIDE = 7
+"""Several locks at once have all the points of one lock, and more for each further name."""
+
+PARTIES = "_holdfast/parties:x"
+"""The lock of which each party of the barrier ``x`` holds a read lease."""
 
 SETTLES_IN = {"redlock": 5.0}
 """Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
@@ -111,33 +118,38 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 KINDS = ["lock", "rlock", pytest.param("semaphore", marks=needs("semaphore"))]
 
 
-def acquire(lock: Lock) -> None:
+Held = Lock | MultiLock
+
+
+def acquire(lock: Held) -> None:
     lock.acquire()
 
 
-def acquire_in_vain(lock: Lock) -> None:
+def acquire_in_vain(lock: Held) -> None:
     lock.acquire(timeout=0.01)
 
 
-def enter(lock: Lock) -> None:
+def enter(lock: Held) -> None:
     lock.__enter__()
 
 
-def enter_in_vain(lock: Lock) -> None:
+def enter_in_vain(lock: Held) -> None:
     with contextlib.suppress(LockTimeout):
         lock.__enter__()
 
 
 def sweep(
     client: Client,
-    lock: Lock,
-    act: Callable[[Lock], None],
+    lock: Held,
+    act: Callable[[Held], None],
     prepare: Callable[[], Callable[[], None]] | None = None,
     releasing: bool = False,
 ) -> int:
     """Interrupt ``act`` at every point in turn; after each, nothing may be left. Tells how many there are."""
     at = not_begun = swallowed = 0
     stride = 1 if THOROUGH else STRIDES.get(client.guarantees.engine, 1)
+    if not THOROUGH and isinstance(lock, MultiLock | AnyLock):
+        stride *= SEVERAL_STRIDE
     while True:
         at += stride
         undo = prepare() if prepare is not None else None
@@ -145,20 +157,20 @@ def sweep(
         interrupted = interrupted_by(interrupter, act, lock)
         if undo is not None:
             undo()
-        if not interrupted and not releasing and lock.lease is not None:
+        if not interrupted and not releasing and held_through(lock) is not None:
             lock.release()
         if not interrupter.fired:
             assert not_begun < 25, "a release that has begun is finished"
             assert swallowed < 5, "interrupts are for the caller"
             return at - 1
         swallowed += not interrupted
-        if releasing and lock.lease is not None:
+        if releasing and held_through(lock) is not None:
             not_begun += 1
             lock.release()
         nothing_is_left(client, lock, interrupter.where)
 
 
-def interrupted_by(interrupter: Interrupter, act: Callable[[Lock], None], lock: Lock) -> bool:
+def interrupted_by(interrupter: Interrupter, act: Callable[[Held], None], lock: Held) -> bool:
     """Whether the interrupt reached us. One that falls into a callback of the collector's does not."""
     try:
         with interrupter.at_work():
@@ -168,13 +180,19 @@ def interrupted_by(interrupter: Interrupter, act: Callable[[Lock], None], lock: 
     return False
 
 
-def nothing_is_left(client: Client, lock: Lock, where: str) -> None:
+def held_through(lock: Held) -> Any:
+    return lock.leases if isinstance(lock, MultiLock) else lock.lease
+
+
+def nothing_is_left(client: Client, lock: Held, where: str) -> None:
+    names = lock.names if isinstance(lock, MultiLock | AnyLock) else (lock.name,)
+
     def free() -> bool:
-        info = client.inspect(lock.name)
-        return not info.holders and not info.waiters
+        infos = [client.inspect(name) for name in names]
+        return not any(info.holders or info.waiters for info in infos)
 
     wait_until(free, timeout=5, message=f"something stayed behind: interrupted in {where}")
-    assert lock.lease is None, f"the object thinks it holds what it does not: interrupted in {where}"
+    assert held_through(lock) is None, f"the object thinks it holds what it does not: interrupted in {where}"
     lease = lock.acquire(timeout=SETTLES_IN.get(client.guarantees.engine, 0.0))
     assert lease is not None, where
     lease.check()
@@ -183,13 +201,13 @@ def nothing_is_left(client: Client, lock: Lock, where: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("act", [acquire, enter])
-def test_interrupted_while_acquiring(client: Client, kind: str, act: Callable[[Lock], None]) -> None:
+def test_interrupted_while_acquiring(client: Client, kind: str, act: Callable[[Held], None]) -> None:
     lock = client.semaphore("x", 2) if kind == "semaphore" else getattr(client, kind)("x")
     assert sweep(client, lock, act) > 10
 
 
 @pytest.mark.parametrize("act", [acquire_in_vain, enter_in_vain])
-def test_interrupted_while_waiting_in_vain(client: Client, act: Callable[[Lock], None]) -> None:
+def test_interrupted_while_waiting_in_vain(client: Client, act: Callable[[Held], None]) -> None:
     lock = client.lock("x", timeout=0.01)
 
     def hold() -> Callable[[], None]:
@@ -209,7 +227,7 @@ def test_interrupted_while_releasing(client: Client, kind: str) -> None:
         assert lock.acquire(timeout=5) is not None
         return lambda: None
 
-    def release(lock: Lock) -> None:
+    def release(lock: Held) -> None:
         lock.release()
 
     assert sweep(client, lock, release, hold, releasing=True) > 10
@@ -222,7 +240,7 @@ def test_interrupted_while_leaving_with(client: Client) -> None:
         lock.__enter__()
         return lambda: None
 
-    def leave(lock: Lock) -> None:
+    def leave(lock: Held) -> None:
         lock.__exit__(None, None, None)
 
     assert sweep(client, lock, leave, hold, releasing=True) > 10
@@ -266,6 +284,85 @@ def test_interrupted_in_a_job(tmp_path: Path) -> None:
             )
         assert at > 100
         assert not_begun < 25, "an end that has begun is finished"
+
+
+# --- several locks at once ----------------------------------------------------------------------
+
+
+def several(client: Client, kind: str, **options: Any) -> Held:
+    if kind == "any":
+        return client.any("x", "y", **options)
+    return client.all("x", "y", order="given" if kind == "given" else "sorted", **options)
+
+
+def give_back(leases: list[Lease]) -> None:
+    for lease in leases:
+        lease.release()
+
+
+SEVERAL = ["sorted", "given", "any"]
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", SEVERAL)
+@pytest.mark.parametrize("act", [acquire, enter])
+def test_interrupted_while_acquiring_several(client: Client, kind: str, act: Callable[[Held], None]) -> None:
+    assert sweep(client, several(client, kind), act) > 20
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", SEVERAL)
+@pytest.mark.parametrize("act", [acquire_in_vain, enter_in_vain])
+def test_interrupted_while_waiting_for_several_in_vain(
+    client: Client, kind: str, act: Callable[[Held], None]
+) -> None:
+    busy = ("x", "y") if kind == "any" else ("y",)
+
+    def hold() -> Callable[[], None]:
+        leases = client.all(*busy).acquire(timeout=5)
+        assert leases is not None
+        return lambda: give_back(list(leases.values()))
+
+    assert sweep(client, several(client, kind, timeout=0.01), act, hold) > 20
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", ["sorted", "any"])
+@pytest.mark.parametrize("how", ["release", "leave"])
+def test_interrupted_while_releasing_several(client: Client, kind: str, how: str) -> None:
+    lock = several(client, kind)
+
+    def hold() -> Callable[[], None]:
+        lock.__enter__()
+        return lambda: None
+
+    def let_go(lock: Held) -> None:
+        if how == "release":
+            lock.release()
+        else:
+            lock.__exit__(None, None, None)
+
+    assert sweep(client, lock, let_go, hold, releasing=True) > 10
+
+
+@needs("cells")
+def test_interrupted_while_waiting_at_a_barrier(client: Client) -> None:
+    """Nobody stays a party: the lease by which the others count it is released."""
+    barrier = client.barrier("x", 2)
+    at, fired = 0, True
+    while fired:
+        at += 1 if THOROUGH else 3 * SEVERAL_STRIDE
+        interrupter = Interrupter(at)
+        with contextlib.suppress(KeyboardInterrupt, BrokenBarrierError), interrupter.at_work():
+            barrier.wait(0.01)
+        fired = interrupter.fired
+        wait_until(
+            lambda: not client.inspect(PARTIES).holders,
+            timeout=5,
+            message=f"still a party: interrupted in {interrupter.where}",
+        )
+        barrier.reset()
+    assert at > 50
 
 
 # --- real signals -------------------------------------------------------------------------------

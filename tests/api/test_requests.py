@@ -61,3 +61,11 @@ async def test_a_stored_result_is_one_request(world: SpyWorld) -> None:
     assert first == [("Inspect",), ("Acquire",), ("Inspect",), ("SetValue",), ("Release",)]
     assert await ann(client.idempotent("x").run, work) == "done"
     assert [call.asked for call in world.spy.calls[len(first) :]] == [("Inspect",)]
+
+
+async def test_several_free_locks_are_one_request_and_their_release_is_another(world: SpyWorld) -> None:
+    ann, several = world.actor(), world.client().all("x", "y", "z")
+    for _ in range(2):
+        await ann(several.acquire)
+        await ann(several.release)
+    assert [call.asked for call in world.spy.calls] == [("Acquire",) * 3, ("Release",) * 3] * 2

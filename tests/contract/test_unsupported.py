@@ -72,6 +72,9 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
                 make("x")
         with pytest.raises(Unsupported, match=r"no jobs.*\w+://"):
             client.job("x")
+        for limited in (client.latch, client.barrier):
+            with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
+                limited("x", 2)
     if "handing over" in missing:
         lock = client.lock("z")
         lease = held(await ann(lock.acquire))

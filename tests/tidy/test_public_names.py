@@ -18,6 +18,7 @@ from support import run_python
 from tidy.source import PACKAGE, ROOT
 
 NAMES = [
+    "BrokenBarrierError",
     "Client",
     "Conflict",
     "Deadlock",

@@ -71,6 +71,23 @@ def threads() -> None:
         assert_type(read, holdfast.Lease)
         assert_type(permit, holdfast.Lease)
 
+    several = locks.all("x", rwlock.read(), semaphore, ttl=30, timeout=5, order="given")
+    assert_type(several.names, tuple[str, ...])
+    with several as leases, locks.any("x", lock, timeout=1) as first:
+        assert_type(leases["x"], holdfast.Lease)
+        assert_type(leases.lost, bool)
+        assert_type(leases.remaining, float)
+        assert_type(first, holdfast.Lease)
+        leases.check()
+        leases.on_lost(lambda lost: lost.remaining)
+    several.release()
+
+    latch, barrier = locks.latch("x", 3), locks.barrier("x", 2, ttl=5)
+    assert_type(latch.count_down(), int)
+    assert_type(latch.wait(timeout=1), bool)
+    assert_type(barrier.wait(1.5), int)
+    assert_type(barrier.broken(), bool)
+
     info = locks.inspect("x")
     assert_type(info, LockInfo)
     assert_type(info.holders, tuple[HolderInfo, ...])
@@ -117,6 +134,8 @@ def decorated(locks: holdfast.Client) -> None:
 def wrong(locks: holdfast.Client) -> None:
     locks.lock(7)  # type: ignore[arg-type]  # a name is text
     locks.lock("x", deadlock="die")  # type: ignore[arg-type]  # one of three words
+    locks.all(7)  # type: ignore[arg-type]  # names and locks
+    locks.all("x", order="any")  # type: ignore[arg-type]  # one of two words
     locks.lock("x", if_lost="never")  # type: ignore[arg-type]  # one of three words
     locks.semaphore("x")  # type: ignore[call-arg]  # a limit is needed
     locks.break_lock("x")  # type: ignore[call-arg]  # a reason is needed
@@ -135,6 +154,12 @@ async def tasks() -> None:
     assert_type(await lock.locked(), bool)
     assert_type(lock.lease, AsyncLease | None)
     await lock.release()
+    async with locks.all("x", lock, order="sorted") as leases, locks.any("y", "z") as first:
+        assert_type(leases["x"], AsyncLease)
+        assert_type(first, AsyncLease)
+        leases.check()
+    assert_type(await locks.latch("x", 3).wait(1), bool)
+    assert_type(await locks.barrier("x", 3).wait(), int)
     assert_type(locks.rlock("x"), AsyncRLock)
     assert_type(locks.rwlock("x"), AsyncRWLock)
     assert_type(locks.semaphore("x", 2), AsyncSemaphore)

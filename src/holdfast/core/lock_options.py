@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar
 
 __all__ = [
     "DEFAULTS",
+    "NAMES_HELP",
     "Duration",
     "IfLost",
     "LockOptions",
@@ -69,6 +70,10 @@ NAME_HELP: Final = """\
 name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the same namespace is
     the same lock, in every process."""
 
+NAMES_HELP: Final = """\
+names: what is locked: names, or locks of this client (plain ones, read or write sides, semaphores),
+    which keep their own options, except ``timeout`` and ``if_lost``."""
+
 OPTIONS_HELP: Final = """\
 ttl: seconds (or a timedelta) after which the engine may grant the lock to another holder if this
     process stops renewing it. It bounds the delay of a take-over, not the work: renewal is automatic.
@@ -112,10 +117,11 @@ def _unknown_option_error(name: str) -> TypeError:
     return TypeError(f"locks have no option {name!r}: {guess} options are {', '.join(known)}")
 
 
-def documents_lock_options(if_lost: IfLost, block: str) -> Callable[[F], F]:
+def documents_lock_options(if_lost: IfLost, block: str, name_help: str = NAME_HELP) -> Callable[[F], F]:
     """Show every option with its default in the signature and the docstring of a method, for ``help()``.
 
-    ``if_lost``: its default; ``block``: how the statement is written that holds the lock.
+    ``if_lost``: its default; ``block``: how the statement is written that holds the lock;
+    ``name_help``: what is locked.
     """
     options_help = OPTIONS_HELP.format(block=f"``{block}``", choices=CHOICES_HELP[if_lost])
     defaults: dict[str, Any] = {**DEFAULTS, "if_lost": if_lost}
@@ -131,7 +137,7 @@ def documents_lock_options(if_lost: IfLost, block: str) -> Callable[[F], F]:
         named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         method.__dict__["__signature__"] = signature.replace(parameters=[*named, *options])
         summary, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n\n")
-        method.__doc__ = f"{summary}\n\n" + "\n".join(filter(None, (NAME_HELP, rest, options_help)))
+        method.__doc__ = f"{summary}\n\n" + "\n".join(filter(None, (name_help, rest, options_help)))
         return method
 
     return document

@@ -36,7 +36,7 @@ from ..core.effects import (
 from ..engine_api import AdapterContext, AsyncioAdapter, Engine
 from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
-from ..protocols.client_state import EXITS, LeaseState
+from ..protocols.client_state import EXITS, HasCallbacks
 from ..protocols.keeper import deadline_loop, renewal_loop
 from ..rules.requests import Handoff
 from ..runtime.clock import boottime
@@ -241,7 +241,7 @@ class AsyncioDriver(BaseDriver[LoopWakeup]):
         except Exception as error:  # noqa: BLE001 - the next renewal notices the loss as well
             self.client_state.reports.unexpected("listening for losses", error)
 
-    def signal(self, state: LeaseState) -> None:
+    def signal(self, state: HasCallbacks) -> None:
         """Report a loss, each callback in an iteration of the loop of its own."""
         state.call_end_callbacks()
         loop = asyncio.get_running_loop()

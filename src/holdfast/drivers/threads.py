@@ -33,7 +33,7 @@ from ..core.effects import (
 from ..engine_api import AdapterContext, Engine, ThreadsAdapter
 from ..errors import EngineUnavailable
 from ..protocols import records, uncontended
-from ..protocols.client_state import ClientState, LeaseState
+from ..protocols.client_state import ClientState, HasCallbacks
 from ..protocols.keeper import deadline_loop, renewal_loop
 from ..protocols.locks import Caller, HasState, LockCore
 from ..rules.requests import Handoff, Reply, Request
@@ -229,7 +229,7 @@ class ThreadsDriver(BaseDriver[ThreadWakeup]):
         except Exception as error:  # noqa: BLE001 - the next renewal notices the loss as well
             self.client_state.reports.unexpected("listening for losses", error)
 
-    def signal(self, state: LeaseState) -> None:
+    def signal(self, state: HasCallbacks) -> None:
         """Report a loss, on a thread of its own, because a user's callback may take long."""
         state.call_end_callbacks()
         listeners = state.take_loss_callbacks()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import RENEW_AFTER
@@ -23,7 +23,7 @@ from ..rules.record import REFRESH_SECONDS
 from ..rules.requests import Request
 from .reports import Reports
 
-__all__ = ["EXITS", "CleanupTask", "ClientState", "Hold", "LeaseState", "WaitRegistration"]
+__all__ = ["EXITS", "CleanupTask", "ClientState", "HasCallbacks", "Hold", "LeaseState", "WaitRegistration"]
 
 CONTENDED_NAMES_MAX: Final = 1000
 
@@ -48,8 +48,19 @@ LOSS_MESSAGES: Final[Mapping[str, str]] = {
     "unreachable": "the engine could not be reached to renew it in time",
     "broken": "it was broken",
     "max_hold": "it was held for as long as max_hold allows",
+    "together": "a lock that was acquired together with it was lost",
     "forked": "it belongs to the parent process: after fork() the child owns nothing",
 }
+
+
+class HasCallbacks(Protocol):
+    """What a driver reports the loss of: one grant, or several that are held as one."""
+
+    loss_callbacks: list[Callable[[], object]]
+
+    def call_end_callbacks(self) -> None: ...
+
+    def take_loss_callbacks(self) -> list[Callable[[], object]]: ...
 
 
 class LeaseState:

@@ -39,7 +39,9 @@ __all__ = [
     "export",
     "extend",
     "finish_release",
+    "latest_state",
     "leave",
+    "not_held_error",
     "release",
     "release_lease",
     "release_many",
@@ -116,6 +118,9 @@ class LockCore(Generic[L]):
 
     def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
         """Refuse a caller that would wait for itself; only reader/writer locks can tell."""
+
+    def remember_hold(self, caller: Caller, state: LeaseState) -> None:
+        """What ``refuse_deadlock`` needs to know of a grant."""
 
     def __init__(self, client_state: ClientState, spec: Spec, wrap: Callable[[LeaseState], L]) -> None:
         self.client_state = client_state
@@ -227,21 +232,24 @@ class SharedCore(LockCore[L]):
 
     def enter(self, caller: Caller, lease: L, entered: bool) -> None:
         super().enter(caller, lease, entered)
+        self.remember_hold(caller, lease._state)
+
+    def remember_hold(self, caller: Caller, state: LeaseState) -> None:
         sides = self.client_state.rwlock_holds
         if len(sides) > HOLDS_KEPT + 2 * len(self.client_state.leases):
             for key, states in list(sides.items()):
-                if all(_latest_state(state).ended is not None for state in states):
+                if all(latest_state(state).ended is not None for state in states):
                     sides.pop(key, None)
         key = self.spec.name, caller
-        states = [state for state in sides.get(key, ()) if _latest_state(state).ended is None]
-        sides[key] = [*states, lease._state]
+        states = [state for state in sides.get(key, ()) if latest_state(state).ended is None]
+        sides[key] = [*states, state]
 
     def refuse_deadlock(self, caller: Caller, timeout: float | None) -> None:
         """Before any request: this client knows what the thread or task holds through it."""
         if self.spec.mode != "write" or timeout == 0:
             return
         for state in self.client_state.rwlock_holds.get((self.spec.name, caller), ()):
-            held = _latest_state(state)
+            held = latest_state(state)
             if held.mode == "read" and held.ended is None and held.loss(self.client_state.now()) is None:
                 error = Deadlock(
                     f"the rwlock {self.spec.name!r} is held to read (token {held.token}) by the same thread "
@@ -417,12 +425,12 @@ async def finish_release(core: LockCore[L], mine: list[Entry[L]]) -> None:
     """A release was interrupted: the keeper releases the claimed leases in the background."""
     for entry in list(mine):
         if entry.claims and entry.claims[0] is mine and core.leave(entry):
-            state = _latest_state(entry.lease._state)
+            state = latest_state(entry.lease._state)
             if state.ended is None:
                 await records.abandon(core.client_state, state, wait=True)
 
 
-def _latest_state(state: LeaseState) -> LeaseState:
+def latest_state(state: LeaseState) -> LeaseState:
     """The state that a lease was downgraded to, else its own."""
     while state.successor is not None:
         state = state.successor
@@ -573,7 +581,7 @@ async def _release_last(
     outcome: Reply | Exception | None = None,
 ) -> None:
     """The outermost entry was left: release its lease."""
-    state = _latest_state(state)
+    state = latest_state(state)
     if state.ended in ("forked", "exported"):
         return
     if state.ended is not None:

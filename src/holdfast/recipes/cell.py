@@ -22,6 +22,7 @@ from ..protocols.client_state import ClientState
 from ..protocols.records.retry import retry_until_deadline, unexpected_reply_error
 from ..rules.requests import CellState, ReadCell, SwapCell
 from . import names
+from .jitter import random_fraction
 
 __all__ = [
     "Cell",
@@ -79,10 +80,10 @@ class Cell:
 
     __slots__ = ("client_state", "name", "record", "seen")
 
-    def __init__(self, client_state: ClientState, name: str) -> None:
+    def __init__(self, client_state: ClientState, name: str, record: str | None = None) -> None:
         self.client_state = client_state
         self.name = name
-        self.record = names.cell(name)
+        self.record = names.cell(name) if record is None else record
         self.seen: Contents | None = None
         """An update begins from this without a read. If it is outdated, the engine returns the cell."""
 
@@ -217,7 +218,7 @@ async def update(cell: Cell, change: Callable[[bytes | None], bytes], timeout: f
         if is_swapped:
             return data
         tries += 1
-        pause = await _random_fraction() * min(PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20), PAUSE_SECONDS_MAX)
+        pause = await random_fraction() * min(PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20), PAUSE_SECONDS_MAX)
         if ends_at is not None and await Now() + pause > ends_at:
             error = Conflict(
                 f"the cell {cell.name!r} was changed by other writers before each of {tries} tries in "
@@ -271,8 +272,3 @@ def _unknown_error(cell: Cell) -> EngineUnavailable:
         f"the engine's answer was lost, and it is not known whether the cell {cell.name!r} was changed: "
         "read it before you change it again"
     )
-
-
-async def _random_fraction() -> float:
-    """A protocol has no random numbers, but its nonces are random."""
-    return int.from_bytes(blake2b((await Nonce()).encode(), digest_size=4).digest(), "big") / 2**32

@@ -8,7 +8,18 @@ from ..core import arguments
 from ..core.canonical import Key, key_text
 from ..protocols.records import WAITS
 
-__all__ = ["JOBS", "cell", "election", "idempotency", "job", "job_state", "waits"]
+__all__ = [
+    "JOBS",
+    "barrier",
+    "barrier_parties",
+    "cell",
+    "election",
+    "idempotency",
+    "job",
+    "job_state",
+    "latch",
+    "waits",
+]
 
 JOBS = "_holdfast/job:"
 """What the records of all jobs begin with."""
@@ -51,3 +62,18 @@ def job(name: str) -> str:
 def job_state(name: str) -> str:
     """The cell that remembers a job's last run."""
     return f"_holdfast/job-state:{arguments.check_name(name)}"
+
+
+def latch(name: str) -> str:
+    """The record that holds the count of a latch."""
+    return f"_holdfast/latch:{arguments.check_name(name)}"
+
+
+def barrier(name: str) -> str:
+    """The record that holds the state of a barrier."""
+    return f"_holdfast/barrier:{arguments.check_name(name)}"
+
+
+def barrier_parties(name: str) -> str:
+    """The reader/writer lock of which each party that waits at a barrier holds a read lease."""
+    return f"_holdfast/parties:{arguments.check_name(name)}"

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from api.test_interrupts import Interrupter, interrupted_by
+from api.test_interrupts import Held, Interrupter, interrupted_by
 from contract.harness import World, held
 from engines.postgres.introspection import granted
 from holdfast import Client, EngineUnavailable, Lease, Lock, LockLost, NotHeld, provision
@@ -143,7 +143,7 @@ def test_interrupted_at_any_moment(locks: Client, url: str, schema: str) -> None
     def interrupted_at(at: int, observer: Client) -> bool:
         lease = held(write.acquire(timeout=10))
         interrupter = Interrupter(at)
-        interrupted_by(interrupter, cast(Callable[[Lock], None], Lease.downgrade), cast(Lock, lease))
+        interrupted_by(interrupter, cast(Callable[[Held], None], Lease.downgrade), cast(Lock, lease))
         if lease._state.successor is None:
             wait_until(lambda: is_settled(lease, schema), message=interrupter.where)
             reads = observer.rwlock("x").read().acquire(timeout=0)

@@ -149,7 +149,7 @@ class Router:
         count = next((n for n, (name, _) in enumerate(steps) if slot_of(name) != slot), len(steps))
         steps = steps[:count]
         command = encode_in_order(self.space, steps, stop_when_refused)
-        if self._acknowledgement is not None:
+        if self._acknowledgement is not None and steps[0][1].__class__ is Acquire:
             return await self._acknowledgement.acquire(slot, list(steps), pack(command), command)
         return decode_all(steps, await self.call(slot, pack(command), lambda: command.script))
 

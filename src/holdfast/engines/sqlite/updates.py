@@ -219,10 +219,10 @@ class RecordUpdates:
     ) -> bool:
         if not changes:
             return True
-        execute("BEGIN IMMEDIATE")
         stored = False
-        self._table.is_in_transaction = True
         try:
+            execute("BEGIN IMMEDIATE")
+            self._table.is_in_transaction = True
             stored = all(self.store(execute, *change) for change in changes)
             execute("COMMIT" if stored else "ROLLBACK")
         except BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ...errors import Unsupported
 from ...rules.requests import (
@@ -67,13 +67,15 @@ def apply(quorum: Quorum, name: str, request: Request) -> QuorumCoroutine[Reply]
 async def apply_in_order(
     quorum: Quorum, steps: Sequence[tuple[str, Request]], stop_when_refused: bool
 ) -> list[Reply]:
-    """Several names in one round."""
+    """Several names: acquires in one round, other requests one after the other."""
     for _, request in steps:
         why_not = refusal(request)
         if why_not is not None:
             raise Unsupported(why_not)
-    asks = cast("Sequence[tuple[str, Acquire]]", steps)  # the protocol above asks nothing else in order
-    return await acquisition.acquire_in_order(quorum, asks, stop_when_refused)
+    asks = [(name, request) for name, request in steps if isinstance(request, Acquire)]
+    if len(asks) == len(steps):
+        return await acquisition.acquire_in_order(quorum, asks, stop_when_refused)
+    return [await apply(quorum, name, request) for name, request in steps]
 
 
 async def _stop(quorum: Quorum, name: str, ask: Stop) -> Reply:

@@ -9,7 +9,6 @@ from .acquisition import (
     Outcome,
     WatchLongWait,
     acquire,
-    acquire_in_order,
     acquire_request,
     is_in_time,
     keep_grant,
@@ -18,6 +17,7 @@ from .acquisition import (
 from .admin import WAITS, break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
 from .releases import abandon, dropped, mark_released, release, release_request, report_loss
+from .several import abandon_all, acquire_in_order, release_all
 from .shutdown import close, closed_error
 from .subscription import next_change, subscribe, unsubscribe
 
@@ -29,6 +29,7 @@ __all__ = [
     "Outcome",
     "WatchLongWait",
     "abandon",
+    "abandon_all",
     "acquire",
     "acquire_in_order",
     "acquire_request",
@@ -48,6 +49,7 @@ __all__ = [
     "never_sent",
     "next_change",
     "release",
+    "release_all",
     "release_request",
     "report_loss",
     "resize",

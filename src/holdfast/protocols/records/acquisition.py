@@ -1,4 +1,4 @@
-"""Acquiring a lock, or several: an attempt from its first request to its grant or its withdrawal.
+"""Acquiring a lock: an attempt from its first request to its grant or its withdrawal.
 
 Each attempt carries a fresh nonce, by which the engine recognises it: after an unknown outcome the same
 request is sent again, and an earlier grant is returned. An attempt that is given up is withdrawn, by the
@@ -18,7 +18,6 @@ from ...core.arguments import Spec
 from ...core.deadlines import DRIFT, connect_seconds_for, lease_deadline, pause_seconds
 from ...core.effects import (
     Apply,
-    ApplyInOrder,
     Listen,
     Nonce,
     Notify,
@@ -57,7 +56,6 @@ __all__ = [
     "Outcome",
     "WatchLongWait",
     "acquire",
-    "acquire_in_order",
     "acquire_request",
     "is_in_time",
     "keep_grant",
@@ -88,11 +86,13 @@ class LongWait(Protocol):
 class NotGranted:
     """The lock was not granted in time. ``holders`` held it at ``now`` by the engine's clock."""
 
-    __slots__ = ("holders", "now")
+    __slots__ = ("holders", "name", "now")
 
     def __init__(self, holders: tuple[Holder, ...] = (), now: float = 0.0) -> None:
         self.holders = holders
         self.now = now
+        self.name = ""
+        """Which of several locks it was."""
 
 
 Outcome = Reply | TransientError | LeaseState
@@ -557,82 +557,3 @@ def lease_of(spec: Spec, nonce: str, owner: str, reply: Granted, sent: float) ->
         spec.renew,
         spec.grace,
     )
-
-
-async def acquire_in_order(
-    client_state: ClientState, specs: tuple[Spec, ...], owner: str, timeout: float | None
-) -> tuple[LeaseState, ...] | NotGranted:
-    """Acquire several locks, all or none, in the given order.
-
-    One step takes as many as are free; then the caller waits for the next while it holds those before it.
-    Callers that agree on an order cannot deadlock.
-    """
-    ends_at = None if timeout is None else (await Now()) + timeout
-    held: list[LeaseState] = []
-    try:
-        while True:
-            taken = await _take_rest(client_state, specs, owner, ends_at, held)
-            now = await Now()
-            if taken is None and all(state.loss(now) is None for state in held):
-                return tuple(held)
-            # Not granted in time; or one was lost during the wait for another, and all are acquired anew.
-            await _abandon_all(client_state, held)
-            held.clear()
-            if taken is not None or (ends_at is not None and now >= ends_at):
-                return taken or NotGranted()
-    except BaseException:
-        await _abandon_all(client_state, held)
-        raise
-
-
-async def _take_rest(
-    client_state: ClientState,
-    specs: tuple[Spec, ...],
-    owner: str,
-    ends_at: float | None,
-    held: list[LeaseState],
-) -> NotGranted | None:
-    """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
-    while len(held) < len(specs):
-        rest = specs[len(held) :]
-        if len(rest) > 1:
-            held += await _take_free(client_state, rest, owner)
-        if len(held) < len(specs):
-            left = None if ends_at is None else max(ends_at - await Now(), 0.0)
-            taken = await acquire(client_state, specs[len(held)], owner, left)
-            if isinstance(taken, NotGranted):
-                return taken
-            held.append(taken)
-    return None
-
-
-async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
-    """Acquire those that are free now, up to the first that is not."""
-    attempts = [(spec, await Nonce()) for spec in specs]
-    sent = await Now()
-    taken: list[LeaseState] = []
-    try:
-        steps = tuple(
-            (spec.name, acquire_request(client_state, spec, owner, nonce)) for spec, nonce in attempts
-        )
-        replies = await ApplyInOrder(steps, stop_when_refused=True)
-        for (spec, nonce), reply in zip(attempts, replies, strict=False):
-            if isinstance(reply, Busy):
-                break
-            if not isinstance(reply, Granted):
-                raise refusal_error(spec, reply)
-            taken.append(keep_grant(client_state, spec, nonce, owner, reply, sent))
-    except BaseException as error:
-        for spec, nonce in attempts:
-            client_state.leases.pop(nonce, None)
-            withdraw = Withdraw(nonce, client_state.linger)
-            await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=False)
-        if isinstance(error, TransientError):
-            return []
-        raise
-    return taken
-
-
-async def _abandon_all(client_state: ClientState, held: list[LeaseState]) -> None:
-    for state in reversed(held):
-        await abandon(client_state, state)

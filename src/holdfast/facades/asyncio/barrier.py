@@ -1,0 +1,68 @@
+"""Barriers, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...aio import _current_task
+from ...core import arguments
+from ...core.lock_options import Duration
+from ...recipes import barrier as recipe
+from ...recipes import cell
+
+if TYPE_CHECKING:
+    from ...aio import AsyncClient
+
+__all__ = ["AsyncBarrier"]
+
+
+class AsyncBarrier:
+    """A point at which a number of parties wait for each other, again and again."""
+
+    __slots__ = ("_barrier", "_client")
+
+    def __init__(self, client: AsyncClient, name: str, parties: int, ttl: Duration) -> None:
+        arguments.check_name(name)
+        cell.check_engine(client.guarantees)
+        self._client = client
+        self._barrier = recipe.Barrier(client._driver.client_state, name, parties, ttl)
+
+    def __repr__(self) -> str:
+        return f"<holdfast.AsyncBarrier {self.name!r} for {self.parties}>"
+
+    @property
+    def name(self) -> str:
+        return self._barrier.name
+
+    @property
+    def parties(self) -> int:
+        """How many have to arrive."""
+        return self._barrier.parties
+
+    async def wait(self, timeout: Duration | None = None) -> int:
+        """Wait until all parties have arrived. Returns how many had arrived before this one.
+
+        timeout: seconds or a timedelta, None or -1 for ever. When it is over, the barrier is broken.
+
+        BrokenBarrierError, for every party that waits: one died or gave up, or it was aborted or reset.
+        """
+        seconds = arguments.check_timeout(timeout)
+        driver = self._client._driver
+        owner = driver.owner_prefix + _current_task().get_name()
+        return await driver.run(recipe.wait(self._barrier, owner, seconds))
+
+    async def abort(self) -> None:
+        """Break it: those that wait, and those that come, get BrokenBarrierError until it is reset."""
+        await self._client._driver.run(recipe.abort(self._barrier))
+
+    async def reset(self) -> None:
+        """Begin anew with nobody waiting. Those that wait get BrokenBarrierError."""
+        await self._client._driver.run(recipe.reset(self._barrier))
+
+    async def n_waiting(self) -> int:
+        """How many wait now."""
+        return await self._client._driver.run(recipe.waiting(self._barrier))
+
+    async def broken(self) -> bool:
+        """Whether it is broken, and was not reset."""
+        return await self._client._driver.run(recipe.is_broken(self._barrier))

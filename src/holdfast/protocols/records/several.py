@@ -1,0 +1,153 @@
+"""Several locks at once: acquired all or none, and released together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.arguments import Spec
+from ...core.effects import ApplyInOrder, Nonce, Now, TransientError
+from ...errors import EngineUnavailable, HoldfastError
+from ...rules.requests import Busy, Granted, Reply, Withdraw
+from ..client_state import ClientState, LeaseState
+from .acquisition import NotGranted, acquire, acquire_request, keep_grant, never_sent
+from .releases import abandon, clean_up, release, release_request
+from .retry import refusal_error
+
+__all__ = ["abandon_all", "acquire_in_order", "release_all"]
+
+
+async def acquire_in_order(
+    client_state: ClientState,
+    specs: tuple[Spec, ...],
+    owner: str,
+    timeout: float | None,
+    patience: float | None = None,
+) -> tuple[LeaseState, ...] | NotGranted:
+    """Acquire several locks, all or none, in the given order.
+
+    One step takes as many as are free; then the caller waits for the next while it holds those before it.
+    Callers that agree on an order cannot deadlock. ``patience``: how long a caller that does not rely on that
+    waits for a lock while it holds others.
+    """
+    ends_at = None if timeout is None else (await Now()) + timeout
+    held: list[LeaseState] = []
+    try:
+        while True:
+            taken = await _take_rest(client_state, specs, owner, ends_at, held, patience)
+            now = await Now()
+            if taken is None and all(state.loss(now) is None for state in held):
+                return tuple(held)
+            # Not granted in time; or one was lost during the wait for another, and all are acquired anew.
+            try:
+                await release_all(client_state, held, 0.0)
+            except EngineUnavailable:
+                await abandon_all(client_state, held)
+            held.clear()
+            if taken is not None or (ends_at is not None and now >= ends_at):
+                return taken or NotGranted()
+    except BaseException:
+        await abandon_all(client_state, held)
+        raise
+
+
+async def _take_rest(
+    client_state: ClientState,
+    specs: tuple[Spec, ...],
+    owner: str,
+    ends_at: float | None,
+    held: list[LeaseState],
+    patience: float | None,
+) -> NotGranted | None:
+    """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
+    while len(held) < len(specs):
+        rest = specs[len(held) :]
+        if len(rest) > 1:
+            held += await _take_free(client_state, rest, owner)
+        if len(held) < len(specs):
+            left = None if ends_at is None else max(ends_at - await Now(), 0.0)
+            if held and patience is not None:
+                left = patience if left is None else min(left, patience)
+            taken = await acquire(client_state, specs[len(held)], owner, left)
+            if isinstance(taken, NotGranted):
+                taken.name = specs[len(held)].name
+                return taken
+            held.append(taken)
+    return None
+
+
+async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
+    """Acquire those that are free now, up to the first that is not."""
+    attempts = [(spec, await Nonce()) for spec in specs]
+    sent = await Now()
+    taken: list[LeaseState] = []
+    try:
+        steps = tuple(
+            (spec.name, acquire_request(client_state, spec, owner, nonce)) for spec, nonce in attempts
+        )
+        replies = await ApplyInOrder(steps, stop_when_refused=True)
+        for (spec, nonce), reply in zip(attempts, replies, strict=False):
+            if isinstance(reply, Busy):
+                break
+            if not isinstance(reply, Granted):
+                raise refusal_error(spec, reply)
+            taken.append(keep_grant(client_state, spec, nonce, owner, reply, sent))
+    except BaseException as error:
+        if never_sent(error):
+            raise
+        for spec, nonce in attempts:
+            client_state.leases.pop(nonce, None)
+            withdraw = Withdraw(nonce, client_state.linger)
+            # Else the next attempt could find the locks held by this one.
+            await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=nonce == attempts[-1][1])
+        if isinstance(error, TransientError):
+            return []
+        raise
+    return taken
+
+
+async def release_all(client_state: ClientState, states: Sequence[LeaseState], retry_seconds: float) -> None:
+    """Release those that have not ended, in one step where the engine can.
+
+    Each state says afterwards whether it was lost before. An error: some may still be held, and it can be
+    called again.
+    """
+    rest = [state for state in reversed(states) if state.ended is None]
+    failure: HoldfastError | None = None
+    try:
+        while rest:
+            for state, outcome in zip(rest[:], await _send_releases(client_state, rest), strict=False):
+                try:
+                    await release(client_state, state, 0.0 if failure else retry_seconds, outcome)
+                except HoldfastError as trouble:
+                    failure = failure or trouble
+                rest.remove(state)
+        if failure is not None:
+            raise failure
+    except HoldfastError:
+        raise
+    except BaseException:
+        await abandon_all(client_state, rest, wait=True)
+        raise
+
+
+async def _send_releases(
+    client_state: ClientState, states: list[LeaseState]
+) -> Sequence[Reply | Exception | None]:
+    """The outcomes of the requests, in order: of all of them, or of the first ones."""
+    if len(states) == 1:
+        return [None]
+    steps = tuple((state.name, release_request(client_state, state)) for state in states)
+    try:
+        return await ApplyInOrder(steps, stop_when_refused=False)
+    except (TransientError, HoldfastError) as trouble:
+        return [trouble] * len(states)
+
+
+async def abandon_all(client_state: ClientState, held: Sequence[LeaseState], wait: bool = False) -> None:
+    """Have the keeper release those that have not ended, in reverse order.
+
+    ``wait``: for the last of them, before which it has tried the others.
+    """
+    states = [state for state in reversed(held) if state.ended is None]
+    for state in states:
+        await abandon(client_state, state, wait=wait and state is states[-1])
