@@ -29,10 +29,9 @@ from holdfast.engines.postgres.advisory.statements import SessionStatements
 from holdfast.engines.postgres.connection import INTERRUPTED, ConnectionLostError, ServerError
 from holdfast.rules.requests import Watch
 
-from .client import GIVING_BACK, SimulatedWakeup, Task
+from .client import SimulatedWakeup, Task
 from .session_functions import Rows, name_of
 from .sessions import Connection, SessionServer
-from .trace import LetGo
 from .translating import Hurried, TranslatingClient
 
 __all__ = ["SessionsClient"]
@@ -115,9 +114,7 @@ class SessionsClient(TranslatingClient):
 
     async def _answer(self, op: Any) -> Any:
         if op.__class__ is Apply:
-            if op.request.__class__ in GIVING_BACK:
-                how = op.request.__class__.__name__
-                self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
+            self.note_what_is_let_go(op)
             if op.request.__class__ is Watch and not self._is_ticking:
                 self._is_ticking = True
                 self._tick()
@@ -125,6 +122,7 @@ class SessionsClient(TranslatingClient):
         if op.__class__ is RenewBatch:
             return await store.renew_batch(self.pool, op.steps)
         if op.__class__ is ApplyInOrder:
+            self.note_what_is_let_go(op)
             return await store.apply_in_order(self.pool, op.steps, op.stop_when_refused)
         if op.__class__ is ListNames:
             return await store.list_names(self.pool, op.prefix)

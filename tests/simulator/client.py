@@ -181,7 +181,7 @@ class SimulatedClient:
         self._acts: dict[type, Callable[[Task, Any], None]] = {
             Apply: self._apply,
             RenewBatch: self._send,
-            ApplyInOrder: self._send,
+            ApplyInOrder: self._apply,
             ListNames: self._send,
             Ask: self._send,
             Wait: self._wait,
@@ -327,11 +327,16 @@ class SimulatedClient:
 
     # --- operations that take time --------------------------------------------------------------
 
-    def _apply(self, task: Task, op: Apply) -> None:
-        if op.request.__class__ in GIVING_BACK:
-            how = op.request.__class__.__name__
-            self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
+    def _apply(self, task: Task, op: Apply | ApplyInOrder) -> None:
+        self.note_what_is_let_go(op)
         self._send(task, op)
+
+    def note_what_is_let_go(self, op: Apply | ApplyInOrder) -> None:
+        """From the moment it sends them, a client does not count on what these requests give back."""
+        for request in [op.request] if isinstance(op, Apply) else [request for _, request in op.steps]:
+            if isinstance(request, GIVING_BACK):
+                how = type(request).__name__
+                self.world.trace.append(LetGo(self.world.now, self.id, request.nonce, how))
 
     def _send(self, task: Task, op: Any) -> None:
         world = self.world

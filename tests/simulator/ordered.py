@@ -51,9 +51,9 @@ from holdfast.rules.tickets import (
     token_at,
 )
 
-from .client import GIVING_BACK, Task
+from .client import Task
 from .servers import WALL_SECONDS, Node
-from .trace import Changed, Copied, LetGo
+from .trace import Changed, Copied
 from .translating import Hurried, TranslatingClient
 
 if TYPE_CHECKING:
@@ -472,13 +472,12 @@ class TicketsClient(TranslatingClient):
 
     async def _answer(self, op: Any) -> Any:
         if op.__class__ is Apply:
-            if op.request.__class__ in GIVING_BACK:
-                how = op.request.__class__.__name__
-                self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
+            self.note_what_is_let_go(op)
             return await tickets.apply(self.tickets, op.name, op.request)
         if op.__class__ is RenewBatch:
             return await tickets.renew_batch(self.tickets, op.steps)
         if op.__class__ is ApplyInOrder:
+            self.note_what_is_let_go(op)
             return await tickets.apply_in_order(self.tickets, op.steps, op.stop_when_refused)
         if op.__class__ is ListNames:
             return await tickets.list_names(self.tickets, op.prefix)

@@ -15,11 +15,11 @@ from holdfast.protocols.quorum.effects import Batch
 from holdfast.rules import node
 from holdfast.rules.requests import Acquire, Granted, Reply
 
-from .client import GIVING_BACK, SimulatedClient, Task
+from .client import SimulatedClient, Task
 from .network import Link
 from .nodes import Message, QuorumNode, step_of_batch
 from .servers import WALL_SECONDS, Server
-from .trace import Copied, LetGo
+from .trace import Copied
 from .world import Clock, World
 
 __all__ = ["QuorumClient"]
@@ -114,6 +114,7 @@ class QuorumClient(SimulatedClient):
         if op.__class__ is RenewBatch:
             return await family.renew_batch(self.quorum, op.steps)
         if op.__class__ is ApplyInOrder:
+            self.note_what_is_let_go(op)
             for _, request in op.steps:
                 self._note_request(request)
             replies = await family.apply_in_order(self.quorum, op.steps, op.stop_when_refused)
@@ -123,9 +124,7 @@ class QuorumClient(SimulatedClient):
         return await family.list_names(self.quorum, op.prefix)
 
     async def _apply_over_quorum(self, op: Apply) -> Reply:
-        if op.request.__class__ in GIVING_BACK:
-            how = op.request.__class__.__name__
-            self.world.trace.append(LetGo(self.world.now, self.id, op.request.nonce, how))
+        self.note_what_is_let_go(op)
         self._note_request(op.request)
         reply = await family.apply(self.quorum, op.name, op.request)
         self._note_reply(op.request, reply)
