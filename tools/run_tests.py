@@ -3,7 +3,8 @@
     python tools/run_tests.py [--jobs N] TESTS … [-- ARGUMENTS FOR PYTEST …]
 
 1. Every test that is not marked ``realtime``, in N processes.
-2. The tests marked ``realtime``, in N processes, and never in more than there are processor cores.
+2. The tests marked ``realtime``, in N processes, and never in more than one above the processor cores:
+   they wait more than they compute.
 3. Each ``realtime`` test that failed is run once more, alone: one process, one test after the other.
 
 A ``realtime`` test that passes when it is run once more is *unsteady*. The run closes with a list of the
@@ -153,7 +154,7 @@ class Run:
         first = self._phase("tests that no clock decides", "not realtime", self._jobs, self._tests)
         if first.ends_the_run:
             return close([first.trouble or "a test failed"], {}, first.code)
-        second = self._phase("realtime tests", "realtime", min(self._jobs, cores), self._tests)
+        second = self._phase("realtime tests", "realtime", min(self._jobs, cores + 1), self._tests)
         if first.found_nothing and second.found_nothing:
             return close(["no tests were found"], {}, second.code)
         reasons = [first.trouble] if first.trouble else []
