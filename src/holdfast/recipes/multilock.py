@@ -89,6 +89,16 @@ class Group:
         """Called once, at the loss of whichever lease is lost first."""
 
     @property
+    def caller(self) -> Caller | None:
+        """The thread or task that acquired them."""
+        return self.states[0].caller
+
+    @caller.setter
+    def caller(self, caller: Caller) -> None:
+        for state in self.states:
+            state.caller = caller
+
+    @property
     def ended(self) -> str | None:
         """How it ended; None: at least one of its leases has not ended."""
         states = self.latest()
