@@ -142,11 +142,12 @@ def choosing_page() -> str:
     parts = [CHOOSING, "## The tree\n", f"```mermaid\n{drawn_tree()}```\n"]
     parts += [
         "## The ways, side by side\n",
-        "| what | way | a lock of Holdfast? | works on |\n| --- | --- | --- | --- |",
+        SIDE_BY_SIDE,
+        "| when | way | a lock? | those who come second | a crash leaves | works on |",
     ]
-    parts[-1] += "".join(
-        f"\n| {reasons(leaf)} | [{leaf.title}](#{anchor(leaf.title)}) | "
-        f"{'no' if leaf.instead else 'yes'} | {', '.join(leaf.systems)} |"
+    parts[-1] += "\n| --- | --- | --- | --- | --- | --- |" + "".join(
+        f"\n| {reasons(leaf)} | [{leaf.title}](#{anchor(leaf.title)}) | {'no' if leaf.instead else 'yes'} | "
+        f"{leaf.others} | {leaf.crash} | {', '.join(leaf.systems)} |"
         for leaf in advice.LEAVES
     )
     parts += [
@@ -173,13 +174,19 @@ CHOOSING = """\
 Which lock, or what instead of one. `holdfast advise` asks these questions at a terminal, or takes the
 answers as options and prints JSON.
 
-1. **Do you need a lock at all?** Where the same request may come twice, one small value changes, or
-   everything is in one database, something simpler is right, and cannot be lost.
+1. **Do you need a lock at all?** Where the same request may come twice, one small value changes, tasks are
+   handed out, a history is kept, or everything is in one database, something else is right, and most of it
+   cannot be lost.
 2. **What if it fails once in a long while?** Where work is done twice, that is a matter of efficiency: any
    engine will do, take the one you have. Where something would be wrong, the lock is half of it: what is
    written to has to check the token.
 3. **What can check?** A database, Redis, etcd, ZooKeeper, a file and your own services can. Where nothing
    can, make the effect one that may come twice.
+"""
+
+SIDE_BY_SIDE = """\
+What `holdfast advise` recommends when, with the options that answer its questions. "A lock?" says whether a
+lock of Holdfast is held; a database has locks of its own. A worker that crashes is killed in the middle.
 """
 
 MEASURED = """\
