@@ -187,9 +187,9 @@ answers as options and prints JSON.
 SIDE_BY_SIDE = """\
 What `holdfast advise` recommends when, with the options that answer its questions. "A lock?" says whether a
 lock of Holdfast is held; a database has locks of its own. A worker that crashes is killed in the middle.
-[examples/inventory.py](../examples/inventory.py) sells the last units of an inventory by a cell, by a lock with
-a guard and by a queue, and prints the rate of each beside the others; `examples/last_unit.py` compares the ways
-of one database.
+[examples/inventory.py](../examples/inventory.py) sells the last units of an inventory by a cell, by a lock
+with a guard and by a queue, and prints the rate of each beside the others; `examples/last_unit.py` compares
+the ways of one database.
 """
 
 MEASURED = """\
