@@ -192,6 +192,21 @@ with a guard and by a queue, and prints the rate of each beside the others; `exa
 the ways of one database.
 """
 
+TAKE_IT_WHEN = {
+    "memory": "tests, and the threads of one process",
+    "sqlite": "all processes are of one user on one machine; there is nothing to run",
+    "redis": "Redis is there, and a failover that forgets a lock does no harm or meets a guard",
+    "redis+sentinel": "the same, and a replica has to take over by itself",
+    "redis+cluster": "the same, and the load is more than one server carries",
+    "redlock": "there are several independent Redis servers, and one of them may fail",
+    "etcd": "a lock has to survive the loss of a server, and etcd is there",
+    "zookeeper": "a lock has to survive the loss of a server, and ZooKeeper is there",
+    "postgresql": "PostgreSQL is there, also behind a proxy that pools by transaction",
+    "postgresql+advisory": "PostgreSQL is there, and a dead holder's lock has to be free at once",
+}
+
+COLUMNS = "cells, jobs, results | deadlocks found | handed over | a pair | hand-off"
+
 MEASURED = """\
 A pair is `acquire` and `release` with nobody else there; the hand-off is from a release to the grant in
 another process that waits. Both are medians on the machine of the [results](../benchmarks/results/README.md),
@@ -243,15 +258,16 @@ def reasons(leaf: advice.Leaf) -> str:
 
 def engines_side_by_side() -> str:
     lines = [
-        "| engine | scope | in order | a dead holder's lock | cells | handed over | a pair | hand-off |",
-        "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
+        f"| engine | take it when | scope | in order | a dead holder's lock | {COLUMNS} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |",
     ]
     for name, g in engines():
         measured = [shown_seconds(measure) for measure in (pair_seconds(name), handoff_seconds(name))]
-        yes_no = ["yes" if each else "no" for each in (g.is_fifo, g.has_cells, g.can_export)]
+        can = (g.is_fifo, g.has_cells, "rwlock" in g.primitives, g.can_export)
+        in_order, *others = ["yes" if each else "no" for each in can]
         lines.append(
-            f"| {name} | {g.scope} | {yes_no[0]} | {g.crash_release.partition(';')[0].partition(':')[0]} | "
-            f"{yes_no[1]} | {yes_no[2]} | {' | '.join(measured)} |"
+            f"| {name} | {TAKE_IT_WHEN[name]} | {g.scope} | {in_order} | "
+            f"{g.crash_release.partition(';')[0].partition(':')[0]} | {' | '.join([*others, *measured])} |"
         )
     return "\n".join(lines) + "\n"
 
