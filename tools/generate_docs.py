@@ -142,11 +142,12 @@ def choosing_page() -> str:
     parts = [CHOOSING, "## The tree\n", f"```mermaid\n{drawn_tree()}```\n"]
     parts += [
         "## The ways, side by side\n",
-        "| what | way | a lock of Holdfast? | works on |\n| --- | --- | --- | --- |",
+        SIDE_BY_SIDE,
+        "| when | way | a lock? | those who come second | a crash leaves | works on |",
     ]
-    parts[-1] += "".join(
-        f"\n| {reasons(leaf)} | [{leaf.title}](#{anchor(leaf.title)}) | "
-        f"{'no' if leaf.instead else 'yes'} | {', '.join(leaf.systems)} |"
+    parts[-1] += "\n| --- | --- | --- | --- | --- | --- |" + "".join(
+        f"\n| {reasons(leaf)} | [{leaf.title}](#{anchor(leaf.title)}) | {'no' if leaf.instead else 'yes'} | "
+        f"{leaf.others} | {leaf.crash} | {', '.join(leaf.systems)} |"
         for leaf in advice.LEAVES
     )
     parts += [
@@ -173,14 +174,38 @@ CHOOSING = """\
 Which lock, or what instead of one. `holdfast advise` asks these questions at a terminal, or takes the
 answers as options and prints JSON.
 
-1. **Do you need a lock at all?** Where the same request may come twice, one small value changes, or
-   everything is in one database, something simpler is right, and cannot be lost.
+1. **Do you need a lock at all?** Where the same request may come twice, one small value changes, tasks are
+   handed out, a history is kept, or everything is in one database, something else is right, and most of it
+   cannot be lost.
 2. **What if it fails once in a long while?** Where work is done twice, that is a matter of efficiency: any
    engine will do, take the one you have. Where something would be wrong, the lock is half of it: what is
    written to has to check the token.
 3. **What can check?** A database, Redis, etcd, ZooKeeper, a file and your own services can. Where nothing
    can, make the effect one that may come twice.
 """
+
+SIDE_BY_SIDE = """\
+What `holdfast advise` recommends when, with the options that answer its questions. "A lock?" says whether a
+lock of Holdfast is held; a database has locks of its own. A worker that crashes is killed in the middle.
+[examples/inventory.py](../examples/inventory.py) sells the last units of an inventory by a cell, by a lock
+with a guard and by a queue, and prints the rate of each beside the others; `examples/last_unit.py` compares
+the ways of one database.
+"""
+
+TAKE_IT_WHEN = {
+    "memory": "tests, and the threads of one process",
+    "sqlite": "all processes are of one user on one machine; there is nothing to run",
+    "redis": "Redis is there, and a failover that forgets a lock does no harm or meets a guard",
+    "redis+sentinel": "the same, and a replica has to take over by itself",
+    "redis+cluster": "the same, and the load is more than one server carries",
+    "redlock": "there are several independent Redis servers, and one of them may fail",
+    "etcd": "a lock has to survive the loss of a server, and etcd is there",
+    "zookeeper": "a lock has to survive the loss of a server, and ZooKeeper is there",
+    "postgresql": "PostgreSQL is there, also behind a proxy that pools by transaction",
+    "postgresql+advisory": "PostgreSQL is there, and a dead holder's lock has to be free at once",
+}
+
+COLUMNS = "cells, jobs, results | deadlocks found | handed over | a pair | hand-off"
 
 MEASURED = """\
 A pair is `acquire` and `release` with nobody else there; the hand-off is from a release to the grant in
@@ -233,15 +258,16 @@ def reasons(leaf: advice.Leaf) -> str:
 
 def engines_side_by_side() -> str:
     lines = [
-        "| engine | scope | in order | a dead holder's lock | cells | handed over | a pair | hand-off |",
-        "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
+        f"| engine | take it when | scope | in order | a dead holder's lock | {COLUMNS} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |",
     ]
     for name, g in engines():
         measured = [shown_seconds(measure) for measure in (pair_seconds(name), handoff_seconds(name))]
-        yes_no = ["yes" if each else "no" for each in (g.is_fifo, g.has_cells, g.can_export)]
+        can = (g.is_fifo, g.has_cells, "rwlock" in g.primitives, g.can_export)
+        in_order, *others = ["yes" if each else "no" for each in can]
         lines.append(
-            f"| {name} | {g.scope} | {yes_no[0]} | {g.crash_release.partition(';')[0].partition(':')[0]} | "
-            f"{yes_no[1]} | {yes_no[2]} | {' | '.join(measured)} |"
+            f"| {name} | {TAKE_IT_WHEN[name]} | {g.scope} | {in_order} | "
+            f"{g.crash_release.partition(';')[0].partition(':')[0]} | {' | '.join([*others, *measured])} |"
         )
     return "\n".join(lines) + "\n"
 

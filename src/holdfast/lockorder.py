@@ -21,7 +21,7 @@ import threading
 import traceback
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -65,25 +65,27 @@ class _Checker:
         self._held: weakref.WeakKeyDictionary[Any, list[_Held]] = weakref.WeakKeyDictionary()
         """What each thread or task holds, in the order of taking."""
 
-    def acquired(self, lease: BaseLease, caller: weakref.ref[Any], waits: bool) -> None:
+    def acquired(self, leases: Collection[BaseLease], caller: weakref.ref[Any], waits: bool) -> None:
         who = caller()
         if who is None:
             return
-        key = _key_of(lease)
-        warning = None
+        found: list[LockOrderWarning] = []
         with self._lock:
             held = [each for each in self._held.get(who, ()) if _is_held(each)]
-            if waits:  # a caller that tries once waits for nobody
-                warning = self._note([each.key for each in held if each.key != key], key)
-            held.append(_Held(key, weakref.ref(lease)))
+            before = [each.key for each in held]
+            for lease in leases:
+                key = _key_of(lease)
+                if waits:  # a caller that tries once waits for nobody
+                    found += self._note([each for each in before if each != key], key)
+                held.append(_Held(key, weakref.ref(lease)))
             self._held[who] = held
-        if warning is not None:
+        for warning in found:
             warnings.warn(warning, stacklevel=_level_of_caller())
 
-    def _note(self, before: list[Key], key: Key) -> LockOrderWarning | None:
+    def _note(self, before: list[Key], key: Key) -> list[LockOrderWarning]:
         """Remember these orders. A new one that contradicts those before is reported, once."""
         stack = ""
-        found: LockOrderWarning | None = None
+        found: list[LockOrderWarning] = []
         for each in before:
             after = self._orders.setdefault(each, {})
             if key in after:
@@ -91,8 +93,8 @@ class _Checker:
             stack = stack or _stack()
             path = self._path(key, each)
             after[key] = stack
-            if path and found is None:
-                found = _warning([each, *path], [*self._stacks(path), stack])
+            if path and not found:
+                found.append(_warning([each, *path], [*self._stacks(path), stack]))
         return found
 
     def _path(self, start: Key, end: Key) -> list[Key]:

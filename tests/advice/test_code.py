@@ -59,8 +59,8 @@ def each() -> list[ParameterSet]:
 def test_the_code_runs(leaf: Leaf, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = leaf.code(system)
     example = advice.SYSTEMS[system]
-    if leaf.uses_database:
-        if "psycopg" in code:
+    if leaf.uses_database or leaf.opens:
+        if system == "postgresql":
             database = new_database("postgresql")
             url = f"postgresql://postgres@{database.host}:{database.port}/{database.name}"
             connection = database.connect()
@@ -73,6 +73,10 @@ def test_the_code_runs(leaf: Leaf, system: str, tmp_path: Path, monkeypatch: pyt
         connection.commit()
         connection.close()
         code = code.replace('psycopg.connect("postgresql://localhost/app")', f"psycopg.connect({url!r})")
+        if leaf.opens and system == "postgresql":
+            code = code.replace(
+                leaf.opens.replace("{url}", example.database_url), leaf.opens.replace("{url}", url)
+            )
     if leaf.uses_locks:
         code = code.replace(example.url, URLS[system](tmp_path))
     if leaf.key in ELSEWHERE:
@@ -86,9 +90,9 @@ def test_the_code_runs(leaf: Leaf, system: str, tmp_path: Path, monkeypatch: pyt
         with contextlib.redirect_stdout(printed):
             exec(compile(code, f"{leaf.key} on {system}", "exec"), names)  # noqa: S102 - our own code
     finally:
-        for opened in ("locks", "db"):
+        for opened in ("locks", "db", "queue", "store"):
             if opened in names:
-                names[opened].close()  # type: ignore[attr-defined]  # a client or a connection
+                names[opened].close()  # type: ignore[attr-defined]  # a client, a connection or a store
     for claim in CLAIMS.get(leaf.key, ()):
         assert claim in printed.getvalue()
 
@@ -96,7 +100,15 @@ def test_the_code_runs(leaf: Leaf, system: str, tmp_path: Path, monkeypatch: pyt
 CLAIMS = {
     "unique-key": ("done now",),
     "single-statement": ("sold",),
+    "idempotent-transaction": ("{'sold': 'lamp'}",),
+    "idempotent": ("charging\n{'order': 4711, 'charged': 10}\n{'order': 4711, 'charged': 10}",),
     "cell": ("(b'x",),
+    "events": ("balance 1200",),
+    "queue": ("packed order 4711",),
     "partitions": ("partition 7",),
+    "job": ("done {'sent': 12}",),
+    "election": ("leading, in term",),
+    "multilock": ("{'account-2': ",),
+    "one-by-one": ("both are held",),
 }
 """What must have been printed."""

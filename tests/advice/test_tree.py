@@ -56,6 +56,8 @@ def test_answers_that_make_no_difference_are_passed_over_and_impossible_ones_ref
 def test_a_leaf_is_whole(leaf: Leaf) -> None:
     assert leaf.why
     assert leaf.wrong
+    assert leaf.others
+    assert leaf.crash
     assert leaf.systems
     assert set(leaf.systems) <= set(advice.SYSTEMS)
     assert (DOCS / leaf.page).is_file()
@@ -69,17 +71,18 @@ def test_a_leaf_is_whole(leaf: Leaf) -> None:
 
 def test_a_new_leaf_is_one_entry() -> None:
     """It is asked for where its answers lead, without a change elsewhere."""
-    items = next(leaf for leaf in advice.LEAVES if leaf.key == "partitions")
-    new = replace(items, key="new", when=({"problem": ("items",), "contention": ("often",)},))
-    old = replace(items, when=({"problem": ("items",), "contention": ("seldom",)},))
-    leaves = [*(leaf for leaf in advice.LEAVES if leaf is not items), old, new]
-    step = next_step(advice.QUESTIONS, leaves, {"problem": "items"})
+    cell = next(leaf for leaf in advice.LEAVES if leaf.key == "cell")
+    new = replace(cell, key="new", when=({"problem": ("value",), "contention": ("often",)},))
+    old = replace(cell, when=({"problem": ("value",), "contention": ("seldom",)},))
+    leaves = [*(leaf for leaf in advice.LEAVES if leaf is not cell), old, new]
+    step = next_step(advice.QUESTIONS, leaves, {"problem": "value"})
     assert isinstance(step, Question)
     assert step.key == "contention"
-    assert next_step(advice.QUESTIONS, leaves, {"problem": "items", "contention": "often"}) is new
+    assert next_step(advice.QUESTIONS, leaves, {"problem": "value", "contention": "often"}) is new
 
 
 def test_two_leaves_that_no_question_tells_apart_are_a_mistake() -> None:
-    again = replace(advice.LEAVES[0], key="again")
+    cell = next(leaf for leaf in advice.LEAVES if leaf.key == "cell")
+    again = replace(cell, key="again")
     with pytest.raises(LookupError, match="no question tells these apart"):
-        next_step(advice.QUESTIONS, [*advice.LEAVES, again], {"problem": "request"})
+        next_step(advice.QUESTIONS, [*advice.LEAVES, again], {"problem": "value"})

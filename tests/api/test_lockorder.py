@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,89 @@ def test_what_is_no_contradiction(locks: Client) -> None:
         take(locks, "a")  # c is not held any more
 
     assert recorded(fine) == []
+
+
+def test_several_locks_at_once_in_one_order_are_no_contradiction(locks: Client) -> None:
+    def fine() -> None:
+        for names in (("b", "a"), ("a", "b", "c"), ("c", "a"), ("b", "c", "d")):
+            with locks.all(*names):
+                pass
+        with locks.all("a", "b"), locks.all("c", "d"):
+            pass
+        with locks.all("d", "b", "a", order="given"), locks.lock("e"):
+            pass
+        with locks.all("a", "d", order="given"), locks.lock("e"):
+            pass
+        with locks.all("c", "d"):
+            both = locks.all("a", "b")
+            assert both.acquire(blocking=False), "a try waits for nobody"
+            both.release()
+
+    assert recorded(fine) == []
+
+
+@pytest.mark.parametrize("order", ["sorted", "given"])
+def test_several_locks_at_once_after_another_one(locks: Client, order: Any) -> None:
+    def take_all() -> None:
+        with locks.lock("x"), locks.all("b", "a", order=order):
+            pass
+
+    assert recorded(take_all) == []
+    (warning,) = recorded(lambda: take(locks, "b", "x"))
+    assert warning.names == ("b", "x", "b")
+    assert "take_all" in warning.stacks[0]
+
+
+@pytest.mark.parametrize("order", ["sorted", "given"])
+def test_another_one_after_several_locks_at_once(locks: Client, order: Any) -> None:
+    def take_more() -> None:
+        with locks.all("b", "a", order=order), locks.lock("x"):
+            pass
+
+    assert recorded(take_more) == []
+    (warning,) = recorded(lambda: take(locks, "x", "b"))
+    assert warning.names == ("x", "b", "x")
+    assert "take_more" in warning.stacks[0]
+
+
+def test_several_locks_at_once_against_one_by_one(locks: Client) -> None:
+    """Sorted, ``all`` waits for b while it holds a; with an order of its own it does not."""
+
+    def take_all(order: Any) -> None:
+        with locks.all("b", "a", order=order):
+            pass
+
+    assert recorded(lambda: take(locks, "b", "a")) == []
+    assert recorded(lambda: take_all("given")) == []
+    (warning,) = recorded(lambda: take_all("sorted"))
+    assert warning.names == ("a", "b", "a")
+
+
+def test_the_first_that_is_free_is_held(locks: Client) -> None:
+    def take_any() -> None:
+        with locks.lock("x"), locks.any("a", "b"):
+            pass
+        with locks.any("a", "b"), locks.lock("x"):
+            pass
+
+    assert recorded(take_any) == [], "it waits for none in particular"
+    (warning,) = recorded(lambda: take(locks, "x", "a"))
+    assert warning.names == ("x", "a", "x")
+
+
+def test_several_locks_of_tasks() -> None:
+    async def main() -> None:
+        async with holdfast.aio.connect("memory://") as client:
+            async with client.all("a", "b"):
+                pass
+            with pytest.raises(LockOrderWarning, match="opposite orders"):
+                async with client.lock("b"), client.all("a", "c"):
+                    pass
+            assert [info.name for info in await client.list() if info.locked] == [], "they were refused"
+
+    with lockorder.watch(), warnings.catch_warnings():
+        warnings.simplefilter("error", LockOrderWarning)
+        asyncio.run(main())
 
 
 def test_locks_of_other_namespaces_and_engines_are_others(locks: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -175,7 +176,94 @@ async def test_permits(world: World) -> None:
     assert {edge.name for edge in victim.cycle} == {"lock", "permits"}
 
 
+@takes_seconds
+@pytest.mark.parametrize("order", ["sorted", "given"])
+async def test_a_waiter_for_several_locks_takes_part(world: World, order: Any) -> None:
+    """Ann acquires several locks together, and waits for the one that bob holds, who waits for one of hers.
+
+    Sorted, she holds ``a`` of them; with an order of her own none of them, but ``mine``.
+    """
+    ann, bob = world.actor("ann"), world.actor("bob")
+    hers, his = world.client(), world.client()
+    mine, other = hers.lock("mine"), his.lock("b")
+    await ann(mine.acquire)
+    await bob(other.acquire)
+    several = hers.all("a", "b", order=order, deadlock="raise")
+    together = ann(several.acquire, timeout=60)
+    if order == "sorted":
+        await world.until_waiting("b", 1)
+    wanted = his.lock("a" if order == "sorted" else "mine", deadlock="raise")
+    alone = bob(wanted.acquire, timeout=60)
+    victims: list[Deadlock] = []
+
+    async def finish_ann() -> None:
+        try:
+            leases = await together
+        except Deadlock as error:
+            victims.append(error)
+            await ann(mine.release)
+        else:
+            assert leases is not None
+            assert list(leases) == ["a", "b"]
+            leases.check()
+            await ann(mine.release)
+            await ann(several.release)
+
+    async def finish_bob() -> None:
+        try:
+            lease = held(await alone)
+        except Deadlock as error:
+            victims.append(error)
+        else:
+            await bob(lease.release)
+        await bob(other.release)
+
+    await asyncio.gather(finish_ann(), finish_bob())
+    (victim,) = victims
+    assert {edge.name for edge in victim.cycle} == {"b", wanted.name}
+    assert {edge.owner.rpartition("/")[2] for edge in victim.cycle} == {"ann", "bob"}
+    for name in ("a", "b", "mine"):
+        await world.until_free(name)
+
+
+@takes_seconds
+async def test_what_was_acquired_together_is_held_by_who_waits_afterwards(world: World) -> None:
+    """The locks of ``all`` count as held in a later wait for a single lock, too."""
+    ann, bob, client = world.actor("ann"), world.actor("bob"), world.client()
+    first, second = client.all("a", "b"), client.all("c", "d")
+    await ann(first.acquire)
+    await bob(second.acquire)
+    waiting = [
+        (ann, first, ann(client.lock("d", deadlock="raise").acquire, timeout=60)),
+        (bob, second, bob(client.lock("b", deadlock="raise").acquire, timeout=60)),
+    ]
+    (victim,) = await finish(waiting)  # type: ignore[arg-type]  # several are released as one is
+    assert {edge.name for edge in victim.cycle} == {"b", "d"}
+
+
+@takes_seconds
+async def test_without_it_a_waiter_for_several_locks_is_not_seen(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``deadlock="ignore"`` publishes nothing; the time-out ends the wait."""
+    caplog.set_level(logging.WARNING, "holdfast")
+    ann, bob, client = world.actor("ann"), world.actor("bob"), world.client()
+    other = client.lock("b")
+    await bob(other.acquire)
+    together = ann(client.all("a", "b", deadlock="ignore").acquire, timeout=2)
+    await world.until_waiting("b", 1)
+    alone = bob(client.lock("a", deadlock="raise").acquire, timeout=60)
+    await published(world, client, 1)
+    assert await world.actor("eve")(client.deadlocks) == ()
+    assert await together is None
+    await bob(held(await alone).release)
+    await bob(other.release)
+    assert not [each for each in caplog.records if "deadlock" in each.getMessage()]
+
+
 async def test_a_wrong_option(world: World) -> None:
     client = world.client()
-    with pytest.raises(InvalidArgument, match="'warn', 'raise' or 'ignore'"):
-        client.lock("x", deadlock="die")  # type: ignore[arg-type]  # the mistake under test
+    calls: list[Any] = [client.lock, client.all]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="'warn', 'raise' or 'ignore'"):
+            call("x", deadlock="die")

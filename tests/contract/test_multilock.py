@@ -175,8 +175,9 @@ async def test_wrong_items_are_refused_before_any_request(world: World) -> None:
     a_list: Any = ["a", "b"]
     wrong: list[tuple[tuple[Any, ...], str]] = [
         ((), "takes the names"),
-        (("a", "b", "a"), "given twice"),
-        (("a", client.lock("a")), "given twice"),
+        (("a", client.rwlock("a").read()), "'a' is given twice to .*, as a lock and as a rwlock to read"),
+        ((client.rwlock("a").read(), client.rwlock("a").write()), "to read and as a rwlock to write"),
+        ((client.semaphore("a", 2), client.semaphore("a", 3)), "a permit of 2 and as a permit of 3"),
         ((a_list,), r"\*names"),
         ((7,), "int"),
         (("a", ""), "empty"),
@@ -195,6 +196,23 @@ async def test_wrong_items_are_refused_before_any_request(world: World) -> None:
     with pytest.raises(TypeError, match="did you mean 'ttl'"):
         client.all(client.lock("a"), tttl=3)  # type: ignore[call-arg]  # as the message says
     assert world.look("a").holders == ()
+
+
+async def test_duplicates_are_removed(world: World) -> None:
+    """Of the names, and of locks of one name and mode: the first one counts. The order stays."""
+    ann, client = world.actor(), world.client()
+    assert client.all("b", "a", "b", order="given").names == ("b", "a")
+    assert client.any("b", "a", client.lock("b")).names == ("b", "a")
+    lock = client.all("b", client.lock("a", metadata={"x": "first"}), "b", client.lock("a"), "a")
+    assert lock.names == ("a", "b")
+    leases = await ann(lock.acquire)
+    assert leases is not None
+    assert list(leases) == ["a", "b"]
+    assert leases["a"].metadata == {"x": "first"}
+    assert len(world.look("a").holders) == 1
+    await ann(lock.release)
+    for name in leases:
+        await world.until_free(name)
 
 
 async def test_it_decorates_functions(world: World) -> None:

@@ -25,7 +25,7 @@ from holdfast.rules.record import Record
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
 from simulation.store import CounterStore
-from simulation.workloads import Board, SimulatedLease, Worker
+from simulation.workloads import Board, SimulatedLease, SimulatedLeases, Worker
 from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, inject
 from simulator.faults import FORGETS
 from simulator.servers import Server
@@ -40,17 +40,6 @@ BATCHES: Final = 10 if THOROUGH else 1
 SCHEDULES_AT_MOST: Final = 200
 
 NAMES: Final = ("a", "b", "c")
-
-
-class SimulatedLeases:
-    """What the facades call the leases of several locks."""
-
-    __slots__ = ("__weakref__", "_state")
-
-    def __init__(self, group: Group) -> None:
-        self._state = group
-        for state in group.states:
-            state.loss_callbacks.append(lambda: group.lost_state(group.client_state.now()))
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from holdfast.fencing.rule import Mark
 from holdfast.model import Kind, Mode
 from holdfast.protocols import locks, records
 from holdfast.protocols.client_state import LeaseState
+from holdfast.recipes.multilock import Group
 from simulation.store import CounterStore
 from simulator import Ask, Interrupted, SimulatedClient, Task, World
 
@@ -57,6 +58,21 @@ class SimulatedLease:
 
     def __init__(self, state: LeaseState) -> None:
         self._state = state
+
+
+class SimulatedLeases:
+    """What the facades call the leases of several locks."""
+
+    __slots__ = ("__weakref__", "_leases", "_state")
+
+    def __init__(self, group: Group) -> None:
+        self._state = group
+        self._leases = [SimulatedLease(state) for state in group.states]
+        for state in group.states:
+            state.loss_callbacks.append(lambda: group.lost_state(group.client_state.now()))
+
+    def values(self) -> list[SimulatedLease]:
+        return self._leases
 
 
 Core = locks.LockCore[SimulatedLease]

@@ -71,7 +71,7 @@ def threads() -> None:
         assert_type(read, holdfast.Lease)
         assert_type(permit, holdfast.Lease)
 
-    several = locks.all("x", rwlock.read(), semaphore, ttl=30, timeout=5, order="given")
+    several = locks.all("x", rwlock.read(), semaphore, ttl=30, timeout=5, order="given", deadlock="raise")
     assert_type(several.names, tuple[str, ...])
     with several as leases, locks.any("x", lock, timeout=1) as first:
         assert_type(leases["x"], holdfast.Lease)

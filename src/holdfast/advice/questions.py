@@ -16,8 +16,44 @@ QUESTIONS: Final = (
             Answer("request", "the same request or message, which may arrive twice"),
             Answer("value", "changes of one small value: a setting, a counter, a cursor"),
             Answer("rows", "changes of rows in one database, and of nothing outside it"),
+            Answer("history", "decisions about one thing whose history is kept: an account, an order"),
             Answer("items", "work on many items, each by one worker"),
-            Answer("section", "anything else: a job, a file, a service, a device, several databases"),
+            Answer("schedule", "a run that many servers would start: by the clock, or when they come up"),
+            Answer("role", "a role that one of many processes has while it lives: a scheduler, a primary"),
+            Answer("together", "work on several things together: two accounts, three devices"),
+            Answer("section", "anything else: a file, a service, a device, several databases"),
+        ),
+    ),
+    Question(
+        "effect",
+        "Where is the effect of the request?",
+        (
+            Answer("database", "in one database, ours"),
+            Answer("elsewhere", "elsewhere: a payment, a mail, another service"),
+        ),
+    ),
+    Question(
+        "second",
+        "What does the second one get?",
+        (
+            Answer("nothing", "nothing, or that it was done before"),
+            Answer("result", "the result of the first one"),
+        ),
+    ),
+    Question(
+        "share",
+        "What does a worker get?",
+        (
+            Answer("task", "one task after the other, each done once: a mail, an invoice, a file"),
+            Answer("part", "a share of the items, for as long as it lives: accounts, devices, feeds"),
+        ),
+    ),
+    Question(
+        "known",
+        "Is it known before the work begins which things these are?",
+        (
+            Answer("yes", "yes"),
+            Answer("no", "no: what is read from the first one says which one comes next"),
         ),
     ),
     Question(

@@ -20,6 +20,8 @@ class System:
     """The statement that opens a client."""
     database: str = ""
     """The statement that opens a connection, where it is a database."""
+    database_url: str = ""
+    """The URL of that database, for what Holdfast keeps in it: a queue, streams of events."""
 
 
 SYSTEMS: Final[Mapping[str, System]] = {
@@ -28,6 +30,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
         "sqlite:////var/lib/app/locks.db",
         'locks = holdfast.connect("sqlite:////var/lib/app/locks.db")',
         'db = sqlite3.connect("/var/lib/app/app.db")',
+        "sqlite:////var/lib/app/app.db",
     ),
     "redis": System(
         "Redis or Valkey", "redis://localhost:6379/0", 'locks = holdfast.connect("redis://localhost:6379/0")'
@@ -37,6 +40,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
         "postgresql://localhost/app",
         'locks = holdfast.connect("postgresql://localhost/app")',
         'db = psycopg.connect("postgresql://localhost/app")',
+        "postgresql://localhost/app",
     ),
     "etcd": System("etcd", "etcd://localhost:2379", 'locks = holdfast.connect("etcd://localhost:2379")'),
     "zookeeper": System(

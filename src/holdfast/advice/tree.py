@@ -53,20 +53,28 @@ class Leaf:
     """What can still go wrong."""
     page: str
     """The page of the documents."""
+    others: str
+    """What those do meanwhile who come second, in a few words."""
+    crash: str
+    """What a worker leaves behind that is killed in the middle, in a few words."""
     imports: tuple[str, ...] = ("import holdfast",)
     uses_locks: bool = True
     uses_database: bool = False
     """The data is in a database: the one of the chosen system, or else SQLite stands for it."""
+    opens: str = ""
+    """The statement that opens something else in that database; ``{url}`` stands for its URL."""
     instead: bool = False
     """No lock of Holdfast is needed."""
 
     def code(self, system: str) -> str:
         """The whole program for one of the systems."""
         chosen = SYSTEMS[system]
-        database = (chosen.database or SYSTEMS["sqlite"].database) if self.uses_database else ""
+        data = chosen if chosen.database else SYSTEMS["sqlite"]
+        database = data.database if self.uses_database else ""
         driver = f"import {'psycopg' if 'psycopg' in database else 'sqlite3'}" if database else ""
         imports = sorted({each for each in (*self.imports, driver) if each}, key=_import_order)
-        opened = [each for each in (chosen.locks if self.uses_locks else "", database) if each]
+        store = self.opens.replace("{url}", data.database_url)
+        opened = [each for each in (chosen.locks if self.uses_locks else "", store, database) if each]
         body = self.body.strip()
         apart = ["", ""] if body.startswith(("def ", "@")) else [""]
         return "\n".join([*imports, "", *opened, *apart, body, ""])

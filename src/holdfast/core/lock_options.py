@@ -72,7 +72,8 @@ name: what is locked: any text of up to 512 bytes of UTF-8. The same name in the
 
 NAMES_HELP: Final = """\
 names: what is locked: names, or locks of this client (plain ones, read or write sides, semaphores),
-    which keep their own options, except ``timeout`` and ``if_lost``."""
+    which keep their own options, except ``timeout`` and ``if_lost``. A name that is given twice counts
+    once, as the first one says."""
 
 OPTIONS_HELP: Final = """\
 ttl: seconds (or a timedelta) after which the engine may grant the lock to another holder if this

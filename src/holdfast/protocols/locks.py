@@ -358,7 +358,7 @@ async def acquire(
         lease = core.wrap(state)
         if OBSERVERS:
             for observer in OBSERVERS:
-                observer(lease, caller, timeout != 0)
+                observer((lease,), caller, timeout != 0)
         core.enter(caller, lease, entered)
         # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
         # lease.

@@ -81,7 +81,7 @@ def acquire(
                     lease = core.wrap(state)
                     if OBSERVERS:
                         for observer in OBSERVERS:
-                            observer(lease, caller, timeout != 0)
+                            observer((lease,), caller, timeout != 0)
                     core.enter(caller, lease, entered)
                     # As in the coroutine, nothing is called from here to the caller's next instruction.
                     return lease

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from ..core.arguments import Spec
@@ -17,6 +17,7 @@ from ..core.effects import Now, Pause
 from ..core.printable import printable
 from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..protocols import records
+from ..protocols.acquisitions import OBSERVERS
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.lock_info import describe_holders
 from ..protocols.locks import Caller, Entry, HasState, LockCore, latest_state, not_held_error
@@ -63,6 +64,8 @@ class HasGroup(Protocol):
     @property
     def _state(self) -> Group: ...
 
+    def values(self) -> Collection[Any]: ...
+
 
 G = TypeVar("G", bound=HasGroup)
 
@@ -87,6 +90,16 @@ class Group:
         self.has_fired = False
         self.loss_callbacks: list[Callable[[], object]] = []
         """Called once, at the loss of whichever lease is lost first."""
+
+    @property
+    def caller(self) -> Caller | None:
+        """The thread or task that acquired them."""
+        return self.states[0].caller
+
+    @caller.setter
+    def caller(self, caller: Caller) -> None:
+        for state in self.states:
+            state.caller = caller
 
     @property
     def ended(self) -> str | None:
@@ -177,16 +190,23 @@ def cores_of(
     """
     if not items:
         raise InvalidArgument(f"{call}() takes the names of locks: write for example {call}('a', 'b')")
-    cores = tuple([_core_of(call, client, item, named, lock, rwlock) for item in items])
-    seen: set[str] = set()
-    for core in cores:
-        if core.spec.name in seen:
+    cores: dict[str, LockCore[L]] = {}
+    for item in items:
+        core = _core_of(call, client, item, named, lock, rwlock)
+        first = cores.setdefault(core.spec.name, core).spec
+        if (first.kind, first.mode, first.limit) != (core.spec.kind, core.spec.mode, core.spec.limit):
             raise InvalidArgument(
-                f"{core.spec.name!r} is given twice to {call}(), which would wait for itself: "
-                "name each lock once"
+                f"{first.name!r} is given twice to {call}(), as {_described(first)} and as "
+                f"{_described(core.spec)}: choose one of them"
             )
-        seen.add(core.spec.name)
-    return cores
+    return tuple(cores.values())
+
+
+def _described(spec: Spec) -> str:
+    """What a lock is asked for, for people."""
+    if spec.kind == "semaphore":
+        return f"a permit of {spec.limit}"
+    return f"a {spec.kind}" if spec.kind != "rwlock" else f"a rwlock to {spec.mode}"
 
 
 def _core_of(
@@ -256,6 +276,11 @@ class MultiCore(LockCore[Any], Generic[G]):
     def names(self) -> tuple[str, ...]:
         return tuple([core.spec.name for core in self.cores])
 
+    @property
+    def watch_long_wait(self) -> records.WatchLongWait | None:
+        """What its waiters do when they wait for long, for any of the locks that asks for that."""
+        return next((core.long_wait for core in self.cores if core.long_wait is not None), None)
+
     def not_held_error(self) -> NotHeld:
         error = NotHeld(
             f"the locks {_shown(self.names, 'and')} are not held through this object: "
@@ -278,17 +303,22 @@ async def acquire(
     try:
         client_state.check_timers_run()
         if core.order == "sorted":
-            taken = await records.acquire_in_order(client_state, specs, owner, timeout)
+            taken = await records.acquire_in_order(
+                client_state, specs, owner, timeout, None, core.watch_long_wait, caller
+            )
         else:
-            taken = await _acquire_as_given(client_state, specs, owner, timeout)
+            taken = await _acquire_as_given(core, specs, caller, owner, timeout)
         if isinstance(taken, records.NotGranted):
             if entered:
                 raise _timed_out(core, taken)
             return None
         client_state.check_timers_run()
-        for each, state in zip(core.cores, taken, strict=True):
-            each.remember_hold(caller, state)
-        leases = core.wrap_group(Group(client_state, taken))
+        by_name = {state.name: state for state in taken}
+        for each in core.cores:
+            each.remember_hold(caller, by_name[each.spec.name])
+        leases = core.wrap_group(Group(client_state, tuple([by_name[name] for name in core.names])))
+        if OBSERVERS:
+            _show_observers(core, leases, caller, timeout != 0)
         core.enter(caller, leases, entered)
         # From here to the caller's next instruction nothing is called: an interrupt in a call would lose the
         # leases.
@@ -299,16 +329,31 @@ async def acquire(
         raise
 
 
+def _show_observers(core: MultiCore[G], leases: G, caller: Caller, waits: bool) -> None:
+    """With an order of its own, a caller does not wait for one of them while it holds others of them."""
+    together: Collection[Collection[Any]] = [leases.values()]
+    if core.order == "sorted":
+        together = [(lease,) for lease in leases.values()]
+    for observer in OBSERVERS:
+        for each in together:
+            observer(each, caller, waits)
+
+
 async def _acquire_as_given(
-    client_state: ClientState, specs: tuple[Spec, ...], owner: str, timeout: float | None
+    core: MultiCore[G], specs: tuple[Spec, ...], caller: Caller, owner: str, timeout: float | None
 ) -> tuple[LeaseState, ...] | records.NotGranted:
-    """In an order that others may not share: try, release everything, pause, and try again."""
+    """In an order that others may not share: try, release everything, pause, and try again.
+
+    A caller that holds something else can still be in a deadlock, which only a long wait finds. It waits
+    first for the one that was not free. So the result is in any order.
+    """
+    client_state, watch = core.client_state, core.watch_long_wait
     ends_at = None if timeout is None else await Now() + timeout
     tries = 0
     while True:
         left = None if ends_at is None else max(ends_at - await Now(), 0.0)
         patience = PATIENCE_SECONDS * (0.5 + await random_fraction())
-        taken = await records.acquire_in_order(client_state, specs, owner, left, patience)
+        taken = await records.acquire_in_order(client_state, specs, owner, left, patience, watch, caller)
         if taken.__class__ is tuple:  # calls nothing: an interrupt in a call would lose the grants
             return taken
         pause = await random_pause(tries, BACK_OFF_SECONDS_MIN, BACK_OFF_SECONDS_MAX)
@@ -316,6 +361,18 @@ async def _acquire_as_given(
             return taken
         await Pause(pause)
         tries += 1
+        assert isinstance(taken, records.NotGranted)  # noqa: S101 - else it was returned
+        if _holds_something(client_state, caller):
+            specs = _with_first(specs, taken.name)
+
+
+def _holds_something(client_state: ClientState, caller: Caller) -> bool:
+    leases = list(client_state.leases.values())
+    return any(state.caller == caller and state.ended is None for state in leases)
+
+
+def _with_first(specs: tuple[Spec, ...], name: str) -> tuple[Spec, ...]:
+    return tuple(sorted(specs, key=lambda spec: spec.name != name))
 
 
 def _timed_out(core: MultiCore[G], taken: records.NotGranted) -> LockTimeout:
@@ -477,6 +534,8 @@ async def acquire_any(
                     continue
                 each.remember_hold(caller, taken)
                 lease = core.wrap(taken)
+                for observer in OBSERVERS:
+                    observer((lease,), caller, timeout != 0 and len(core.cores) == 1)
                 core.enter(caller, lease, entered)
                 # As in ``acquire``, nothing is called from here to the caller's next instruction.
                 return lease

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from ...core.arguments import Spec
 from ...core.effects import ApplyInOrder, Nonce, Now, TransientError
 from ...errors import EngineUnavailable, HoldfastError
 from ...rules.requests import Busy, Granted, Reply, Withdraw
 from ..client_state import ClientState, LeaseState
-from .acquisition import NotGranted, acquire, acquire_request, keep_grant, never_sent
+from .acquisition import NotGranted, WatchLongWait, acquire, acquire_request, keep_grant, never_sent
 from .releases import abandon, clean_up, release, release_request
 from .retry import refusal_error
 
@@ -22,18 +24,23 @@ async def acquire_in_order(
     owner: str,
     timeout: float | None,
     patience: float | None = None,
+    watch_long_wait: WatchLongWait | None = None,
+    caller: weakref.ref[Any] | None = None,
 ) -> tuple[LeaseState, ...] | NotGranted:
     """Acquire several locks, all or none, in the given order.
 
     One step takes as many as are free; then the caller waits for the next while it holds those before it.
     Callers that agree on an order cannot deadlock. ``patience``: how long a caller that does not rely on that
-    waits for a lock while it holds others.
+    waits for a lock while it holds others. ``watch_long_wait``: what to do beside a long wait of ``caller``,
+    a thread or task, which holds those before it.
     """
     ends_at = None if timeout is None else (await Now()) + timeout
     held: list[LeaseState] = []
     try:
         while True:
-            taken = await _take_rest(client_state, specs, owner, ends_at, held, patience)
+            taken = await _take_rest(
+                client_state, specs, owner, ends_at, held, patience, watch_long_wait, caller
+            )
             now = await Now()
             if taken is None and all(state.loss(now) is None for state in held):
                 return tuple(held)
@@ -57,20 +64,27 @@ async def _take_rest(
     ends_at: float | None,
     held: list[LeaseState],
     patience: float | None,
+    watch_long_wait: WatchLongWait | None,
+    caller: weakref.ref[Any] | None,
 ) -> NotGranted | None:
     """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
     while len(held) < len(specs):
         rest = specs[len(held) :]
         if len(rest) > 1:
             held += await _take_free(client_state, rest, owner)
+        for state in held:
+            state.caller = caller
         if len(held) < len(specs):
+            spec = specs[len(held)]
             left = None if ends_at is None else max(ends_at - await Now(), 0.0)
             if held and patience is not None:
                 left = patience if left is None else min(left, patience)
-            taken = await acquire(client_state, specs[len(held)], owner, left)
+            watch = None if spec.deadlock == "ignore" else watch_long_wait
+            taken = await acquire(client_state, spec, owner, left, watch, caller)
             if isinstance(taken, NotGranted):
-                taken.name = specs[len(held)].name
+                taken.name = spec.name
                 return taken
+            taken.caller = caller
             held.append(taken)
     return None
 

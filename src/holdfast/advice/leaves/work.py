@@ -1,0 +1,127 @@
+"""Work that is shared out among many workers or servers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..tree import Leaf
+from .common import DATABASES, ENGINES, PAUSED
+
+__all__ = ["WORK"]
+
+WORK: Final = (
+    Leaf(
+        "queue",
+        "A queue in your own database",
+        ({"problem": ("items",), "share": ("task",)},),
+        "A job is put in the transaction that it belongs to, and finished in the transaction that has its "
+        "effects: these happen exactly once. Workers do not wait for each other, and a job whose worker died "
+        "goes to the next one.",
+        DATABASES,
+        """
+queue.install()  # once; otherwise the first call does
+queue.put("pack", {"order": 4711}, connection=db)  # commits with what else this transaction writes
+db.commit()
+
+for job in queue.claim("pack", lease=30):
+    with job.transaction() as own:  # the effect and the end of the job; StaleToken if another has it
+        own.execute("UPDATE stock SET quantity = quantity - 1 WHERE item = 'lamp'")
+    print("packed order", job.payload["order"])
+""",
+        (
+            (
+                "Effects outside the database may come twice: hand job.token to a guard, or make them "
+                "repeatable."
+            ),
+            "A worker that does not extend its lease in time loses the job, though it still works on it.",
+            "Tens of thousands of jobs a second, or many readers of one message, are for a broker.",
+        ),
+        "queue.md",
+        imports=("import holdfast.queue",),
+        uses_locks=False,
+        uses_database=True,
+        opens='queue = holdfast.queue.connect("{url}")',
+        instead=True,
+        others="take the next job",
+        crash="a job for the next worker when its lease ends",
+    ),
+    Leaf(
+        "partitions",
+        "Partitions, each worked on by one owner",
+        ({"problem": ("items",), "share": ("part",)},),
+        "Items are divided by a hash of their key, and a worker keeps whole partitions for as long "
+        "as it lives. Within one there is nothing left to lock, and the load of the locks does not "
+        "grow with the items.",
+        ENGINES,
+        """
+PARTITIONS = 8
+mine = {}
+for number in range(PARTITIONS):
+    lease = locks.lock(f"orders/{number}", ttl=30).acquire(blocking=False)
+    if lease is not None:
+        mine[number] = lease
+
+for number, lease in mine.items():
+    lease.check()  # before each step: still ours?
+    print("working on partition", number, "with token", lease.token)
+    lease.release()
+""",
+        (
+            "The first worker takes all: let each take its share, and look for free partitions now and then.",
+            "An owner that is paused past its lease is not alone: give its token to what it writes to.",
+            "Another number of partitions is another division: change it while nobody works.",
+        ),
+        "guide.md",
+        others="work on other partitions",
+        crash="its partitions, for the others to take",
+    ),
+    Leaf(
+        "job",
+        "A job that one of many servers runs",
+        ({"problem": ("schedule",)},),
+        "Every server asks, and one runs. The job remembers its last run, so a server that comes late does "
+        "not run it again, and a run that was missed is noticed.",
+        ENGINES,
+        """
+job = locks.job("invoices", every=3600, at_most=600)
+with job as run:
+    if run is not None:  # None: another server runs it, or has run it
+        run.check()  # before a long step: still ours?
+        run.set_result({"sent": 12})
+print(job.last.state, job.last.result)
+""",
+        (
+            (
+                "A server that dies in the middle leaves a run without an end: on_crash says whether it is "
+                "repeated (at least once) or left (at most once)."
+            ),
+            PAUSED,
+            "Somebody has to ask: a job does not start itself when no server comes up.",
+        ),
+        "jobs.md",
+        others="skip this run",
+        crash="a run that the next server repeats, or leaves (on_crash)",
+    ),
+    Leaf(
+        "election",
+        "A leader, elected",
+        ({"problem": ("role",)},),
+        "One of the candidates leads for as long as it lives and renews its lease; everyone can ask who "
+        "leads. When it dies another one is elected, with a higher number of its term.",
+        (*ENGINES, "redlock"),
+        """
+election = locks.election("scheduler", b"host-1:8080")
+with election.campaign(timeout=30) as leadership:
+    print("leading, in term", leadership.token)
+    leadership.check()  # before each step: still the leader?
+""",
+        (
+            PAUSED,
+            "Between the death of a leader and the next term there is none: the ttl bounds that.",
+            "The number of the term is a fencing token: have what the leader writes to check it.",
+        ),
+        "election.md",
+        others="wait to be elected, and can ask who leads",
+        crash="no leader until its lease ends",
+    ),
+)
