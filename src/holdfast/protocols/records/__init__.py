@@ -17,7 +17,14 @@ from .admin import break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
 from .releases import abandon, dropped, mark_released, release, release_request, report_loss
 from .shutdown import close, closed_error
-from .subscription import next_change, subscribe, unsubscribe
+from .subscription import (
+    forget_subscription,
+    look_again,
+    next_change,
+    subscribe,
+    unsubscribe,
+    wait_for_wakeup,
+)
 
 __all__ = [
     "Attempt",
@@ -35,10 +42,12 @@ __all__ = [
     "dropped",
     "export",
     "extend",
+    "forget_subscription",
     "inspect",
     "is_in_time",
     "keep_grant",
     "list_names",
+    "look_again",
     "mark_released",
     "never_sent",
     "next_change",
@@ -49,4 +58,5 @@ __all__ = [
     "set_value",
     "subscribe",
     "unsubscribe",
+    "wait_for_wakeup",
 ]
