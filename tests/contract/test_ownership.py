@@ -223,6 +223,18 @@ async def test_what_is_kept_for_a_name_is_given_up_after_a_while(world: World) -
     assert other.owned == frozenset(range(4))
 
 
+async def test_closing_the_client_stops_the_work(world: World) -> None:
+    crew = Crew(world, 2)
+    ann, client = world.actor(), world.client()
+    lost: list[int] = []
+    member = await crew.join(ann, client, on_lost=lambda partition, lease: lost.append(partition))
+    await crew.settled(1)
+    await ann(client.close)
+    await world.until(lambda: sorted(lost) == [0, 1])
+    assert (member.owned, member.active) == (frozenset(), False)
+    await ann(member.leave)
+
+
 async def test_the_newer_of_two_processes_has_the_name(world: World) -> None:
     crew = Crew(world, 4)
     ann, bob = world.actor(), world.actor()

@@ -353,11 +353,12 @@ def _is_held(state: LeaseState, now: float) -> bool:
 
 
 async def join(member: Member) -> None:
-    """The first round, which fails where the engine does."""
+    """Become a member, which owns nothing yet. Fails where the engine does."""
     try:
         state = _decoded(member, (await cell.read(member.cell)).data)
         _check_partitions(member, state, await records.inspect(member.client_state, _record(member)))
-        await _round(member)
+        await _be_present(member)
+        await _update(member, *await _read(member))
     except BaseException:
         await _abandon_all(member)
         raise
@@ -375,6 +376,10 @@ async def take_part(member: Member) -> None:
     finally:
         member.is_active = False
         member.has_left = True
+        if member.client_state.closed:
+            for held in list(member.held.values()):
+                member.listener.overdue(held)  # closing the client released it
+            member.held.clear()
         if member.nonce:
             nonce, member.nonce = member.nonce, ""
             await records.forget_subscription(member.client_state, nonce)
@@ -624,12 +629,15 @@ def _spread(member: Member) -> float:
 
 
 async def _abandon_all(member: Member) -> None:
-    """Release everything in the background."""
+    """Release everything in the background. The work on what was held has to stop at once."""
     presence, member.presence = member.presence, None
-    for state in (presence, *[held.state for held in member.held.values()]):
+    held = list(member.held.values())
+    member.held.clear()
+    for each in held:
+        member.listener.overdue(each)
+    for state in (presence, *[each.state for each in held]):
         if state is not None and state.ended is None:
             await records.abandon(member.client_state, state)
-    member.held.clear()
 
 
 # --- what is stored -----------------------------------------------------------------------------
