@@ -23,9 +23,19 @@ from ..recipes import ownership as recipe
 from ..recipes.ownership import Options
 from .callbacks import Call, Callbacks
 from .model import GroupInfo, MemberInfo, Owner, describe
-from .threads import unnamed
+from .threads import partition_of, unnamed
 
-__all__ = ["AsyncMember", "GroupInfo", "MemberInfo", "Owner", "groups", "join", "owner_of", "show"]
+__all__ = [
+    "AsyncMember",
+    "GroupInfo",
+    "MemberInfo",
+    "Owner",
+    "groups",
+    "join",
+    "owner_of",
+    "partition_of",
+    "show",
+]
 
 Callback = Callable[[int, AsyncLease], object]
 """Takes the partition and its lease; may be async."""

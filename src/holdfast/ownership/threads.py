@@ -18,7 +18,7 @@ from ..recipes.ownership import Options
 from .callbacks import Call, Callbacks
 from .model import GroupInfo, Owner, describe
 
-__all__ = ["Member", "groups", "join", "owner_of", "show", "unnamed"]
+__all__ = ["Member", "groups", "join", "owner_of", "partition_of", "show", "unnamed"]
 
 Callback = Callable[[int, Lease], object]
 """Takes the partition and its lease."""
@@ -78,6 +78,11 @@ def owner_of(client: Client, group: str, key: str | bytes) -> Owner | None:
     return (
         None if info is None else info.owners[assignment.partition_of(recipe.check_key(key), info.partitions)]
     )
+
+
+def partition_of(key: str | bytes, partitions: int) -> int:
+    """The partition of a key in a group with so many: the same in every process, for ever."""
+    return assignment.partition_of(recipe.check_key(key), recipe.check_partitions(partitions))
 
 
 def show(client: Client, group: str) -> GroupInfo | None:

@@ -46,6 +46,7 @@ __all__ = [
     "check_engine",
     "check_group",
     "check_key",
+    "check_partitions",
     "group_names",
     "member_of",
     "owner_of",
@@ -111,13 +112,7 @@ class Options:
         """``unnamed``: the name of a member that was given none."""
         check_engine(promised)
         check_group(group)
-        if isinstance(partitions, bool) or not isinstance(partitions, int):
-            raise InvalidArgument(f"partitions is a whole number; it is {partitions!r}: write for example 64")
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidArgument(
-                f"a group has between 1 and {PARTITIONS_MAX} partitions; this one {partitions}: a partition "
-                "has many keys, so several for each member are enough"
-            )
+        check_partitions(partitions)
         if member is not None:
             arguments.check_name(member, "member")
             if len(member.encode()) > MEMBER_BYTES_MAX:
@@ -177,6 +172,17 @@ def check_engine(promised: Guarantees) -> None:
 
 def check_group(group: str) -> str:
     return arguments.check_name(group, "group")
+
+
+def check_partitions(partitions: int) -> int:
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise InvalidArgument(f"partitions is a whole number; it is {partitions!r}: write for example 64")
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidArgument(
+            f"a group has between 1 and {PARTITIONS_MAX} partitions; this one {partitions}: a partition has "
+            "many keys, so several for each member are enough"
+        )
+    return partitions
 
 
 def check_key(key: str | bytes) -> str | bytes:
