@@ -165,9 +165,9 @@ class Show:
 
         return wait(settled, seconds)
 
-    def until_progress(self) -> None:
+    def until_progress(self, seconds: float = PATIENCE_SECONDS) -> bool:
         count = len(self.results())
-        wait(lambda: len(self.results()) >= min(count + 20, self.messages))
+        return wait(lambda: len(self.results()) >= min(count + 20, self.messages), seconds)
 
     def end(self) -> None:
         for process in self.workers.values():
@@ -205,12 +205,12 @@ def show(folder: Path, url: str, messages: int) -> bool:
         bob = the_show.workers["bob"]
         for _ in range(5):
             bob.send_signal(signal.SIGSTOP)
-            has_taken_over = the_show.until_settled(1, 10 * TTL_SECONDS)
+            has_taken_over = the_show.until_settled(1, 10 * TTL_SECONDS) and the_show.until_progress(5.0)
             if has_taken_over:
                 break
-            bob.send_signal(signal.SIGCONT)  # it stood still while it held the file of the database
+            bob.send_signal(signal.SIGCONT)  # it was in a transaction, for whose end everyone has to wait
+            the_show.until_settled(2)
         print(f"bob stands still, and cid took over: {has_taken_over}")
-        the_show.until_progress()
         bob.send_signal(signal.SIGCONT)
         print(f"bob goes on, and has its share again: {the_show.until_settled(2)}", flush=True)
         print(f"all messages were processed: {wait(lambda: len(the_show.results()) == messages)}")

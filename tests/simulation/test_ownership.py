@@ -163,7 +163,7 @@ async def live(board: Board, client: SimulatedClient, history: History) -> None:
                 leave_later(member, max(stays, 0.0), chance.random() < 0.5), f"leaver {board.world.now}"
             )
         await recipe.take_part(member)
-        if board.world.now >= STOP_AT - 0.5:
+        if client.machine == 1 and board.world.now >= STOP_AT - 0.5:
             return
         await Pause(chance.choice((0.1, 1.0, 3.0)))
 
