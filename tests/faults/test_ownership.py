@@ -1,8 +1,9 @@
-"""Members in processes of their own that are killed, and that stand still for longer than their leases last."""
+"""Members in processes of their own: killed, or standing still for longer than their leases last."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -71,7 +72,9 @@ class Crew:
 
 
 @each(*(["sqlite", "redis"] if THOROUGH else ENGINES))
-def test_a_killed_member_moves_its_share_and_no_more(scheme: str, tmp_path: Path) -> None:
+def test_a_killed_member_moves_its_share_and_no_more(
+    scheme: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """At most 1.2 times the share of the dead one may move; in fact nothing but its share does."""
     with ExitStack() as stack:
         crew = Crew(FRESH_URL[scheme](tmp_path), stack)
@@ -88,7 +91,8 @@ def test_a_killed_member_moves_its_share_and_no_more(scheme: str, tmp_path: Path
             for old, new in zip(before.owners, after.owners, strict=True)
             if old is not None and new is not None and old.token != new.token
         ]
-        print(f"{scheme}: {len(moved)} of {PARTITIONS} moved, calm after {took:.2f} s")
+        record_property("moved", len(moved))
+        record_property("seconds to calm", round(took, 2))
         assert len(moved) <= 1.2 * SHARE
         owned = {member.member: set(member.owned) for member in before.members}
         assert set(moved) == owned[dead]

@@ -11,6 +11,8 @@ import pytest
 
 import holdfast
 import holdfast.aio
+import holdfast.ownership
+import holdfast.ownership.aio
 import holdfast.redlock
 from support import run_python
 from tidy.source import PACKAGE, ROOT
@@ -52,11 +54,30 @@ AIO_NAMES = [
     "AsyncWatch",
     "connect",
 ]
+OWNERSHIP_NAMES = [
+    "GroupInfo",
+    "Member",
+    "MemberInfo",
+    "Owner",
+    "groups",
+    "join",
+    "owner_of",
+    "partition_of",
+    "show",
+]
+OWNERSHIP_AIO_NAMES = ["AsyncMember" if name == "Member" else name for name in OWNERSHIP_NAMES]
 REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), [(holdfast, NAMES), (holdfast.aio, AIO_NAMES), (holdfast.redlock, REDLOCK_NAMES)]
+    ("module", "names"),
+    [
+        (holdfast, NAMES),
+        (holdfast.aio, AIO_NAMES),
+        (holdfast.redlock, REDLOCK_NAMES),
+        (holdfast.ownership, OWNERSHIP_NAMES),
+        (holdfast.ownership.aio, OWNERSHIP_AIO_NAMES),
+    ],
 )
 def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> None:
     assert sorted(module.__all__) == sorted(names)

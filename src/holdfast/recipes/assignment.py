@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -63,7 +64,7 @@ def balanced(owners: Sequence[str | None], members: Collection[str]) -> tuple[st
     for index, name in enumerate(by_load):
         room[name] = share + (index < more) - len(owned[name])
         if room[name] < 0:
-            mine = sorted(owned[name], key=lambda partition, name=name: _weight(name, partition))  # type: ignore[misc]
+            mine = sorted(owned[name], key=partial(_weight, name))
             pending += mine[: -room[name]]
     result = list(owners)
     for partition in sorted(pending):
