@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from contract.engines import FRESH_URL, LACKS, each_engine, lacks
 from contract.harness import World, held
-from holdfast import Client, Lock, Unsupported
+from holdfast import Client, Lock, Unsupported, ownership
 
 MAKE: dict[str, Callable[[Client], Lock]] = {
     "rwlock": lambda client: client.rwlock("x").read(),
@@ -75,6 +75,9 @@ async def test_what_is_lacking_is_refused_by_name(world: World) -> None:
         for limited in (client.latch, client.barrier):
             with pytest.raises(Unsupported, match=r"no cells.*\w+://"):
                 limited("x", 2)
+        for call in (lambda: ownership.join(client, "x"), lambda: ownership.groups(client)):
+            with pytest.raises(Unsupported, match=r"no assignment.*\w+://"):
+                call()
     if "handing over" in missing:
         lock = client.lock("z")
         lease = held(await ann(lock.acquire))

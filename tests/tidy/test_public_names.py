@@ -12,6 +12,8 @@ import pytest
 import holdfast
 import holdfast.aio
 import holdfast.lockorder
+import holdfast.ownership
+import holdfast.ownership.aio
 import holdfast.queue
 import holdfast.redlock
 from support import run_python
@@ -72,6 +74,18 @@ QUEUE_NAMES = [
     "connect",
     "script",
 ]
+OWNERSHIP_NAMES = [
+    "GroupInfo",
+    "Member",
+    "MemberInfo",
+    "Owner",
+    "groups",
+    "join",
+    "owner_of",
+    "partition_of",
+    "show",
+]
+OWNERSHIP_AIO_NAMES = ["AsyncMember" if name == "Member" else name for name in OWNERSHIP_NAMES]
 REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
 
 
@@ -83,6 +97,8 @@ REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
         (holdfast.lockorder, LOCKORDER_NAMES),
         (holdfast.queue, QUEUE_NAMES),
         (holdfast.redlock, REDLOCK_NAMES),
+        (holdfast.ownership, OWNERSHIP_NAMES),
+        (holdfast.ownership.aio, OWNERSHIP_AIO_NAMES),
     ],
 )
 def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> None:
@@ -97,6 +113,8 @@ def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> 
         holdfast,
         holdfast.aio,
         holdfast.lockorder,
+        holdfast.ownership,
+        holdfast.ownership.aio,
         holdfast.queue,
         holdfast.redlock,
     ],

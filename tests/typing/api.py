@@ -24,12 +24,14 @@ from holdfast import (
     fencing,
     idempotency,
     optimistic,
+    ownership,
     queue,
     sql,
 )
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRLock, AsyncRWLock, AsyncSemaphore
 from holdfast.facades.job_run import JobRun
 from holdfast.model import Run
+from holdfast.ownership import aio as async_ownership
 
 
 def threads() -> None:
@@ -326,3 +328,35 @@ def events_of(db: Any, store: events.EventStore) -> None:
 
 
 CALLBACK: Callable[[holdfast.Lease], object] = print
+
+
+def single_ownership(locks: holdfast.Client) -> None:
+    def told(partition: int, lease: holdfast.Lease) -> None: ...
+
+    with ownership.join(locks, "orders", 64, "web-1", ttl=5, drain=1.5, on_assigned=told) as member:
+        assert_type(member, ownership.Member)
+        assert_type(member.owned, frozenset[int])
+        assert_type(member.owns("key"), bool)
+        assert_type(member.owns(b"key"), bool)
+        assert_type(member.owner_of("key"), ownership.Owner | None)
+        assert_type(member.lease_of(3), holdfast.Lease)
+        member.on_revoked(told)
+        member.on_lost(told)
+        member.on_lost(lambda partition: None)  # type: ignore[arg-type, misc]  # it takes the lease, too
+        member.owns(7)  # type: ignore[arg-type]  # a key is text or bytes
+        member.leave(returning=True)
+    assert_type(ownership.show(locks, "orders"), ownership.GroupInfo | None)
+    assert_type(ownership.groups(locks), list[ownership.GroupInfo])
+    assert_type(ownership.partition_of("key", 64), int)
+
+
+async def single_ownership_awaited(locks: AsyncClient) -> None:
+    async def told(partition: int, lease: AsyncLease) -> None: ...
+
+    async with await async_ownership.join(locks, "orders", on_assigned=told) as member:
+        assert_type(member, async_ownership.AsyncMember)
+        assert_type(await member.owner_of("key"), ownership.Owner | None)
+        assert_type(member.lease_of(3), AsyncLease)
+        member.on_revoked(told)
+        await member.leave()
+    assert_type(await async_ownership.owner_of(locks, "orders", "key"), ownership.Owner | None)

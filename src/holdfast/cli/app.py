@@ -50,6 +50,7 @@ ROOT = Group(
         "init": "init:COMMAND",
         "demo": "demo.command:COMMAND",
         "completion": "completion:COMMAND",
+        "group": "group:GROUP",
         "fence": "fence:GROUP",
         "redlock": "redlock:GROUP",
     },

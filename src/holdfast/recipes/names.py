@@ -9,20 +9,28 @@ from ..core.canonical import Key, key_text
 from ..protocols.records import WAITS
 
 __all__ = [
+    "GROUPS",
     "JOBS",
     "barrier",
     "barrier_parties",
     "cell",
     "election",
+    "group",
+    "group_state",
     "idempotency",
     "job",
     "job_state",
     "latch",
+    "partition",
+    "partitions",
     "waits",
 ]
 
 JOBS = "_holdfast/job:"
 """What the records of all jobs begin with."""
+
+GROUPS = "_holdfast/group:"
+"""The records of the groups that own partitions: each live member holds its group's as a reader."""
 
 
 def cell(name: str) -> str:
@@ -77,3 +85,23 @@ def barrier(name: str) -> str:
 def barrier_parties(name: str) -> str:
     """The reader/writer lock of which each party that waits at a barrier holds a read lease."""
     return f"_holdfast/parties:{arguments.check_name(name)}"
+
+
+def group(name: str) -> str:
+    """The record whose readers are the live members of a group."""
+    return GROUPS + name
+
+
+def group_state(name: str) -> str:
+    """The record of the cell that says which member is to own which partition."""
+    return f"_holdfast/group-state:{name}"
+
+
+def partitions(group: str) -> str:
+    """What the names of the partitions' locks begin with."""
+    return f"_holdfast/partition:{group}/"
+
+
+def partition(group: str, number: int) -> str:
+    """The lock of one partition."""
+    return f"{partitions(group)}{number}"

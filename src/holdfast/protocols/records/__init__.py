@@ -19,7 +19,14 @@ from .lease_operations import adopt, downgrade, export, extend, set_value
 from .releases import abandon, dropped, mark_released, release, release_request, report_loss
 from .several import abandon_all, acquire_in_order, release_all
 from .shutdown import close, closed_error
-from .subscription import next_change, subscribe, unsubscribe
+from .subscription import (
+    forget_subscription,
+    look_again,
+    next_change,
+    subscribe,
+    unsubscribe,
+    wait_for_wakeup,
+)
 
 __all__ = [
     "WAITS",
@@ -41,10 +48,12 @@ __all__ = [
     "dropped",
     "export",
     "extend",
+    "forget_subscription",
     "inspect",
     "is_in_time",
     "keep_grant",
     "list_names",
+    "look_again",
     "mark_released",
     "never_sent",
     "next_change",
@@ -56,4 +65,5 @@ __all__ = [
     "set_value",
     "subscribe",
     "unsubscribe",
+    "wait_for_wakeup",
 ]

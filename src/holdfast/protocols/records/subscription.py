@@ -22,7 +22,14 @@ from .acquisition import POLL_SECONDS_MAX
 from .retry import pause_or_give_up, retry_until_deadline, unexpected_reply_error
 from .shutdown import CLOSING, closed_error
 
-__all__ = ["next_change", "subscribe", "unsubscribe"]
+__all__ = [
+    "forget_subscription",
+    "look_again",
+    "next_change",
+    "subscribe",
+    "unsubscribe",
+    "wait_for_wakeup",
+]
 
 
 async def subscribe(client_state: ClientState, name: str) -> tuple[str, Snapshot]:
@@ -63,6 +70,25 @@ async def next_change(
         now = await Now()
         if ends_at is not None and now >= ends_at:
             return None
+
+
+async def wait_for_wakeup(client_state: ClientState, nonce: str, seconds: float, seen: Snapshot) -> None:
+    """Wait for at most ``seconds``: for a change since ``seen``, or for ``Notify``. Then ``look_again``."""
+    until = await Now() + min(seconds, _seconds_to_next_event(seen))
+    await Wait(nonce, until, _clients_of(seen))
+
+
+async def look_again(client_state: ClientState, name: str, nonce: str) -> Snapshot:
+    """The present state; later changes wake the subscription ``nonce`` again."""
+    return await _read_and_watch(client_state, name, nonce)
+
+
+async def forget_subscription(client_state: ClientState, nonce: str) -> None:
+    """End a subscription without a request: the engine forgets it, because nobody refreshes it."""
+    client_state.waiting.pop(nonce, None)
+    await Unlisten(nonce)
+    if client_state.closed:
+        await Notify(CLOSING)
 
 
 def _seconds_to_next_event(seen: Snapshot) -> float:
