@@ -105,7 +105,7 @@ CLAIMS = {
     "cell": ("(b'x",),
     "events": ("balance 1200",),
     "queue": ("packed order 4711",),
-    "partitions": ("partition 7",),
+    "partitions": ("customer-7 is ours, with token",),
     "job": ("done {'sent': 12}",),
     "election": ("leading, in term",),
     "multilock": ("{'account-2': ",),

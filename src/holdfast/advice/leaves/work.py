@@ -49,31 +49,27 @@ for job in queue.claim("pack", lease=30):
         "partitions",
         "Partitions, each worked on by one owner",
         ({"problem": ("items",), "share": ("part",)},),
-        "Items are divided by a hash of their key, and a worker keeps whole partitions for as long "
-        "as it lives. Within one there is nothing left to lock, and the load of the locks does not "
-        "grow with the items.",
+        "Keys are divided by a hash into partitions, and each partition belongs to one member of a group for "
+        "as long as it lives. Its owner works on all of its keys without asking, and the load of the locks "
+        "does not grow with the keys.",
         ENGINES,
         """
-PARTITIONS = 8
-mine = {}
-for number in range(PARTITIONS):
-    lease = locks.lock(f"orders/{number}", ttl=30).acquire(blocking=False)
-    if lease is not None:
-        mine[number] = lease
-
-for number, lease in mine.items():
+with ownership.join(locks, "orders", partitions=8) as member:
+    while not member.owns("customer-7"):  # no request; another member may own it
+        time.sleep(0.05)
+    lease = member.lease_of(member.partition_of("customer-7"))
     lease.check()  # before each step: still ours?
-    print("working on partition", number, "with token", lease.token)
-    lease.release()
+    print("customer-7 is ours, with token", lease.token)
 """,
         (
-            "The first worker takes all: let each take its share, and look for free partitions now and then.",
             "An owner that is paused past its lease is not alone: give its token to what it writes to.",
-            "Another number of partitions is another division: change it while nobody works.",
+            "While a partition moves nobody owns it: until the old owner stops (drain), or its ttl ends.",
+            "The number of partitions can change only while the group has no members.",
         ),
-        "guide.md",
+        "ownership.md",
+        imports=("import holdfast", "from holdfast import ownership", "import time"),
         others="work on other partitions",
-        crash="its partitions, for the others to take",
+        crash="its partitions, which go to the others",
     ),
     Leaf(
         "job",
