@@ -163,6 +163,7 @@ class _Run:
         self._changed.clear()
         try:
             await self._finish()
+            is_idle = not self._tasks  # what ends during the claim may let another in
             wanted = self._worker.concurrency - len(self._tasks)
             found = await self._claim(wanted) if wanted > 0 else 0
         except Exception as error:  # noqa: BLE001 - a worker outlives what its database does
@@ -172,7 +173,7 @@ class _Run:
         if found:
             await asyncio.sleep(0)
             return True
-        if until_idle and not self._tasks and not self._unfinished:
+        if until_idle and is_idle:
             return False
         if not self._changed.is_set():
             await self._sleep(is_full=wanted <= 0)
