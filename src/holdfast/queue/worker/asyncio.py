@@ -241,6 +241,7 @@ class _Run:
 
     async def _run_job(self, job: AsyncJob) -> None:
         outcome = await self._settle(job, await self._call(job))
+        self._worker.ended += 1
         if isinstance(outcome, outcomes.Finish):
             self._unfinished.append((job, outcome.result))
             self._changed.set()

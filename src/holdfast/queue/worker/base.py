@@ -40,6 +40,8 @@ class BaseWorker:
         self.is_stopping = False
         """Whether no more jobs are claimed, and the ones that run are waited for. Long ones may look."""
         self.is_running = False
+        self.ended = 0
+        """How many jobs have ended here, whatever became of them."""
         self.functions: dict[str, Callable[[Any], Any]] = {}
         self.periodic: dict[str, Periodic] = {}
 

@@ -62,4 +62,6 @@ def of_error(job: BaseJob, error: BaseException) -> Outcome:
     if job.told == "given back":
         return Release()
     log.warning("%r failed: %s: %s", job, type(error).__name__, error)
-    return Fail(error)
+    own = error.__traceback__
+    # Its first frame is the worker's, which is of no interest to those who read it.
+    return Fail(error.with_traceback(own.tb_next if own is not None else None))

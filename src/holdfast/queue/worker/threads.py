@@ -241,6 +241,7 @@ class _Run:
     def _note_ended(self) -> None:
         while self._ended.qsize():
             ended = self._ended.get()
+            self._worker.ended += 1
             self._pace.record(ended.seconds)
             if isinstance(ended.outcome, outcomes.Finish):
                 self._unfinished.append((ended.job, ended.outcome.result))
