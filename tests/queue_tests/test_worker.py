@@ -17,6 +17,10 @@ from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker
 from queue_tests.test_processes import server_in
 from support import wait_until
 
+TERMINATE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s
+"""
+
 
 def info(queue: Queue, id_: int) -> JobInfo:
     found = queue.get(id_)
@@ -154,7 +158,7 @@ def test_it_waits_for_running_jobs_and_gives_back_the_others(queue: Queue) -> No
         # What was claimed ahead is given back, as the first takes long.
         wait_until(lambda: queue.counts()["ready"] == 5)
         worker.stop()
-        time.sleep(0.05)
+        wait_until(lambda: worker.is_stopping)
         assert info(queue, first).state == "running"
         may_end.set()
     assert info(queue, first).result == "done"
@@ -265,13 +269,7 @@ def test_an_outage_of_the_database_is_waited_out(queue: Queue, url: str) -> None
     with running(worker), psycopg.connect(server_in(url), autocommit=True) as admin:
         assert begun.wait(10)
         for _ in range(3):
-            # Everybody's: other tests run on other servers.
-            admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'holdfast' AND query LIKE %s",
-                (f"%{url.partition('schema=')[2]}%",),
-            )
-            time.sleep(0.02)
+            wait_until(lambda: admin.execute(TERMINATE, (f"%{url.partition('schema=')[2]}%",)).fetchall())
         may_end.set()
         wait_until(lambda: begun.is_set() and _finished(url, id_))
 

@@ -85,7 +85,8 @@ def test_killed_and_stopped_workers_lose_nothing(url: str, queue: Queue, code: s
             fleet.append(hire())
             stopped = fleet[0]
             stopped.stop()
-            time.sleep(0.3)
+            ends = time.monotonic() + 0.3
+            wait_until(lambda moment=ends: time.monotonic() > moment)  # type: ignore[misc]  # bound at once
             stopped.cont()
         wait_until(lambda: queue.counts()["finished"] == JOBS, timeout=30)
         for worker in fleet:

@@ -136,7 +136,7 @@ def _open(url: str | None, namespace: str) -> AbstractContextManager[Queue]:
 
 def ls(state: str | None, kind: str | None, limit: int, url: str | None, namespace: str, json: bool) -> None:
     """List jobs, and how many there are in each state."""
-    from .output import age, print_json, print_lines, print_table
+    from .output import print_json, print_lines, print_table
 
     with _open(url, namespace) as queue:
         counts = queue.counts(kind)
@@ -154,7 +154,6 @@ def ls(state: str | None, kind: str | None, limit: int, url: str | None, namespa
         )
         return
     if jobs:
-        now = _now()
         rows = [
             (
                 str(job.id),
@@ -162,24 +161,18 @@ def ls(state: str | None, kind: str | None, limit: int, url: str | None, namespa
                 job.key or "",
                 job.state,
                 f"{job.attempt}/{job.max_attempts}",
-                age(max(0.0, now - job.created_at)),
+                _time(job.created_at),
                 _remark(job),
             )
             for job in jobs
         ]
-        print_table("", ("id", "kind", "key", "state", "tries", "age", ""), rows)
+        print_table("", ("id", "kind", "key", "state", "tries", "put at", ""), rows)
     print_lines(
         ", ".join(f"{count} {each}" for each, count in counts.items() if count) or "there are no jobs"
     )
     for each in kinds:
         if each.paused:
             print_lines(f"{each.kind} is paused: holdfast queue resume {each.kind}")
-
-
-def _now() -> float:
-    from holdfast.runtime.clock import wall_seconds
-
-    return wall_seconds()
 
 
 def _remark(job: JobInfo) -> str:
