@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...core.lock_options import Duration
-from ...errors import StaleToken
+from ...errors import InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ..asyncio import AsyncJob, AsyncQueue
 from ..calls import BaseJob, finish_many_call
@@ -278,8 +278,8 @@ class _Run:
                     await self._store.run(job.finish_text_call(outcome.result))
                 else:
                     return outcome
-            except StaleToken as error:
-                log.info("%s", error)
+            except (StaleToken, InvalidArgument) as error:
+                log.info("%r could not be ended: %s", job, error)
             except Exception as error:  # noqa: BLE001 - as above
                 if self._worker.is_running and not self._worker._is_hurried:
                     await asyncio.sleep(pause_after(error, failures))

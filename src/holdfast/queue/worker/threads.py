@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from ...core.lock_options import Duration
-from ...errors import StaleToken
+from ...errors import InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ...runtime.self_pipe import SelfPipe
 from ..calls import BaseJob, finish_many_call
@@ -351,8 +351,8 @@ class _Run:
                     self._store.run(job.finish_text_call(outcome.result))
                 else:
                     return outcome
-            except StaleToken as error:
-                log.info("%s", error)
+            except (StaleToken, InvalidArgument) as error:
+                log.info("%r could not be ended: %s", job, error)
             except Exception as error:  # noqa: BLE001 - as above
                 if self._worker.is_running and self._claimed.get(job.id) is job:
                     time.sleep(pause_after(error, failures))
