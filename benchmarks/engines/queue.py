@@ -16,7 +16,7 @@ from ..contestant import Contestant, Handle, Place
 from .group import Group
 from .postgresql import serve
 
-__all__ = ["GROUP", "HOLDFAST", "KIND", "PROCRASTINATE", "Jobs", "Queue"]
+__all__ = ["GROUP", "HOLDFAST", "KIND", "PROCRASTINATE", "Jobs", "Queue", "analyse"]
 
 HOLDFAST: Final = "holdfast-queue"
 PROCRASTINATE: Final = "procrastinate"
@@ -43,6 +43,10 @@ class Jobs(Handle):
         return False
 
     def put(self, numbers: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    def unfinished(self) -> int:
+        """How many jobs are not finished in the database."""
         raise NotImplementedError
 
     def work(self, ran: Ran, enough: int | None, begins: Callable[[], None]) -> None:
@@ -78,6 +82,9 @@ class Queue(Jobs):
 
         begins()
         worker.run(signals=False, until_idle=enough is None)
+
+    def unfinished(self) -> int:
+        return sum(count for state, count in self.queue.counts().items() if state != "finished")
 
     def fill(self, place: Place, finished: int) -> None:
         """Rows of jobs that are over."""
@@ -127,6 +134,10 @@ class AwaitedQueue(Awaited):
 
     async def _put(self, numbers: Sequence[int]) -> None:
         await self.queue.put_many([NewJob(KIND, number) for number in numbers])
+
+    def unfinished(self) -> int:
+        counts = self.loop.run_until_complete(self.queue.counts())
+        return sum(count for state, count in counts.items() if state != "finished")
 
     async def _work(self, ran: Ran, enough: int | None, begins: Callable[[], None]) -> None:
         worker = aio.AsyncWorker(self.queue, CONCURRENCY)
@@ -187,6 +198,16 @@ class Procrastinate(Awaited):
         else:
             await self.noop.batch_defer_async(*({"number": number} for number in numbers))
 
+    def unfinished(self) -> int:
+        query = (
+            "SELECT count(*) AS count FROM procrastinate_jobs"
+            " WHERE queue_name = %(space)s AND status <> 'succeeded'"
+        )
+        found = self.loop.run_until_complete(
+            self.app.connector.execute_query_one_async(query, space=self.space)
+        )
+        return int(found["count"])
+
     async def _work(self, ran: Ran, enough: int | None, begins: Callable[[], None]) -> None:
         done = asyncio.Event()
         count = 0
@@ -217,6 +238,14 @@ class Procrastinate(Awaited):
 
     async def _close(self) -> None:
         await self.app.close_async()
+
+
+def analyse(place: Place) -> None:
+    """Plans go by the tables as they are now, whoever needs statistics for that."""
+    import psycopg
+
+    with psycopg.connect(_url(place), autocommit=True) as connection:
+        connection.execute("ANALYZE")
 
 
 def _url(place: Place) -> str:

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from typing import cast
 
 from ..contestant import Contestant, check
-from ..engines.queue import Jobs
+from ..engines.queue import Jobs, analyse
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
 from ..worker import Desk, Team, gather
 
 __all__ = ["measure"]
 
-METRICS = (Metric("rate", "jobs per second", "per second"),)
+METRICS = (
+    Metric("rate", "jobs finished per second", "per second"),
+    Metric("ran", "jobs run per second", "per second"),
+)
 
 HOW = """
 Workers are processes. In each slice {jobs} jobs that do nothing are put in one batch; then all workers
-begin at once, and the slice is over when the last job has run. Each has run exactly once. Each worker has its
-defaults: Holdfast's for threads and procrastinate's run one job at a time. Rows say where it is more.
+begin at once. Finished: until every worker has ended, when all jobs are finished in the database, which is
+checked; the ends of the workers are part of the time. Run: until the last job's function was called, when
+Holdfast, which finishes in batches, has more left to finish. Each job has run exactly once. The tables are
+analysed after the put, as in a database that has run for a while. Workers have their defaults: Holdfast's for threads and procrastinate's run one job at a time. Rows say where it is more.
 """
 
 WORKERS = (1, 4, 8)
@@ -64,9 +69,14 @@ def measure(bench: Bench) -> Result:
             chosen[0].call(put, number)
             begins = begin_soon()
             did = gather(worker.start(work, begins) for worker in chosen)
-            ran = sorted(job for numbers, _ in did for job in numbers)
+            ran = sorted(job for numbers, _, _ in did for job in numbers)
             check(ran == list(range(number)), f"ran {len(ran)} of {number} jobs", situation.contestant)
-            rows[situation].add(rate=number / (max(last for _, last in did) - begins))
+            left = chosen[0].call(unfinished)
+            check(left == 0, f"left {left} jobs unfinished", situation.contestant)
+            rows[situation].add(
+                rate=number / (max(ended for _, _, ended in did) - begins),
+                ran=number / (max(last for _, last, _ in did) - begins),
+            )
 
         rounds = bench.rounds(entries, one_slice, lambda each: each.title)
     return Result(
@@ -83,10 +93,15 @@ def measure(bench: Bench) -> Result:
 
 def put(desk: Desk, number: int) -> None:
     cast(Jobs, desk.handle).put(range(number))
+    analyse(desk.place)
 
 
-def work(desk: Desk, begins: float) -> tuple[list[int], float]:
-    """The jobs that ran here, and when the last did."""
+def unfinished(desk: Desk) -> int:
+    return cast(Jobs, desk.handle).unfinished()
+
+
+def work(desk: Desk, begins: float) -> tuple[list[int], float, float]:
+    """The jobs that ran here, when the last did, and when the worker had ended."""
     jobs: list[int] = []
     last = 0.0
 
@@ -97,4 +112,4 @@ def work(desk: Desk, begins: float) -> tuple[list[int], float]:
 
     wait_for(begins)
     cast(Jobs, desk.handle).work(ran, None, lambda: None)
-    return jobs, last or time.monotonic()
+    return jobs, last, time.monotonic()
