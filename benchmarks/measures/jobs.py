@@ -24,7 +24,8 @@ Workers are processes. In each slice {jobs} jobs that do nothing are put in one 
 begin at once. Finished: until every worker has ended, when all jobs are finished in the database, which is
 checked; the ends of the workers are part of the time. Run: until the last job's function was called, when
 Holdfast, which finishes in batches, has more left to finish. Each job has run exactly once. The tables are
-analysed after the put, as in a database that has run for a while. Workers have their defaults: Holdfast's for threads and procrastinate's run one job at a time. Rows say where it is more.
+analysed after the put, as in a database that has run for a while. Workers have their defaults: Holdfast's for
+threads and procrastinate's run one job at a time. Rows say where it is more.
 """
 
 WORKERS = (1, 4, 8)
