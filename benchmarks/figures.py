@@ -343,6 +343,34 @@ FENCING_REDIS_FIGURES: Final = (
     ),
 )
 
+QUEUE_FIGURES: Final = (
+    *(
+        Target(
+            f"Jobs per second over procrastinate's, {workers} workers",
+            "jobs",
+            ratio("rate", f"holdfast-queue/{workers}", f"procrastinate/{workers}"),
+            1.0,
+            "at least",
+        )
+        for workers in (1, 4, 8)
+    ),
+    Target(
+        "Put → start in an idle worker, p50",
+        "starts",
+        value("p50", "holdfast-queue"),
+        10e-3,
+        "under",
+        "seconds",
+    ),
+    Target(
+        "A claim beside 1,000,000 finished jobs over one beside 1,000, p50",
+        "finished",
+        ratio("p50", "holdfast-queue/1000000", "holdfast-queue/1000"),
+        1.5,
+        "at most",
+    ),
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -356,4 +384,5 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "fencing": GUARD_FIGURES,
     "fencing-redis": FENCING_REDIS_FIGURES,
     "sql-counters": (),
+    "queue": QUEUE_FIGURES,
 }

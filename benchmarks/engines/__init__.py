@@ -13,6 +13,7 @@ from . import (
     fencing_redis,
     memory,
     postgresql,
+    queue,
     redis,
     redlock,
     sql_counters,
@@ -21,7 +22,7 @@ from . import (
 )
 from .group import Group
 
-__all__ = ["BY_SCHEME", "COUNTERS", "GROUPS", "GUARDS", "IN_MEMORY", "Group"]
+__all__ = ["BY_SCHEME", "COUNTERS", "GROUPS", "GUARDS", "IN_MEMORY", "QUEUE", "Group"]
 
 IN_MEMORY: Final = "-in-memory"
 """An engine once more, with servers that keep nothing."""
@@ -31,6 +32,9 @@ GUARDS: Final = "fencing"
 
 COUNTERS: Final = "sql-counters"
 """No engine: transactions in the user's own database."""
+
+QUEUE: Final = "queue"
+"""No engine: jobs in the user's own database."""
 
 BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
@@ -45,12 +49,14 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     GUARDS: fencing.GROUP,
     "fencing-redis": fencing_redis.GROUP,
     COUNTERS: sql_counters.GROUP,
+    QUEUE: queue.GROUP,
 }
 """All of them, in the order of the report."""
 
 GROUPS: Final[Mapping[str, Group]] = {
     scheme: group
     for scheme, group in BY_SCHEME.items()
-    if scheme.startswith((GUARDS, COUNTERS)) or scheme.removesuffix(IN_MEMORY) in SCHEMES
+    if scheme.startswith((GUARDS, COUNTERS, QUEUE)) or scheme.removesuffix(IN_MEMORY) in SCHEMES
 }
-"""What ``ENGINES=`` can name: the engines of this Holdfast by the scheme of their URLs, guards, counters."""
+"""What ``ENGINES=`` can name: the engines of this Holdfast by the scheme of their URLs; guards, counters,
+jobs."""

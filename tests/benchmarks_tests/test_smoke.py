@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import BY_SCHEME, COUNTERS, GROUPS, GUARDS, IN_MEMORY
+from benchmarks.engines import BY_SCHEME, COUNTERS, GROUPS, GUARDS, IN_MEMORY, QUEUE
 from benchmarks.figures import FIGURES
 from benchmarks.measures import MEASURES
 from support import run_python
@@ -25,7 +25,7 @@ ENGINES = [
     pytest.param(
         scheme,
         marks=pytest.mark.engine(
-            "postgresql" if scheme in {GUARDS, COUNTERS} else scheme.removesuffix(IN_MEMORY)
+            "postgresql" if scheme in {GUARDS, COUNTERS, QUEUE} else scheme.removesuffix(IN_MEMORY)
         ),
     )
     for scheme in GROUPS

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.engine("postgresql")
-@pytest.mark.parametrize("name", ["last_unit", "money_transfer"])
+@pytest.mark.parametrize("name", ["last_unit", "money_transfer", "worker_fleet"])
 def test_the_example_is_right_on_postgresql(name: str, tmp_path: Path) -> None:
     database = new_database("postgresql")
     url = f"postgresql://postgres@{database.host}:{database.port}/{database.name}"

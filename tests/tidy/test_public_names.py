@@ -71,6 +71,7 @@ QUEUE_NAMES = [
     "PeriodicInfo",
     "Queue",
     "State",
+    "Worker",
     "connect",
     "script",
 ]

@@ -316,6 +316,12 @@ def jobs_in_ones_own_database(db: Any) -> None:
     assert_type(jobs.get(7), queue.JobInfo | None)
     assert_type(jobs.counts(), dict[queue.State, int])
 
+    @queue.Worker(jobs, concurrency=2, lease=30).job("mail", every=60)
+    def send(job: queue.Job) -> str:
+        return str(job.payload)
+
+    assert_type(send(job), str)
+
 
 def events_of(db: Any, store: events.EventStore) -> None:
     assert_type(store.append("account", [{"type": "opened"}], expected_version=0, connection=db), int)

@@ -52,6 +52,7 @@ ROOT = Group(
         "completion": "completion:COMMAND",
         "group": "group:GROUP",
         "fence": "fence:GROUP",
+        "queue": "queue:GROUP",
         "redlock": "redlock:GROUP",
     },
     EPILOG,

@@ -20,6 +20,7 @@ from .database import database_of
 from .migrations import administrator_script
 from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State
 from .threads import IO_TIMEOUT_SECONDS, Job, Queue, connect
+from .worker.threads import Worker
 
 __all__ = [
     "Backoff",
@@ -31,6 +32,7 @@ __all__ = [
     "PeriodicInfo",
     "Queue",
     "State",
+    "Worker",
     "connect",
     "script",
 ]

@@ -33,7 +33,7 @@ from .arguments import (
     job_row,
 )
 from .claimant import ClaimedJob
-from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State
+from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Told
 from .store import Call, EventClock
 from .texts import Session
 
@@ -226,12 +226,24 @@ class BaseJob:
         self._backoff = Backoff(row["backoff_first"], row["backoff_maximum"])
         lane = plans.lane_in((self.id, self.kind, self.key, row["lane"]))
         self.claim = ClaimedJob(self.id, self.token, self.kind, lane)
+        self.is_ended = False
+        """Whether ``finish``, ``fail``, ``release`` or ``transaction`` has ended this claim here."""
+        self.told: Told | None = None
+        """Why its handler is to stop, as far as its worker has learned."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether its worker has learned that it was cancelled or given to another, or waits no longer for
+        the end of this job. Asks nobody, so that a long loop can look each time round."""
+        return self.told is not None
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.kind!r} attempt={self.attempt} token={self.token}>"
 
     def finish_call(self, result: Any) -> Call[None]:
-        text = None if result is None else encoded(result, "result")
+        return self.finish_text_call(None if result is None else encoded(result, "result"))
+
+    def finish_text_call(self, text: str | None) -> Call[None]:
         return lambda session: claimant.finish(session, self.claim, text)
 
     def fail_call(self, error: object, retry_in: Duration | None, final: bool) -> Call[State]:
@@ -259,6 +271,12 @@ def extend_many_call(jobs: Iterable[BaseJob]) -> Call[dict[int, bool]]:
         return claimant.extend_many(session, claims)
 
     return extend
+
+
+def finish_many_call(jobs: Iterable[tuple[BaseJob, Any]]) -> Call[set[int]]:
+    """Jobs and their results, which ``encoded`` has made texts of."""
+    ended = [(job.claim, result) for job, result in jobs]
+    return lambda session: claimant.finish_many(session, ended)
 
 
 def _text_of(error: object) -> str:

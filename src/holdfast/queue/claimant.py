@@ -18,7 +18,7 @@ from .model import JobCancelled, State
 from .plans import Lane, check_transaction, in_lane
 from .texts import Session
 
-__all__ = ["ClaimedJob", "check", "extend", "extend_many", "fail", "finish", "release"]
+__all__ = ["ClaimedJob", "check", "extend", "extend_many", "fail", "finish", "finish_many", "release"]
 
 ERROR_CHARACTERS_MAX: Final = 8_000
 
@@ -40,6 +40,13 @@ class ClaimedJob:
 def finish(session: Session, job: ClaimedJob, result: str | None) -> Plan[None]:
     yield from check_transaction(session)
     yield from in_lane(session, job.lane, _end(session, job, session.texts.finish, {"result": result}))
+
+
+def finish_many(session: Session, jobs: Iterable[tuple[ClaimedJob, str | None]]) -> Plan[set[int]]:
+    """With their results. None of them is in a lane. The ids of those that were still their claimants'."""
+    claims = json.dumps([{**job.values, "result": result} for job, result in jobs])
+    result: Result = yield Statement(session.texts.finish_many, {"claims": claims})
+    return {int(row[0]) for row in result.rows}
 
 
 def fail(session: Session, job: ClaimedJob, error: str, delay: float, is_final: bool) -> Plan[State]:

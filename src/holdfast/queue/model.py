@@ -17,6 +17,7 @@ __all__ = [
     "NewJob",
     "PeriodicInfo",
     "State",
+    "Told",
     "Unique",
 ]
 
@@ -28,6 +29,9 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 UNFINISHED: Final[frozenset[State]] = frozenset({"scheduled", "blocked", "ready", "running"})
 
 Unique = Literal["queued", "running", "both"]
+
+Told = Literal["cancelled", "lost", "given back"]
+"""Why a handler is to stop: its job was cancelled; it was given to another claimant; its worker ends."""
 
 
 class JobCancelled(HoldfastError):

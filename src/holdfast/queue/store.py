@@ -11,7 +11,6 @@ import os
 import select
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ from ..fencing.connections import FenceTable, table_of
 from ..fencing.plans import Plan, run
 from ..runtime.clock import boottime
 from ..runtime.forks import register_after_fork
+from ..runtime.self_pipe import SelfPipe
 from .database import Database, PostgresDatabase
 from .migrations import migrate, needs_migration
 from .plans import listen_to, next_event
@@ -159,14 +159,15 @@ class Store:
 
     # --- waiting
 
-    def wait(self, timeout: float) -> bool:
-        """Until there may be something to claim: whether the wait ended before its time."""
+    def wait(self, timeout: float, interruption: SelfPipe | None = None) -> bool:
+        """Until there may be something to claim: whether the wait ended before its time. ``interruption``
+        ends it when it is woken, or was."""
         event = self.run(next_event)
         if event is not None:
             timeout = min(timeout, max(event, SOONEST_SECONDS))
         if self._listening.acquire(blocking=False):
             try:
-                return self._listen(timeout)
+                return self._listen(timeout, interruption)
             finally:
                 self._listening.release()
                 with self._heard:
@@ -174,12 +175,18 @@ class Store:
         with self._heard:
             return self._heard.wait(timeout=min(timeout, LISTENING_SECONDS))
 
-    def _listen(self, timeout: float) -> bool:
-        if isinstance(self.database, PostgresDatabase):
-            return self._listen_to_server(self.database, timeout)
-        return self._watch_file(min(timeout, LISTENING_SECONDS))
+    def pause(self, timeout: float, interruption: SelfPipe) -> None:
+        """Without the database, until the time is over or the interruption is woken."""
+        _readable([], interruption, timeout)
 
-    def _listen_to_server(self, database: PostgresDatabase, timeout: float) -> bool:
+    def _listen(self, timeout: float, interruption: SelfPipe | None) -> bool:
+        if isinstance(self.database, PostgresDatabase):
+            return self._listen_to_server(self.database, timeout, interruption)
+        return self._watch_file(min(timeout, LISTENING_SECONDS), interruption)
+
+    def _listen_to_server(
+        self, database: PostgresDatabase, timeout: float, interruption: SelfPipe | None
+    ) -> bool:
         if self._listener is None or not self._listener_is_alive():
             connection = self._listener = database.connect()
             if connection.prepare_threshold is None or not database.notifies:
@@ -189,11 +196,10 @@ class Store:
                 connection.execute(listen_to(self.namespace))
                 return True  # what was put before this is looked for once more
         if self._listener_is_deaf:
-            time.sleep(min(timeout, POLL_SECONDS))
-            return False
+            return bool(_readable([], interruption, min(timeout, POLL_SECONDS)))
         connection = self._listener
-        readable, _, _ = select.select([connection.fileno()], [], [], min(timeout, LISTENING_SECONDS))
-        if readable:
+        readable = _readable([connection], interruption, min(timeout, LISTENING_SECONDS))
+        if connection in readable:
             with contextlib.suppress(Exception):  # a broken connection is found at the next wait
                 drain(connection.pgconn)
         return bool(readable)
@@ -206,7 +212,7 @@ class Store:
         self._listener = None
         return False
 
-    def _watch_file(self, timeout: float) -> bool:
+    def _watch_file(self, timeout: float, interruption: SelfPipe | None) -> bool:
         if self._listener is None:
             self._listener = self.database.connect()
             self._version = _data_version(self._listener)
@@ -220,7 +226,8 @@ class Store:
             left = deadline - boottime()
             if left <= 0:
                 return False
-            time.sleep(min(left, FILE_POLL_SECONDS))
+            if _readable([], interruption, min(left, FILE_POLL_SECONDS)):
+                return True
 
     # --- the end
 
@@ -239,6 +246,14 @@ class Store:
         self._idle, self._listener = [], None
         self._mutex, self._listening, self._heard = threading.Lock(), threading.Lock(), threading.Condition()
         self._pid = os.getpid()
+
+
+def _readable(connections: list[Any], interruption: SelfPipe | None, timeout: float) -> list[Any]:
+    """Those of them that there is something to read from, within the time."""
+    found, _, _ = select.select(connections + ([interruption] if interruption else []), [], [], timeout)
+    if interruption in found:
+        interruption.clear()  # type: ignore[union-attr]  # None is never among them
+    return found
 
 
 def drain(pgconn: Any) -> None:

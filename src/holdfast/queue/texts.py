@@ -173,6 +173,15 @@ WHERE {present}
 RETURNING state
 """
 
+_FINISH_MANY: Final = """
+UPDATE {jobs} SET state = 'finished', holds_key = 0, result = c.result, error = NULL, ended_at = {now},
+    lease_until = NULL, owner = NULL
+FROM (SELECT {each_claim_id} AS claim_id, {each_claim_token} AS claim_token,
+             CAST(g.value ->> 'result' AS text) AS result FROM {given_claims}) AS c
+WHERE id = claim_id AND token = claim_token AND state = 'running'
+RETURNING id
+"""
+
 _EXTEND: Final = """
 UPDATE {jobs} SET lease_until = {now} + CAST(:lease AS {float}), lease_seconds = CAST(:lease AS {float})
 WHERE {present}
@@ -263,6 +272,7 @@ _STATEMENTS: Final = {
     "take_back": _TAKE_BACK,
     "promote": _PROMOTE,
     "finish": _FINISH,
+    "finish_many": _FINISH_MANY,
     "fail": _FAIL,
     "extend": _EXTEND,
     "extend_many": _EXTEND_MANY,

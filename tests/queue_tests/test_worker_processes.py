@@ -1,0 +1,99 @@
+"""Fleets of worker processes, some of which are killed and stopped: each job takes effect exactly once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.queue import NewJob, Queue
+from queue_tests.databases import SERVER_MARK
+from queue_tests.test_processes import effects, effects_table
+from support import Process, run_python, wait_until
+
+JOBS = 150
+KILLS = 3
+
+THREADS = """
+import sys, time, holdfast.queue
+url, table = sys.argv[1:]
+queue = holdfast.queue.connect(url, io_timeout=30)
+worker = holdfast.queue.Worker(queue, concurrency=2, lease=0.6)
+
+@worker.job("work")
+def work(job):
+    time.sleep(0.01)
+    with job.transaction() as db:
+        db.execute(f"INSERT INTO {table} VALUES ({int(job.payload)})")
+
+print("ready", flush=True)
+worker.run()
+print("ended", flush=True)
+"""
+
+TASKS = """
+import asyncio, sys, holdfast.queue.aio as aio
+url, table = sys.argv[1:]
+
+async def main():
+    async with aio.connect(url, io_timeout=30) as queue:
+        worker = aio.AsyncWorker(queue, concurrency=4, lease=0.6)
+
+        @worker.job("work")
+        async def work(job):
+            await asyncio.sleep(0.02)
+            async with job.transaction() as db:
+                await db.execute(f"INSERT INTO {table} VALUES ({int(job.payload)})")
+
+        print("ready", flush=True)
+        await worker.run()
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("database", "code"),
+    [
+        pytest.param("postgresql", THREADS, marks=SERVER_MARK, id="postgresql, threads"),
+        pytest.param("postgresql", TASKS, marks=SERVER_MARK, id="postgresql, asyncio"),
+        pytest.param("sqlite", THREADS, id="sqlite, threads"),
+    ],
+)
+def test_killed_and_stopped_workers_lose_nothing(url: str, queue: Queue, code: str) -> None:
+    queue.install()
+    table = effects_table(url)
+    queue.put_many([NewJob("work", number, max_attempts=100) for number in range(JOBS)])
+    choose = random.Random(7)
+
+    with ExitStack() as stack:
+
+        def hire() -> Process:
+            return stack.enter_context(run_python(code, url, table))
+
+        fleet = [hire() for _ in range(3)]
+        for worker in fleet:
+            worker.expect("ready")
+        for _ in range(KILLS):
+            finished = queue.counts()["finished"]
+            wait_until(lambda before=finished: queue.counts()["finished"] > before)  # type: ignore[misc]  # bound at once
+            fleet.pop(choose.randrange(len(fleet))).kill()
+            fleet.append(hire())
+            stopped = fleet[0]
+            stopped.stop()
+            ends = time.monotonic() + 0.3
+            wait_until(lambda moment=ends: time.monotonic() > moment)  # type: ignore[misc]  # bound at once
+            stopped.cont()
+        wait_until(lambda: queue.counts()["finished"] == JOBS, timeout=30)
+        for worker in fleet:
+            worker.terminate()
+        for worker in fleet:
+            worker.expect("ended", timeout=10)
+            worker.succeed()
+    assert effects(url, table) == Counter(range(JOBS))
+    counts = queue.counts()
+    assert counts["finished"] == JOBS == sum(counts.values())
