@@ -30,10 +30,12 @@ class Crew:
         self.partitions = partitions
         self.api: Any = ownership if world.driver == "threads" else async_ownership
         self.looker, self.looking = world.actor("looker"), world.client()
+        self.joined: list[Member] = []
 
     async def join(self, actor: Actor, client: Client | None = None, **options: Any) -> Member:
         given = {"partitions": self.partitions, "ttl": TTL, **options}
         member: Member = await actor(self.api.join, client or self.world.client(), "g", **given)
+        self.joined.append(member)
         return member
 
     async def show(self) -> GroupInfo:
@@ -42,13 +44,18 @@ class Crew:
         return info
 
     async def settled(self, count: int) -> GroupInfo:
-        """The group once it has so many members, and each owns what it is to own."""
+        """The group once it has so many members, and each owns what it is to own, and knows it."""
         for _ in range(2000):
             info = await self.show()
-            if len(info.members) == count and info.settled:
+            if len(info.members) == count and info.settled and self.knows(info):
                 return info
             await asyncio.sleep(0.01)
         raise AssertionError(f"never settled: {info}")
+
+    def knows(self, info: GroupInfo) -> bool:
+        """A grant is in the engine a moment before its owner knows of it."""
+        known = {(member.name, member.owned) for member in self.joined}
+        return all((member.member, frozenset(member.owned)) in known for member in info.members)
 
 
 def loads(info: GroupInfo) -> list[int]:

@@ -111,8 +111,9 @@ def test_a_member_that_stands_still_is_taken_out_and_comes_back(scheme: str, tmp
         paused.stop()
         during = crew.settled(1)
         paused.cont()
-        lost = sorted(int(paused.expect("lost")) for _ in mine)
-        assert lost == sorted(mine)
+        lost: set[int] = set()
+        while not lost >= set(mine):  # on a slow machine it may have lost some before
+            lost.add(int(paused.expect("lost")))
         after = crew.settled(2)
         for partition in mine:
             old, new = before.owners[partition], during.owners[partition]

@@ -71,7 +71,7 @@ async def join(
     options = Options.checked(
         client.guarantees, group, partitions, member, ttl, drain, rejoin_within, unnamed(driver.owner_prefix)
     )
-    callbacks = TaskCallbacks(lambda state: AsyncLease(client, state))
+    callbacks = _TaskCallbacks(lambda state: AsyncLease(client, state))
     callbacks.add("assigned", on_assigned)
     callbacks.add("revoked", on_revoked)
     callbacks.add("lost", on_lost)
@@ -107,7 +107,7 @@ async def groups(client: AsyncClient) -> list[GroupInfo]:
     return [info for name in names if (info := await show(client, name)) is not None]
 
 
-class TaskCallbacks(Callbacks):
+class _TaskCallbacks(Callbacks):
     """Calls the user's functions in tasks."""
 
     def __init__(self, wrap: Callable[[Any], Any]) -> None:
@@ -152,7 +152,7 @@ class TaskCallbacks(Callbacks):
 class AsyncMember:
     """This process as a member of a group: each of its partitions belongs to one live member."""
 
-    def __init__(self, client: AsyncClient, member: recipe.Member, callbacks: TaskCallbacks) -> None:
+    def __init__(self, client: AsyncClient, member: recipe.Member, callbacks: _TaskCallbacks) -> None:
         self._client = client
         self._member = member
         self._callbacks = callbacks

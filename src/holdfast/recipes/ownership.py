@@ -346,9 +346,7 @@ class Member:
 
 
 def _cell(client_state: ClientState, group: str) -> cell.Cell:
-    found = cell.Cell(client_state, group)
-    found.record = names.group_state(group)
-    return found
+    return cell.Cell(client_state, group, names.group_state(group))
 
 
 def _is_held(state: LeaseState, now: float) -> bool:
