@@ -66,7 +66,6 @@ class AsyncSystem(BaseSystem):
         super().__init__(client, queue.namespace, concurrency, lease, keep_ids, events_schema)
         self._queue = queue
         self._store = queue._store
-        self._is_installed = False
         self._replies = _Replies(queue)
         self._stopping = asyncio.Event()
         self._is_running = False
@@ -173,12 +172,13 @@ class AsyncSystem(BaseSystem):
     async def _handle_once(self, job: AsyncJob) -> None:
         try:
             message = self._received(job)
-            definition, address = self._state_address(message.kind, message.key)
         except InvalidArgument as error:
-            await job.fail(error)
+            await job.fail(error, final=True)
             return
+        definition, address = self._state_address(message.kind, message.key)
         stored = await self._run(self._load_call(address))
         try:
+            self._check_attempts(job, definition)
             turn = Turn(definition, message, stored)
             with open_context(self._open_context(job, message, definition, turn)) as opened:
                 reply = turn.call()
@@ -188,7 +188,7 @@ class AsyncSystem(BaseSystem):
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is the asker's, or the dead letter's
             found = failed(message, error)
             if found is None:
-                await job.fail(error)
+                await self._run(self._fail_call(job, definition, error))
                 return
             outcome = found
         await self._run(self._commit_call(job, address, outcome))

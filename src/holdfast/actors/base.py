@@ -5,6 +5,7 @@ Arguments are checked here, before any I/O.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -17,9 +18,9 @@ from ..queue.model import JobInfo
 from ..queue.store import Call
 from . import plans
 from .context import Context, current
-from .definitions import Definition, check_fields, define
-from .messages import ATTEMPTS, BACKOFF_SECONDS, NewMessage, Received, new_message, received
-from .model import DeadLetter, StateKind
+from .definitions import ATTEMPTS, BACKOFF_SECONDS, Definition, check_fields, define
+from .messages import NewMessage, Received, new_message, received
+from .model import DeadLetter, MessageFailed, StateKind
 from .plans import Address
 from .turns import Outcome, Stored, Turn, attributes_of, restored
 
@@ -73,6 +74,7 @@ class BaseSystem:
         self._namespace = namespace
         self._events_schema = events_schema
         self._definitions: dict[str, Definition] = {}
+        self._is_installed = False
 
     def actor(
         self,
@@ -107,6 +109,7 @@ class BaseSystem:
             self._definitions[kind] = define(
                 kind, actor, state, attempts, backoff, snapshot_every, self._may_await
             )
+            self._is_installed = False  # it may be the first that needs the store of events
             return actor
 
         return register
@@ -117,13 +120,11 @@ class BaseSystem:
         self, kind: str, key: str, message: str, fields: Mapping[str, Any], id_: str | None, is_asked: bool
     ) -> NewMessage:
         definition = self._definitions.get(kind)
-        options: dict[str, Any] = {}
+        made = new_message(kind, key, message, fields, id_=id_, is_asked=is_asked)
         if definition is not None:
             check_fields(definition, message, fields)
-            options = {"attempts": definition.attempts, "backoff": definition.backoff}
-        made = new_message(kind, key, message, fields, id_=id_, is_asked=is_asked, **options)
-        if definition is not None and definition.has_events:
-            self._stream(kind, key)
+            if definition.has_events:
+                self._stream(kind, key)
         return made
 
     def _told(
@@ -178,6 +179,19 @@ class BaseSystem:
             known = ", ".join(map(repr, self._definitions)) or "none"
             raise InvalidArgument(f"there is no actor {kind!r} here (known: {known}): register its class")
         return definition
+
+    @staticmethod
+    def _check_attempts(job: BaseJob, definition: Definition) -> None:
+        """A worker that dies says nothing: the next one does."""
+        if job.attempt > definition.attempts:
+            raise MessageFailed(
+                f"its workers died or were stopped at each of its {definition.attempts} attempts"
+            )
+
+    @staticmethod
+    def _fail_call(job: BaseJob, definition: Definition, error: Exception) -> Call[Any]:
+        pause = definition.retry_in(job.attempt, random.random())
+        return job.fail_call(error, pause, pause is None)
 
     def _stream(self, kind: str, key: str) -> str:
         name = plans.stream_name(self._namespace, kind, key)

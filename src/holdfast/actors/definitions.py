@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import InvalidArgument
+from ..queue.arguments import check_seconds
+from ..sql.retry import Backoff
 from .messages import RESERVED, check_text, kind_of_job
 from .model import StateKind
 
-__all__ = ["APPLY", "Definition", "check_fields", "define"]
+__all__ = ["APPLY", "ATTEMPTS", "BACKOFF_SECONDS", "Definition", "check_fields", "define"]
 
 APPLY: Final = "apply"
+ATTEMPTS: Final = 5
+BACKOFF_SECONDS: Final = 1.0
+BACKOFF_MOST_SECONDS: Final = 60.0
+"""A mailbox waits while its first message does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,16 @@ class Definition:
     messages: Mapping[str, inspect.Signature]
     has_events: bool
     attempts: int
-    backoff: Any
+    backoff: Backoff
     snapshot_every: int | None
 
     @property
     def job_kind(self) -> str:
         return kind_of_job(self.kind)
+
+    def retry_in(self, attempt: int, chance: float) -> float | None:
+        """How long to wait after this attempt has failed; None: it was the last."""
+        return None if attempt >= self.attempts else self.backoff.pause_seconds(attempt, chance)
 
 
 def define(
@@ -59,7 +69,14 @@ def define(
         )
     if has_events:
         _check_apply(kind, actor)
-    return Definition(kind, actor, messages, has_events, attempts, backoff, snapshot_every)
+    return Definition(kind, actor, messages, has_events, attempts, _backoff(backoff), snapshot_every)
+
+
+def _backoff(backoff: object) -> Backoff:
+    if isinstance(backoff, Backoff):
+        return backoff
+    first = check_seconds(backoff, "backoff", 0.0, 86_400.0)
+    return Backoff(first, max(first, BACKOFF_MOST_SECONDS))
 
 
 def _check_making(kind: str, actor: type[Any]) -> None:

@@ -12,8 +12,6 @@ from ..queue.arguments import job_row
 from ..queue.model import NewJob
 
 __all__ = [
-    "ATTEMPTS",
-    "BACKOFF_SECONDS",
     "RESERVED",
     "NewMessage",
     "Received",
@@ -24,12 +22,12 @@ __all__ = [
     "received",
 ]
 
-ATTEMPTS: Final = 5
-BACKOFF_SECONDS: Final = 1.0
 RESERVED: Final = frozenset({"id", "connection", "timeout"})
 """What ``tell`` and ``ask`` take themselves, so no field has these names."""
 
 _PREFIX: Final = "actor:"
+_JOB_ATTEMPTS: Final = 1_000_000
+"""How many there are is said by the class, which the sender need not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +74,14 @@ def new_message(
     *,
     id_: str | None = None,
     is_asked: bool = False,
-    attempts: int = ATTEMPTS,
-    backoff: Any = BACKOFF_SECONDS,
 ) -> NewMessage:
     check_text(kind, "kind of actor")
     check_text(key, "key")
     check_text(message, "message")
     check_id(id_)
     payload = {"message": message, "fields": dict(fields), "id": id_, "ask": is_asked}
-    row = job_row(
-        NewJob(kind_of_job(kind), payload, key=key, ordered=True, max_attempts=attempts, backoff=backoff)
-    )
-    return NewMessage(kind, key, id_, row)
+    job = NewJob(kind_of_job(kind), payload, key=key, ordered=True, max_attempts=_JOB_ATTEMPTS)
+    return NewMessage(kind, key, id_, job_row(job))
 
 
 def received(job: int, kind: str, key: str | None, payload: Any) -> Received:
