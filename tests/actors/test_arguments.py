@@ -15,6 +15,8 @@ from holdfast.errors import InvalidArgument
 pytestmark = pytest.mark.timeless
 
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
+AWAITED: Any = holdfast.queue.aio.connect(NOWHERE)
+BLOCKING: Any = holdfast.queue.connect(NOWHERE)
 
 
 def new_system(**options: Any) -> actors.System:
@@ -47,8 +49,8 @@ class Counter:
         (lambda _: new_system(concurrency=0), "concurrency"),
         (lambda _: new_system(lease=0), "lease"),
         (lambda _: new_system(events_schema='"; DROP'), "events_schema"),
-        (lambda _: actors.System(None, holdfast.queue.aio.connect(NOWHERE)), "holdfast.actors.aio"),  # type: ignore[arg-type]
-        (lambda _: aio.System(None, holdfast.queue.connect(NOWHERE)), "holdfast.actors has"),  # type: ignore[arg-type]
+        (lambda _: actors.System(None, AWAITED), "holdfast.actors.aio"),
+        (lambda _: aio.System(None, BLOCKING), "holdfast.actors has"),
         (lambda _: actors.context(), "no message is handled here"),
     ],
 )
@@ -108,7 +110,7 @@ def test_a_kind_is_registered_once_and_by_name() -> None:
     with pytest.raises(InvalidArgument, match="already"):
         system.actor("counter")(Counter)
     with pytest.raises(InvalidArgument, match=r"@system.actor\('account'\)"):
-        system.actor(Counter)  # type: ignore[arg-type]
+        system.actor(Counter)  # type: ignore[arg-type]  # a decorator without its name
     with pytest.raises(InvalidArgument, match="kind"):
         system.actor("")(Counter)
 

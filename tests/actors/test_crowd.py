@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def reply_before_commit(patch: pytest.MonkeyPatch) -> None:
     def commit(session: Any, job: Any, address: Any, outcome: Any) -> Any:
         early = dataclasses.replace(outcome, state=None, messages=())
         done = yield from queue_plans.atomically(session, plans._commit(session, job, address, early))
-        time.sleep(0.03)
+        threading.Event().wait(0.03)  # a mistake that a slow machine would show
         yield from queue_plans.atomically(session, plans.save(session, address, outcome))
         for message in outcome.messages:
             yield from plans.put(session, message)

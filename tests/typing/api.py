@@ -343,8 +343,8 @@ def actors_on_a_queue(locks: holdfast.Client, jobs: queue.Queue, db: Any) -> Non
     assert_type(system.state("account", "7"), dict[str, Any] | None)
     assert_type(system.dead_letters("account"), list[actors.DeadLetter])
     system.actor("account", state="rows")  # type: ignore[arg-type]  # no such state
-    actors.System(locks, "a queue")  # type: ignore[arg-type]
-    actors.aio.System(locks, jobs)  # type: ignore[arg-type]
+    actors.System(locks, "a queue")  # type: ignore[arg-type]  # no URL
+    actors.aio.System(locks, jobs)  # type: ignore[arg-type]  # both are for threads
 
 
 def events_of(db: Any, store: events.EventStore) -> None:
