@@ -218,8 +218,10 @@ class _Mailroom:
 
     def __exit__(self, *_: object) -> None:
         """What was begun is handled to its end, under its lease."""
-        with self._mutex:
+        with self._freed:
             self._is_closing = True
+            while self._busy:  # a thread that claims just now still hands its messages to the pool
+                self._freed.wait(base.WAIT_SECONDS)
         self._pool.shutdown()
         self._closed.set()
         self._heart.join()
