@@ -36,6 +36,7 @@ TESTS: Final = Path(__file__).resolve().parent.parent
 
 PLACES: Final = frozenset(
     {
+        "actors",
         "api",
         "benchmarks_tests",
         "cli",

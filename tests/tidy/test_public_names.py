@@ -10,6 +10,8 @@ import types
 import pytest
 
 import holdfast
+import holdfast.actors
+import holdfast.actors.aio
 import holdfast.aio
 import holdfast.lockorder
 import holdfast.ownership
@@ -49,6 +51,16 @@ NAMES = [
     "Watch",
     "__version__",
     "connect",
+]
+ACTORS_NAMES = ["Context", "DeadLetter", "MessageFailed", "Rejected", "System", "context", "script"]
+ACTORS_AIO_NAMES = [
+    "AsyncSystem",
+    "Context",
+    "DeadLetter",
+    "MessageFailed",
+    "Rejected",
+    "System",
+    "context",
 ]
 AIO_NAMES = [
     "AsyncClient",
@@ -94,6 +106,8 @@ REDLOCK_NAMES = ["NodeStatus", "initialise", "rejoin", "status"]
     ("module", "names"),
     [
         (holdfast, NAMES),
+        (holdfast.actors, ACTORS_NAMES),
+        (holdfast.actors.aio, ACTORS_AIO_NAMES),
         (holdfast.aio, AIO_NAMES),
         (holdfast.lockorder, LOCKORDER_NAMES),
         (holdfast.queue, QUEUE_NAMES),
@@ -112,6 +126,7 @@ def test_public_names_are_pinned(module: types.ModuleType, names: list[str]) -> 
     "module",
     [
         holdfast,
+        holdfast.actors,
         holdfast.aio,
         holdfast.lockorder,
         holdfast.ownership,

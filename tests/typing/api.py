@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Any, assert_type
 
 import holdfast
+import holdfast.actors.aio
 import holdfast.aio
 from holdfast import (
     Fence,
@@ -20,6 +21,7 @@ from holdfast import (
     LockInfo,
     WaitEdge,
     WaiterInfo,
+    actors,
     events,
     fencing,
     idempotency,
@@ -321,6 +323,28 @@ def jobs_in_ones_own_database(db: Any) -> None:
         return str(job.payload)
 
     assert_type(send(job), str)
+
+
+def actors_on_a_queue(locks: holdfast.Client, jobs: queue.Queue, db: Any) -> None:
+    system = actors.System(locks, jobs, concurrency=8, lease=10)
+
+    @system.actor("account", state="events", attempts=3)
+    class Account:
+        balance = 0
+
+        def apply(self, event: Mapping[str, Any]) -> None: ...
+        def deposit(self, amount: int) -> int:
+            assert_type(actors.context(), actors.Context)
+            return self.balance + amount
+
+    assert_type(Account().deposit(7), int)  # the class stays what it was
+    system.tell("account", "7", "deposit", amount=1, id="one", connection=db)
+    system.ask("account", "7", "deposit", amount=1, timeout=5)
+    assert_type(system.state("account", "7"), dict[str, Any] | None)
+    assert_type(system.dead_letters("account"), list[actors.DeadLetter])
+    system.actor("account", state="rows")  # type: ignore[arg-type]  # no such state
+    actors.System(locks, "a queue")  # type: ignore[arg-type]  # no URL
+    actors.aio.System(locks, jobs)  # type: ignore[arg-type]  # both are for threads
 
 
 def events_of(db: Any, store: events.EventStore) -> None:

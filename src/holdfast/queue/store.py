@@ -91,7 +91,14 @@ class Store:
         self._listener: Any = None
         self._listening = threading.Lock()
         self._heard = threading.Condition()
+        self._siblings: list[Store] = []
         register_after_fork(self)
+
+    def sibling(self, namespace: str) -> Store:
+        """One for another namespace of this database, which is closed with this one."""
+        made = Store(self.database, namespace)
+        self._siblings.append(made)
+        return made
 
     # --- running plans
 
@@ -239,6 +246,8 @@ class Store:
         if self._pid == os.getpid():
             for connection in [*idle, *([listener] if listener is not None else [])]:
                 connection.close()
+        for sibling in self._siblings:
+            sibling.close()
 
     def forked(self) -> None:
         """In the child: what is the parent's is left alone, and connections are made afresh."""

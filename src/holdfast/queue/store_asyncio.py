@@ -43,6 +43,13 @@ class AsyncStore(ABC):
         self.namespace = namespace
         self.events = EventClock()
         self.removals = EventClock(RETENTION_SECONDS)
+        self._siblings: list[AsyncStore] = []
+
+    def sibling(self, namespace: str) -> AsyncStore:
+        """One for another namespace of this database, which is closed with this one."""
+        made = open_store(self.database, namespace)
+        self._siblings.append(made)
+        return made
 
     async def run(self, call: Call[T], connection: Any = None) -> T:
         await self.install_if_needed()
@@ -66,6 +73,11 @@ class AsyncStore(ABC):
     async def wait(self, timeout: float) -> bool: ...
     @abstractmethod
     async def close(self) -> None: ...
+
+    async def _close_siblings(self) -> None:
+        for sibling in self._siblings:
+            await sibling.close()
+
     @abstractmethod
     def connection(self) -> contextlib.AbstractAsyncContextManager[Any]:
         """One of the queue's own, which is awaited, for as long as the block lasts."""
@@ -90,6 +102,7 @@ class FileStore(AsyncStore):
 
     async def close(self) -> None:
         await asyncio.to_thread(self._blocking.close)
+        await self._close_siblings()
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -243,6 +256,7 @@ class ServerStore(AsyncStore):
         listener, self._listener = self._listener, None
         for connection in [*idle, *([listener] if listener is not None else [])]:
             await connection.close()
+        await self._close_siblings()
 
 
 def open_store(database: Database, namespace: str) -> AsyncStore:
