@@ -106,6 +106,7 @@ CLAIMS = {
     "events": ("balance 1200",),
     "queue": ("packed order 4711",),
     "partitions": ("customer-7 is ours, with token",),
+    "actor": ("'balance': 100",),
     "job": ("done {'sent': 12}",),
     "election": ("leading, in term",),
     "multilock": ("{'account-2': ",),

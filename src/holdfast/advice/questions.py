@@ -46,6 +46,7 @@ QUESTIONS: Final = (
         (
             Answer("task", "one task after the other, each done once: a mail, an invoice, a file"),
             Answer("part", "a share of the items, for as long as it lives: accounts, devices, feeds"),
+            Answer("messages", "messages to items that have a state, one at a time for each: a chat room"),
         ),
     ),
     Question(

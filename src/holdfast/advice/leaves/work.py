@@ -72,6 +72,44 @@ with ownership.join(locks, "orders", partitions=8) as member:
         crash="its partitions, which go to the others",
     ),
     Leaf(
+        "actor",
+        "An actor for each item",
+        ({"problem": ("items",), "share": ("messages",)},),
+        "Each item has a mailbox, and handles one message at a time in the whole cluster. What a message "
+        "changes, what it sends and its end are one transaction, so there is nothing to lock.",
+        DATABASES,
+        """
+system = actors.System(None, queue)
+
+
+@system.actor("account")
+class Account:
+    def __init__(self) -> None:
+        self.balance = 0
+
+    def deposit(self, amount: int) -> int:
+        self.balance += amount
+        return self.balance
+
+
+system.tell("account", "7", "deposit", amount=100)  # by anybody
+system.run(until_idle=True)  # in any number of processes; without until_idle it goes on
+print(system.state("account", "7"))
+""",
+        (
+            "Effects outside the database may come twice: make them repeatable.",
+            "One hot item handles its messages one after the other, however many workers there are.",
+            "A message that fails again and again becomes a dead letter: look at dead_letters().",
+        ),
+        "actors.md",
+        imports=("import holdfast.queue", "from holdfast import actors"),
+        uses_locks=False,
+        opens='queue = holdfast.queue.connect("{url}")',
+        instead=True,
+        others="handle the messages of other items",
+        crash="a message for the next worker, which has changed nothing",
+    ),
+    Leaf(
         "job",
         "A job that one of many servers runs",
         ({"problem": ("schedule",)},),
