@@ -148,7 +148,4 @@ def _postgresql(url: URL) -> PostgresqlAddress:
 
 def _conninfo(url: URL) -> str:
     """What libpq reads of a URL; the settings are passed beside it."""
-    user = "" if url.username is None else quote(url.username, safe="")
-    if url.password is not None:
-        user += f":{quote(url.password, safe='')}"
-    return f"postgresql://{user}{'@' if user else ''}{url.hosts}{quote(url.path)}"
+    return f"postgresql://{url.userinfo}{url.hosts}{quote(url.path)}"

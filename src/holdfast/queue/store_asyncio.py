@@ -209,15 +209,33 @@ class ServerStore(AsyncStore):
         if self._listener is None or self._listener.closed or self._listener.pgconn.status != 0:
             if self._listener is not None:
                 await self._listener.close()
-            connection = self._listener = await self._connect()
-            self._listener_is_deaf = connection.prepare_threshold is None or not self.database.notifies
+                self._listener = None
+            await self._start_listening()
             if not self._listener_is_deaf:
-                await connection.execute(listen_to(self.namespace))
                 return True  # what was put before this is looked for once more
         if self._listener_is_deaf:
             await asyncio.sleep(min(timeout, POLL_SECONDS))
             return False
         return await self._hear(self._listener, timeout)
+
+    async def _start_listening(self) -> None:
+        """Only a connection that listens is kept: one that did not, after a cancellation, would hear nothing."""
+        connection = await self._connect()
+        is_deaf = connection.prepare_threshold is None or not self.database.notifies
+        try:
+            if not is_deaf:
+                await connection.execute(listen_to(self.namespace))
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, Exception):
+                failure = self.database.failure(error, connection)
+                if failure is not None:
+                    raise failure from error
+            raise
+        if self._is_closed:
+            await connection.close()
+            return
+        self._listener, self._listener_is_deaf = connection, is_deaf
 
     async def _hear(self, connection: Any, timeout: float) -> bool:
         loop = asyncio.get_running_loop()
