@@ -88,7 +88,7 @@ def append(store: events.EventStore, number: int) -> bool:
 
 def test_a_server_that_never_was_is_the_subscribers_to_know() -> None:
     store = events.connect("postgresql://postgres@127.0.0.1:1/nowhere")
-    with pytest.raises(EngineUnavailable, match="127.0.0.1:1/nowhere cannot be reached: .*refused"):
+    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:1/nowhere cannot be reached: .*refused"):
         store.subscribe()
 
 

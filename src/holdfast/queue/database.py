@@ -92,6 +92,10 @@ class Database(ABC):
     def failure(self, error: Exception, connection: Any) -> Exception | None:
         """What to raise instead, where the database could not be reached or used."""
 
+    def is_locked(self, error: BaseException | None) -> bool:
+        """Whether the driver's error says that another transaction keeps all writers out."""
+        return False
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -259,11 +263,15 @@ class SqliteDatabase(Database):
     def is_usable(self, connection: Any) -> bool:
         return True
 
+    def is_locked(self, error: BaseException | None) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
     def failure(self, error: Exception, connection: Any) -> Exception | None:
         if not isinstance(error, sqlite3.Error):
             return None
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if self.is_locked(error):
             return EngineUnavailable(
                 f"the queue's database {self.path} was locked for {self.io_timeout:g} seconds, and nothing"
                 " was changed: keep transactions short, and do not use the queue without connection= while a"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 from ..fencing.connections import FenceTable, table_of
 from ..fencing.plans import Plan, run
 from ..runtime.clock import boottime
@@ -97,8 +97,10 @@ class Store:
 
     def run(self, call: Call[T], connection: Any = None) -> T:
         """On a connection of its own; with a ``connection``, there, in the user's transaction."""
-        self.install_if_needed()
-        if connection is not None:
+        if connection is None:
+            self.install_if_needed()
+        else:
+            self.install_beside_transaction()
             table = table_of(connection)
             return run(call(session_on(table, self.database, self.namespace, False)), table.carry_out)
         with self.connection() as (_, table):
@@ -146,6 +148,19 @@ class Store:
     def install_if_needed(self) -> None:
         if not self._is_installed:
             self.install()
+
+    def install_beside_transaction(self) -> None:
+        """The tables are made by another connection than the user's."""
+        try:
+            self.install_if_needed()
+        except EngineUnavailable as error:
+            if not self.database.is_locked(error.__cause__):
+                raise
+            raise EngineUnavailable(
+                f"the queue has no tables in {self.database.name} yet, and they could not be made because a"
+                " transaction keeps other writers out. Should it be the one that is open on the connection"
+                " given: roll it back, call queue.install() once, and run it again"
+            ) from error
 
     def install(self) -> bool:
         """Whether there was something to do."""
@@ -206,7 +221,7 @@ class Store:
         return bool(readable)
 
     def _start_listening(self, database: PostgresDatabase) -> None:
-        """Only a connection that listens is kept: one that did not, after an interrupt, would hear nothing."""
+        """Only a connection that listens is kept: after an interrupt it might hear nothing."""
         connection = database.connect()
         is_deaf = connection.prepare_threshold is None or not database.notifies
         try:

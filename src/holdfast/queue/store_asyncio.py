@@ -45,9 +45,10 @@ class AsyncStore(ABC):
         self.removals = EventClock(RETENTION_SECONDS)
 
     async def run(self, call: Call[T], connection: Any = None) -> T:
-        await self.install_if_needed()
         if connection is None:
+            await self.install_if_needed()
             return await self.run_own(call)
+        await self.install_beside_transaction()
 
         def make_plan(table: Any) -> Plan[T]:
             return call(session_on(table, self.database, self.namespace, False))
@@ -60,6 +61,10 @@ class AsyncStore(ABC):
 
     @abstractmethod
     async def install_if_needed(self) -> None: ...
+    async def install_beside_transaction(self) -> None:
+        """The tables are made by another connection than the user's."""
+        await self.install_if_needed()
+
     @abstractmethod
     async def install(self) -> bool: ...
     @abstractmethod
@@ -81,6 +86,9 @@ class FileStore(AsyncStore):
 
     async def install_if_needed(self) -> None:
         await asyncio.to_thread(self._blocking.install_if_needed)
+
+    async def install_beside_transaction(self) -> None:
+        await asyncio.to_thread(self._blocking.install_beside_transaction)
 
     async def install(self) -> bool:
         return await asyncio.to_thread(self._blocking.install)
@@ -219,7 +227,7 @@ class ServerStore(AsyncStore):
         return await self._hear(self._listener, timeout)
 
     async def _start_listening(self) -> None:
-        """Only a connection that listens is kept: one that did not, after a cancellation, would hear nothing."""
+        """Only a connection that listens is kept: after a cancellation it might hear nothing."""
         connection = await self._connect()
         is_deaf = connection.prepare_threshold is None or not self.database.notifies
         try:
