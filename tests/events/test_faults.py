@@ -15,7 +15,7 @@ from fencing.sql_clients import new_database
 from holdfast import events
 from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import PostgreSQL
-from support import wait_until
+from support import run_python, wait_until
 
 pytestmark = pytest.mark.engine("postgresql")
 
@@ -125,3 +125,34 @@ def test_connections_with_large_descriptors(many_files: None) -> None:
         with store.subscribe() as subscription:
             assert [subscription.get(20) is not None for _ in range(2)] == [True, True]
             assert subscription.get(0.05) is None
+
+
+FORK = """
+import os, sys
+from holdfast import events
+
+def backend():
+    return subscription._connection._table.connection.info.backend_pid
+
+store = events.connect(sys.argv[1])
+store.append("a", [{"n": 1}])
+subscription = store.subscribe()
+assert subscription.get(20).version == 1
+parents = backend()
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        store.append("a", [{"n": 2}])
+        code = 0 if subscription.get(20).version == 2 and backend() != parents else 2
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child used the connection of its parent"
+assert subscription.get(20).version == 2
+assert backend() == parents
+"""
+
+
+def test_a_subscription_goes_on_in_a_forked_child_by_a_connection_of_its_own() -> None:
+    with run_python(FORK, url_of(new_database("postgresql"))) as process:
+        process.succeed()

@@ -302,6 +302,16 @@ class FeedConnection:
         self._pipe = SelfPipe()
         self._table: FenceTable | None = None
         self.is_closed = False
+        register_after_fork(self)
+
+    def forked(self) -> None:
+        """In the child: the parent's connection is left alone, and another one is opened when it is needed."""
+        if self._table is not None:
+            _abandoned.append(self._table)
+        self._table = None
+        if not self.is_closed:
+            self._pipe.close()
+            self._pipe = SelfPipe()
 
     def run(self, plan: Plan[Done]) -> Done:
         try:
