@@ -305,7 +305,7 @@ class FeedConnection:
         register_after_fork(self)
 
     def forked(self) -> None:
-        """In the child: the parent's connection is left alone, and another one is opened when it is needed."""
+        """In the child: the parent's connection is left alone, and another one is opened when needed."""
         if self._table is not None:
             _abandoned.append(self._table)
         self._table = None
