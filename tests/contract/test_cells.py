@@ -89,3 +89,23 @@ async def test_the_largest_value_and_wrong_arguments(world: World) -> None:
     with pytest.raises(InvalidArgument, match="empty"):
         client.cell("")
     assert await ann(cell.get) == (largest, version)
+
+
+async def test_cells_are_not_listed_as_names_and_the_locks_of_recipes_are(world: World) -> None:
+    ann, client = world.actor(), world.client()
+    await ann(client.lock("a").acquire)
+    await ann(client.cell("x").set_if, 0, b"value")
+    await ann(client.counter("hits").add)
+    await ann(client.latch("x", 2).count_down)
+    await ann(client.barrier("x", 2).abort)
+
+    async def listed(prefix: str = "") -> list[str]:
+        return [info.name for info in await ann(client.list, prefix)]
+
+    assert await listed() == ["a"]
+    assert await listed("_holdfast/cell:") == []
+    waiting = world.actor("bob")(client.barrier("y", 2).wait)
+    parties = "_holdfast/parties:y"
+    await world.until(lambda: world.look(parties).locked)
+    assert await listed() == [parties, "a"]
+    assert sorted([await ann(client.barrier("y", 2).wait), await waiting]) == [0, 1]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
+from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from events.stores import open_store, url_of
+from events.stores import new_store, open_store, url_of
 from fencing.sql_clients import new_database
 from holdfast import events
 from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import PostgreSQL
-from support import wait_until
+from support import run_python, wait_until
 
 pytestmark = pytest.mark.engine("postgresql")
 
@@ -85,5 +88,71 @@ def append(store: events.EventStore, number: int) -> bool:
 
 def test_a_server_that_never_was_is_the_subscribers_to_know() -> None:
     store = events.connect("postgresql://postgres@127.0.0.1:1/nowhere")
-    with pytest.raises(EngineUnavailable, match="connection to PostgreSQL failed"):
+    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:1/nowhere cannot be reached: .*refused"):
         store.subscribe()
+
+
+@pytest.mark.parametrize("password", ["s3cret%zz", "s3cret%20 x", "s3cret"])
+def test_a_server_that_cannot_be_reached_is_named_without_the_password(password: str) -> None:
+    store = events.connect(f"postgresql://ann:{password}@127.0.0.1:1/x", io_timeout=1)
+    with pytest.raises(EngineUnavailable, match="refused") as raised:
+        store.append("a", [{"n": 1}])
+    assert raised.value.nothing_was_sent
+    assert "not known" not in str(raised.value), "nothing was sent"
+    assert "s3cret" not in f"{raised.value} {raised.value.__cause__!r}"
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process has so many files open that the next one has a descriptor beyond those of ``select``."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1024:
+            opened.append(os.dup(opened[0]))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_connections_with_large_descriptors(many_files: None) -> None:
+    with new_store("postgresql") as store:
+        for number in range(2):
+            store.append("a", [{"n": number}])
+        with store.subscribe() as subscription:
+            assert [subscription.get(20) is not None for _ in range(2)] == [True, True]
+            assert subscription.get(0.05) is None
+
+
+FORK = """
+import os, sys
+from holdfast import events
+
+def backend():
+    return subscription._connection._table.connection.info.backend_pid
+
+store = events.connect(sys.argv[1])
+store.append("a", [{"n": 1}])
+subscription = store.subscribe()
+assert subscription.get(20).version == 1
+parents = backend()
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        store.append("a", [{"n": 2}])
+        code = 0 if subscription.get(20).version == 2 and backend() != parents else 2
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child used the connection of its parent"
+assert subscription.get(20).version == 2
+assert backend() == parents
+"""
+
+
+def test_a_subscription_goes_on_in_a_forked_child_by_a_connection_of_its_own() -> None:
+    with run_python(FORK, url_of(new_database("postgresql"))) as process:
+        process.succeed()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from events.stores import KINDS, open_store, url_of
 from fencing.sql_clients import Database, new_database, open_client
 from holdfast import events
-from holdfast.errors import Conflict, EngineUnavailable, InvalidArgument, Unsupported
+from holdfast.errors import Conflict, EngineUnavailable, InvalidArgument, LockTimeout, Unsupported
 from holdfast.events import EventStore
 
 
@@ -272,3 +275,24 @@ def test_a_connection_to_another_database_is_refused(store: EventStore, database
     with open_client(other, other.first_driver) as db, pytest.raises(InvalidArgument, match="is in"):
         store.append("a", [{}], connection=db.target)
     assert url_of(database)
+
+
+def test_tables_that_cannot_be_made_beside_the_users_transaction() -> None:
+    database = new_database("sqlite")
+    connection = sqlite3.connect(database.name, isolation_level=None)
+    with closing(connection), events.connect(url_of(database), io_timeout=0.2) as store:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LockTimeout, match=r"call store.install\(\) once"):
+            store.append("a", [{"n": 1}], connection=connection)
+
+
+def test_a_refused_number_is_called_what_the_user_calls_it(store: EventStore) -> None:
+    with pytest.raises(InvalidArgument, match=r"^version is"):
+        store.snapshot("a", -1, {})
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "events.db"
+    refused = pytest.raises(EngineUnavailable, match=rf"{path} cannot be opened .* folder must exist")
+    with events.connect(f"sqlite:///{path}") as store, refused:
+        store.append("a", [{"n": 1}])

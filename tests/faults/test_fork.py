@@ -376,3 +376,29 @@ print("all well", flush=True)
         process.expect("all well")
         process.succeed()
     assert not locks.inspect("x").locked
+
+
+BARRIER = """
+barrier = locks.barrier("x", 2, ttl=1)
+assert barrier.n_waiting() == 0
+pid = os.fork()
+if pid == 0:
+    try:
+        barrier.wait(30)
+    except BaseException as error:
+        print("child failed", repr(error), flush=True)
+        os._exit(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child failed"
+print("joined", flush=True)
+"""
+
+
+def test_a_barrier_from_before_the_fork_keeps_its_party_in_the_child_alive(url: str, looking: Client) -> None:
+    with acting(url, BARRIER) as process:
+        parties = "_holdfast/parties:x"
+        wait_until(lambda: looking.inspect(parties).locked)
+        wait_until(renewal_of(Seen(lambda: looking.inspect(parties).holders[0].remaining)))
+        looking.barrier("x", 2).wait(20)
+        process.expect("joined", timeout=30)
+        process.succeed()

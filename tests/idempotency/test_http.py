@@ -90,11 +90,14 @@ class Answer:
 Ask = Callable[..., Answer]
 
 
-def ask_wsgi(application: Any, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+def ask_wsgi(
+    application: Any, method: str, path: str, body: bytes, headers: Mapping[str, str], missing: int = 0
+) -> Answer:
+    """``missing``: so many bytes of the body never come."""
     environ: dict[str, Any] = {"REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": path}
     environ["QUERY_STRING"] = ""
     wsgiref.util.setup_testing_defaults(environ)
-    environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body) + missing)}
     environ |= {"HTTP_" + name.upper().replace("-", "_"): value for name, value in headers.items()}
     started: list[Any] = []
 
@@ -275,6 +278,26 @@ def test_wrong_requests_are_refused(kind: str) -> None:
 
     serve(kind, shop, scenario, required=True, max_body_bytes=4)
     assert shop.orders == [b"1234"]
+
+
+def test_a_body_that_ends_early_is_no_shorter_body() -> None:
+    """Its client has gone. The application could not tell: the middleware gives it a length that fits."""
+    shop = Shop()
+    with holdfast.connect(f"memory://{secrets.token_hex(8)}") as client:
+        application = WSGIIdempotencyMiddleware(shop.wsgi, client, scope="shop")
+        cut = ask_wsgi(application, "POST", "/orders", b"12", _headers("k"), missing=2)
+        assert (cut.status, cut.problem) == (400, "body-incomplete")
+        assert ask_wsgi(application, "POST", "/orders", b"1234", _headers("k")).status == 201
+    assert shop.orders == [b"1234"]
+
+
+@pytest.mark.parametrize("wrong", [{"keep": 0}, {"ttl": -1}, {"timeout": "soon"}])
+def test_wrong_options_are_refused_at_once(kind: str, wrong: dict[str, Any]) -> None:
+    async def scenario(ask: Any) -> None:
+        raise AssertionError("not even made")
+
+    with pytest.raises(holdfast.InvalidArgument):
+        serve(kind, Shop(), scenario, **wrong)
 
 
 def test_keys_of_two_users_are_two_keys(kind: str) -> None:

@@ -177,3 +177,20 @@ def test_breaking_is_repeated_when_it_was_refused() -> None:
     assert token > state.token
     world.pass_time(0.1)
     assert (state.reason, len(a.signals)) == ("broken", 1)
+
+
+def test_an_interrupt_at_the_end_of_an_abandoned_lease_does_not_lose_its_release() -> None:
+    """What is told of the end is the first that Python calls then, so this is where an interrupt comes."""
+    world = World()
+    a = world.client("a")
+    state = a.acquire()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    state.end_callbacks.append(interrupt)
+    task = world.finish(a.start(records.abandon(a.client_state, state)))
+    with pytest.raises(KeyboardInterrupt):
+        _ = task.result
+    world.pass_time(1.0)
+    assert world.is_free()

@@ -9,6 +9,7 @@ import pytest
 import holdfast.queue
 from holdfast.errors import Conflict, InvalidArgument, StaleToken
 from holdfast.queue import Backoff, Job, JobCancelled, NewJob, Queue
+from holdfast.queue.cron import Every, parse_schedule
 from support import wait_until
 
 
@@ -352,3 +353,15 @@ def test_bad_jobs_are_refused_without_io(given: dict[str, object], message: str)
     queue = holdfast.queue.connect("postgresql://nobody@127.0.0.1:1/none")
     with pytest.raises(InvalidArgument, match=message):
         queue.put(**{"kind": "a", **given})  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_a_schedule_has_no_time_of_its_own() -> None:
+    queue = holdfast.queue.connect("sqlite:///never-made.db")
+    with pytest.raises(InvalidArgument, match="run_at has no place"):
+        queue.schedule("s", "a", every=60, run_at=timedelta(hours=1))
+
+
+@pytest.mark.parametrize("seconds", [60, 1_234_567, 0.1 + 0.2 + 86_400, 1e9 + 0.5])
+def test_a_period_is_stored_with_all_its_digits(seconds: float) -> None:
+    every = Every(float(seconds))
+    assert parse_schedule(every.text) == every

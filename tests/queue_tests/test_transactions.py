@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -9,13 +10,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import psycopg
 import pytest
 import sqlalchemy
 
 import holdfast.queue
-from holdfast.errors import InvalidArgument, StaleToken
-from holdfast.queue import Queue
+from holdfast.errors import EngineUnavailable, InvalidArgument, StaleToken
+from holdfast.queue import Queue, aio
 from queue_tests.test_processes import effects, effects_table, path_in, server_in
 from support import wait_until
 
@@ -138,3 +140,25 @@ def test_a_put_of_an_open_transaction_does_not_strand_its_lane(url: str, queue: 
         finishing.join()
     (second,) = queue.claim("a")
     assert second.payload == 2
+
+
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+def test_tables_that_cannot_be_made_beside_the_users_transaction(tmp_path: Path, driver: str) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+
+    async def put_awaited() -> None:
+        async with (
+            aiosqlite.connect(tmp_path / "app.db", isolation_level=None) as connection,
+            aio.connect(url, io_timeout=0.2) as queue,
+        ):
+            await connection.execute("BEGIN IMMEDIATE")
+            await queue.put("a", connection=connection)
+
+    def put() -> None:
+        connection = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+        with closing(connection), holdfast.queue.connect(url, io_timeout=0.2) as queue:
+            connection.execute("BEGIN IMMEDIATE")
+            queue.put("a", connection=connection)
+
+    with pytest.raises(EngineUnavailable, match=r"no tables .* call queue.install\(\) once"):
+        put() if driver == "threads" else asyncio.run(put_awaited())

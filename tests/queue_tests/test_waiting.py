@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import holdfast.queue
 from holdfast.errors import EngineUnavailable, InvalidArgument, Unsupported
 from holdfast.queue import Job, Queue
+from holdfast.queue import store as queue_store
 from queue_tests.databases import FRESH_URL
 from queue_tests.test_processes import server_in
 from support import wait_until
@@ -164,3 +166,53 @@ def test_the_script_of_the_administrator(tmp_path: Path) -> None:
     with holdfast.queue.connect(url) as queue:
         assert not queue.install()
         queue.put("a")
+
+
+@pytest.mark.engine("postgresql")
+def test_an_interrupt_before_it_listens_leaves_no_connection_that_hears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(namespace: str) -> str:
+        raise KeyboardInterrupt
+
+    with holdfast.queue.connect(FRESH_URL["postgresql"](tmp_path)) as queue:
+        queue.install()
+        with monkeypatch.context() as patched:
+            patched.setattr(queue_store, "listen_to", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                queue.wait(0.1)
+        assert queue.wait(0.1), "it listens from now on, so what was put before has to be looked for"
+
+
+def test_a_queue_that_is_closed_while_others_wait(url: str) -> None:
+    queue = holdfast.queue.connect(url)
+    queue.install()
+    while queue.wait(0.01):
+        pass  # it listens
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            while True:
+                queue.wait(1)
+        except BaseException as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_until(queue._store._listening.locked)
+    queue.close()
+    waiter.join(20)
+    (error,) = errors
+    assert isinstance(error, InvalidArgument), repr(error)
+    assert "closed" in str(error)
+
+
+@pytest.mark.parametrize("password", ["s3cret%zz", "s3cret%20 x", "s3cret"])
+def test_a_password_is_in_no_error(password: str) -> None:
+    """libpq repeats what it cannot read."""
+    queue = holdfast.queue.connect(f"postgresql://ann:{password}@127.0.0.1:1/x", io_timeout=1)
+    with queue, pytest.raises(EngineUnavailable) as raised:
+        queue.put("a")
+    assert "s3cret" not in "".join(traceback.format_exception_only(raised.value))
+    assert "s3cret" not in repr(raised.value.__cause__)

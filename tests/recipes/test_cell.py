@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import InvalidArgument
 from holdfast.recipes.cell import (
     WRITES_KEPT,
     Contents,
     Write,
+    addition,
     decode,
     encode,
     is_applied,
+    number_of,
     version_of,
 )
 
@@ -24,6 +27,14 @@ WRITES = st.lists(
 @given(st.binary(), WRITES, st.integers(1, 2**53))
 def test_what_is_stored_is_read_again(data: bytes, writes: tuple[Write, ...], version: int) -> None:
     assert decode(version, encode(data, writes)) == Contents(version, data, writes)
+
+
+def test_a_counter_has_an_end() -> None:
+    assert number_of("hits", addition("hits", 2**10_000 - 1)(None)) == 2**10_000 - 1
+    with pytest.raises(InvalidArgument, match="'hits' holds numbers of at most 10000 bits"):
+        addition("hits", 1)(b"%d" % (2**10_000 - 1))
+    with pytest.raises(InvalidArgument, match="bits"):
+        addition("hits", -(10**5000))(None)
 
 
 def test_only_the_latest_writes_are_kept() -> None:

@@ -187,7 +187,8 @@ def chosen_timeout(blocking: bool, timeout: Duration | Unset | None, default: fl
 
 def check_limit(limit: int, what: str = "limit") -> int:
     if not isinstance(limit, int) or isinstance(limit, bool):
-        raise InvalidArgument(f"{what} is a whole number of permits; it is {limit!r}")
+        detail = " of permits" if what == "limit" else ""
+        raise InvalidArgument(f"{what} is a whole number{detail}; it is {limit!r}")
     if limit < 1 or limit > LIMIT_MAX:
         raise InvalidArgument(f"{what} must be between 1 and {LIMIT_MAX}; it is {limit}")
     return limit

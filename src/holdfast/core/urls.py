@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from ..errors import InvalidArgument
 
@@ -38,6 +38,14 @@ class URL:
 
     def __repr__(self) -> str:
         return f"<URL {self}>"
+
+    @property
+    def userinfo(self) -> str:
+        """The user and the password as part of a URL for a driver, with an ``@``; it is a secret."""
+        user = "" if self.username is None else quote(self.username, safe="")
+        if self.password is not None:
+            user += f":{quote(self.password, safe='')}"
+        return f"{user}@" if user else ""
 
     def without(self, names: Iterable[str]) -> URL:
         """The URL without these options."""

@@ -68,6 +68,8 @@ class PostgresqlAddress:
     schema: str
     is_pooled: bool
     """A transaction-pooling proxy stands in between: nothing may be kept in a session."""
+    shown: str
+    """For messages, without secrets."""
 
     def __repr__(self) -> str:
         return "<PostgresqlAddress>"
@@ -143,12 +145,9 @@ def _postgresql(url: URL) -> PostgresqlAddress:
     settings.setdefault("application_name", "holdfast events")
     if any("\0" in value for value in settings.values()):
         raise InvalidArgument("a setting of libpq contains a zero byte: remove it")
-    return PostgresqlAddress(_conninfo(url), settings, schema, pooler == "yes")
+    return PostgresqlAddress(_conninfo(url), settings, schema, pooler == "yes", str(url))
 
 
 def _conninfo(url: URL) -> str:
     """What libpq reads of a URL; the settings are passed beside it."""
-    user = "" if url.username is None else quote(url.username, safe="")
-    if url.password is not None:
-        user += f":{quote(url.password, safe='')}"
-    return f"postgresql://{user}{'@' if user else ''}{url.hosts}{quote(url.path)}"
+    return f"postgresql://{url.userinfo}{url.hosts}{quote(url.path)}"

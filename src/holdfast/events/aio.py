@@ -31,15 +31,17 @@ from .arguments import (
     check_from,
     check_handler,
     check_mapping,
+    check_position,
     check_projection,
     check_stream,
     check_timeout,
+    check_version,
 )
 from .blocking import IO_TIMEOUT_SECONDS
 from .connections import opener_of
 from .connections_asyncio import AsyncFeedConnection, pool_of
 from .model import Event, Snapshot
-from .transactions import checked
+from .transactions import checked, explained
 
 __all__ = ["AsyncEventStore", "AsyncProjection", "AsyncSubscription", "connect"]
 
@@ -130,7 +132,7 @@ class AsyncEventStore:
     ) -> None:
         """Keep what the stream amounts to at this version, in the place of an older one."""
         check_stream(stream)
-        text, number = check_mapping(data, "a snapshot"), check_from(version)
+        text, number = check_mapping(data, "a snapshot"), check_version(version)
         await self._run(lambda table: plans.snapshot(table, self._dialect, stream, number, text), connection)
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
@@ -156,7 +158,8 @@ class AsyncEventStore:
             return await self._pool.run(make_plan)
         runner = runner_of(connection)
         await runner.run(lambda table: checked(table, self._dialect))
-        await self._prepare()
+        with explained():
+            await self._prepare()
         return await runner.run(make_plan)
 
 
@@ -249,7 +252,7 @@ class AsyncProjection:
 
     async def reset(self, connection: Executes, position: int = 0) -> None:
         """Go on after this position, as a part of the transaction that also clears what was computed."""
-        number, runner = check_from(position), runner_of(connection)
+        number, runner = check_position(position), runner_of(connection)
         await runner.run(lambda table: checked(table, self._dialect, needed=True))
         await self._store._prepare()
         await runner.run(lambda table: plans.reset_checkpoint(table, self._dialect, self.name, number))

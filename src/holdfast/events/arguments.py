@@ -17,9 +17,11 @@ __all__ = [
     "check_from",
     "check_handler",
     "check_mapping",
+    "check_position",
     "check_projection",
     "check_stream",
     "check_timeout",
+    "check_version",
 ]
 
 _INTEGER_MAX: Final = 2**63 - 1
@@ -115,6 +117,14 @@ def check_expected(version: int | None) -> int | None:
 
 def check_from(number: int) -> int:
     return _whole_number(number, "from_", "how many events to leave out, 0 for none")
+
+
+def check_version(number: int) -> int:
+    return _whole_number(number, "version", "the version of the stream that the snapshot stands for")
+
+
+def check_position(number: int) -> int:
+    return _whole_number(number, "position", "that of the last event to leave out, 0 for none")
 
 
 def check_batch(batch: int) -> int:

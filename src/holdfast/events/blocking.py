@@ -25,13 +25,15 @@ from .arguments import (
     check_from,
     check_handler,
     check_mapping,
+    check_position,
     check_projection,
     check_stream,
     check_timeout,
+    check_version,
 )
 from .connections import ConnectionPool, FeedConnection, opener_of
 from .model import Event, Snapshot
-from .transactions import check_transaction
+from .transactions import check_transaction, explained
 
 __all__ = ["EventStore", "Projection", "Subscription", "connect"]
 
@@ -143,7 +145,7 @@ class EventStore:
     ) -> None:
         """Keep what the stream amounts to at this version, in the place of an older one."""
         check_stream(stream)
-        text, number = check_mapping(data, "a snapshot"), check_from(version)
+        text, number = check_mapping(data, "a snapshot"), check_version(version)
         self._run(lambda table: plans.snapshot(table, self._dialect, stream, number, text), connection)
 
     def load_snapshot(self, stream: str) -> Snapshot | None:
@@ -167,7 +169,8 @@ class EventStore:
             return self._pool.run(make_plan)
         table = table_of(connection)
         check_transaction(table, self._dialect)
-        self._prepare()
+        with explained():
+            self._prepare()
         return run(make_plan(table), table.carry_out)
 
 
@@ -273,7 +276,7 @@ class Projection:
 
     def reset(self, connection: Executes, position: int = 0) -> None:
         """Go on after this position, as a part of the transaction that also clears what was computed."""
-        number, table = check_from(position), table_of(connection)
+        number, table = check_position(position), table_of(connection)
         check_transaction(table, self._dialect, needed=True)
         self._store._prepare()
         run(plans.reset_checkpoint(table, self._dialect, self.name, number), table.carry_out)

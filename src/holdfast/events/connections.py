@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sqlite3
 import threading
 import time
@@ -20,6 +19,7 @@ from ..fencing.connections import FenceTable, table_of
 from ..fencing.dialects import TableState, driver_error, sqlstate
 from ..fencing.plans import Plan, run
 from ..runtime.forks import register_after_fork
+from ..runtime.readable import wait_readable
 from ..runtime.self_pipe import SelfPipe
 from .address import PostgresqlAddress, SqliteAddress
 from .plans import Now, Pause, StoreDialect, Woken
@@ -66,11 +66,17 @@ class SqliteOpener:
 
     def open(self) -> sqlite3.Connection:
         path = self._address.path
-        if self._address.makes_folder:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=self._io_timeout, isolation_level=None, check_same_thread=False
-        )
+        try:
+            if self._address.makes_folder:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            connection = sqlite3.connect(
+                path, timeout=self._io_timeout, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise _not_opened(
+                f"the file of the events {path} cannot be opened ({error}): its folder must exist, and this"
+                " user must be allowed to write there"
+            ) from error
         try:
             if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
                 connection.execute(
@@ -95,7 +101,11 @@ class PostgresqlOpener:
         self._io_timeout = io_timeout
 
     def open(self) -> Any:
-        connection = psycopg_module().connect(self._address.conninfo, **self.settings())
+        psycopg = psycopg_module()
+        try:
+            connection = psycopg.connect(self._address.conninfo, **self.settings())
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
         try:
             connection.execute(_READ_COMMITTED)
         except BaseException:
@@ -104,13 +114,21 @@ class PostgresqlOpener:
         return connection
 
     async def open_async(self) -> Any:
-        connection = await psycopg_module().AsyncConnection.connect(self._address.conninfo, **self.settings())
+        psycopg = psycopg_module()
+        try:
+            connection = await psycopg.AsyncConnection.connect(self._address.conninfo, **self.settings())
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
         try:
             await connection.execute(_READ_COMMITTED)
         except BaseException:
             await connection.close()
             raise
         return connection
+
+    def _unreachable(self, error: Exception) -> EngineUnavailable:
+        why = str(error).strip().partition("\n")[0]
+        return _not_opened(f"the database of the events {self._address.shown} cannot be reached: {why}")
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -130,7 +148,7 @@ class PostgresqlOpener:
         if native.status or native.transaction_status:  # broken, closed, or in a transaction
             return False
         # A server that ended the connection has said so: an idle one has nothing else to read.
-        return not select.select([native.socket], [], [], 0)[0]
+        return not wait_readable([native.socket], 0.0)
 
     def listen(self, connection: Any) -> None:
         if not self._address.is_pooled:
@@ -238,6 +256,12 @@ def _discard(connection: Any) -> None:
         connection.close()
 
 
+def _not_opened(message: str) -> EngineUnavailable:
+    found = EngineUnavailable(message)
+    found.nothing_was_sent = True
+    return found
+
+
 def unavailable(error: BaseException) -> EngineUnavailable | None:
     """What a driver's error is to the user of a store, where it is no answer of the database's."""
     inner = driver_error(error)
@@ -278,6 +302,16 @@ class FeedConnection:
         self._pipe = SelfPipe()
         self._table: FenceTable | None = None
         self.is_closed = False
+        register_after_fork(self)
+
+    def forked(self) -> None:
+        """In the child: the parent's connection is left alone, and another one is opened when needed."""
+        if self._table is not None:
+            _abandoned.append(self._table)
+        self._table = None
+        if not self.is_closed:
+            self._pipe.close()
+            self._pipe = SelfPipe()
 
     def run(self, plan: Plan[Done]) -> Done:
         try:
@@ -324,7 +358,7 @@ class FeedConnection:
         readable = [self._pipe.fileno()]
         if self._table is not None and hasattr(self._table.connection, "fileno"):
             readable.append(self._table.connection.fileno())
-        found = select.select(readable, [], [], max(0.0, seconds))[0]
+        found = wait_readable(readable, seconds)
         if self.is_closed:
             return Woken.CLOSED
         return Woken.NOTIFIED if found else Woken.TIMED_OUT

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidArgument
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+
+from ..errors import EngineUnavailable, InvalidArgument, LockTimeout
 from ..fencing.connections import POSTGRESQL, SQLITE
 from ..fencing.dialects import TableState
 from ..fencing.plans import Plan
 from .plans import StoreDialect
 from .sqlite import SqliteStore
 
-__all__ = ["check_transaction", "checked"]
+__all__ = ["check_transaction", "checked", "explained"]
 
 
 def check_transaction(table: TableState, dialect: StoreDialect, needed: bool = False) -> None:
@@ -32,3 +36,24 @@ def checked(table: TableState, dialect: StoreDialect, needed: bool = False) -> P
     check_transaction(table, dialect, needed)
     return
     yield
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """The tables are made by another connection than the one that was given."""
+    try:
+        yield
+    except (LockTimeout, EngineUnavailable) as error:
+        if isinstance(error, EngineUnavailable) and not _is_locked(error.__cause__):
+            raise
+        raise LockTimeout(
+            "the tables of the events are missing, and could not be made because a transaction keeps other"
+            " writers out. Should it be the one that is open on this connection: roll it back, call"
+            " store.install() once, and run it again"
+        ) from error
+
+
+def _is_locked(error: BaseException | None) -> bool:
+    """Whether SQLite could not even open a new file, because a transaction has it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_BUSY

@@ -34,6 +34,7 @@ __all__ = [
     "SAFE_METHODS",
     "Presented",
     "Problem",
+    "body_incomplete",
     "body_too_large",
     "fencing_headers",
     "read_headers",
@@ -174,6 +175,16 @@ def stale_problem(error: StaleToken) -> Problem:
         f"token {error.token} of {error.resource!r} is refused: its guard has seen {error.newest}. The lock"
         " went to another holder, and nothing was changed. Drop what was computed, and acquire it again",
         {"resource": error.resource, "token": error.token, "newest": error.newest},
+    )
+
+
+def body_incomplete() -> Problem:
+    return Problem(
+        400,
+        "Bad Request",
+        "body-incomplete",
+        "The body ends early",
+        "it has fewer bytes than Content-Length says, so nothing was done: send the request again",
     )
 
 

@@ -17,6 +17,7 @@ from .http import (
     SAFE_METHODS,
     Presented,
     Problem,
+    body_incomplete,
     body_too_large,
     read_headers,
     stale_problem,
@@ -183,6 +184,8 @@ def read_body(environ: Mapping[str, Any], most: int) -> bytes | Problem:
         if not chunk:
             break
         body += chunk
+    if length.isdecimal() and len(body) < size:
+        return body_incomplete()  # the client has gone; the application could not tell any more
     return body_too_large(most) if len(body) > most else bytes(body)
 
 

@@ -18,7 +18,7 @@ from .http import (
     NotStored,
     Settings,
     StoredResponse,
-    body_too_large,
+    body_refused,
     key_in,
     pack,
     problem_of,
@@ -76,6 +76,7 @@ class IdempotencyMiddleware:
             max_body_bytes=max_body_bytes,
             stores=stores,
         )
+        client.idempotent("checked", **self._settings.durations)  # refused now, not at the first request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings
@@ -94,7 +95,7 @@ class IdempotencyMiddleware:
         if body is None:
             return
         if isinstance(body, Problem):
-            await refuse(body_too_large(settings.max_body_bytes), send)
+            await refuse(body_refused(body, settings.max_body_bytes), send)
             return
         options = settings.operation_options(
             key, scope, scope["method"].upper(), scope["path"], scope.get("query_string", b""), body

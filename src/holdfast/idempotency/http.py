@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = [
     "NotStored",
     "Settings",
     "StoredResponse",
+    "body_refused",
     "body_too_large",
     "key_in",
     "pack",
@@ -98,6 +99,11 @@ class Settings:
             raise InvalidArgument(f"methods is a collection of methods: write ({methods!r},)")
         return cls(scope, frozenset(method.upper() for method in methods), **others)
 
+    @property
+    def durations(self) -> dict[str, Any]:
+        """Arguments of ``client.idempotent`` that are the same for each request."""
+        return {"keep": self.keep, "timeout": self.timeout, "ttl": self.ttl}
+
     def operation_options(
         self, key: str, request: Any, method: str, path: str, query: bytes, body: bytes
     ) -> dict[str, Any]:
@@ -107,9 +113,7 @@ class Settings:
             "key": key,
             "scope": ("http", scope),
             "fingerprint": (method, path, query, body),
-            "keep": self.keep,
-            "timeout": self.timeout,
-            "ttl": self.ttl,
+            **self.durations,
         }
 
 
@@ -172,6 +176,13 @@ def body_too_large(most: int) -> Problem:
         "Body too large for a request with an idempotency key",
         f"such a request is read whole, to be compared when it is sent again, and may have {most} bytes",
     )
+
+
+def body_refused(problem: Problem, most: int) -> Problem:
+    """What was found wrong with a body, as a problem of this middleware."""
+    if problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return body_too_large(most)
+    return replace(problem, types=TYPES)
 
 
 def _problem(status: HTTPStatus, kind: str, title: str, detail: str) -> Problem:

@@ -19,7 +19,7 @@ from .http import (
     NotStored,
     Settings,
     StoredResponse,
-    body_too_large,
+    body_refused,
     key_in,
     pack,
     problem_of,
@@ -68,6 +68,7 @@ class WSGIIdempotencyMiddleware:
             max_body_bytes=max_body_bytes,
             stores=stores,
         )
+        client.idempotent("checked", **self._settings.durations)  # refused now, not at the first request
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         settings = self._settings
@@ -81,7 +82,7 @@ class WSGIIdempotencyMiddleware:
             return refuse(key, start_response)
         body = read_body(environ, settings.max_body_bytes)
         if isinstance(body, Problem):
-            return refuse(body_too_large(settings.max_body_bytes), start_response)
+            return refuse(body_refused(body, settings.max_body_bytes), start_response)
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")

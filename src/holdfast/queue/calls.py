@@ -170,6 +170,11 @@ def schedule_call(
 ) -> Call[None]:
     check_kind(name)
     schedule = check_schedule(cron, every)
+    if options.get("run_at") is not None:
+        raise InvalidArgument(
+            f"the schedule {name!r} says when its jobs run, so run_at has no place in it: leave it out, or"
+            " put a single job with run_at"
+        )
     row = dict(job_row(NewJob(kind, payload, **options)))
     text = row.pop("payload")
     stored = encoded({key: row[key] for key in row if key not in ("kind", "at", "delay")}, "options")

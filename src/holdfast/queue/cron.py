@@ -40,7 +40,7 @@ class Every:
 
     @property
     def text(self) -> str:
-        return f"every {self.seconds:g}"
+        return f"every {self.seconds:.17g}"  # all digits: this is stored, and read again
 
     def next_after(self, now: float) -> float:
         return (now // self.seconds + 1) * self.seconds

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from ..core.urls import URL, parse_url
 from ..errors import EngineUnavailable, InvalidArgument, Unsupported
+from ..runtime.readable import wait_readable
 from .texts import Texts, postgresql_texts, sqlite_texts
 
 __all__ = ["Database", "PostgresDatabase", "SqliteDatabase", "database_of", "default_path"]
@@ -91,6 +92,10 @@ class Database(ABC):
     def failure(self, error: Exception, connection: Any) -> Exception | None:
         """What to raise instead, where the database could not be reached or used."""
 
+    def is_locked(self, error: BaseException | None) -> bool:
+        """Whether the driver's error says that another transaction keeps all writers out."""
+        return False
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -125,7 +130,9 @@ class PostgresDatabase(Database):
         parts = urlsplit(text.strip())
         ours = {"schema", "pooler", "notify"}
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in ours]
-        self._conninfo = urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
+        # libpq repeats in its errors what it cannot read. Of the user and the password it can read all.
+        netloc = url.userinfo + url.hosts
+        self._conninfo = urlunsplit(parts._replace(netloc=netloc, query=urlencode(query, quote_via=quote)))
 
     @property
     def name(self) -> str:
@@ -183,10 +190,8 @@ class PostgresDatabase(Database):
     def is_usable(self, connection: Any) -> bool:
         if connection.closed or connection.broken:
             return False
-        poll = import_select().poll()
-        poll.register(connection.fileno(), 1)
         # An idle server sends nothing but why it ends the connection.
-        return not poll.poll(0)
+        return not wait_readable([connection.fileno()], 0.0)
 
     def failure(self, error: Exception, connection: Any) -> Exception | None:
         psycopg = import_psycopg()
@@ -258,11 +263,15 @@ class SqliteDatabase(Database):
     def is_usable(self, connection: Any) -> bool:
         return True
 
+    def is_locked(self, error: BaseException | None) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
     def failure(self, error: Exception, connection: Any) -> Exception | None:
         if not isinstance(error, sqlite3.Error):
             return None
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if self.is_locked(error):
             return EngineUnavailable(
                 f"the queue's database {self.path} was locked for {self.io_timeout:g} seconds, and nothing"
                 " was changed: keep transactions short, and do not use the queue without connection= while a"
@@ -288,12 +297,6 @@ def import_psycopg() -> Any:
             "postgresql:// needs psycopg 3: install holdfast with its extra 'postgres'"
         ) from None
     return psycopg
-
-
-def import_select() -> Any:
-    import select  # not on every platform has it poll
-
-    return select
 
 
 def _path_in(url: URL) -> str:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 from ..fencing.connections import FenceTable, table_of
 from ..fencing.plans import Plan, run
 from ..runtime.clock import boottime
 from ..runtime.forks import register_after_fork
+from ..runtime.readable import wait_readable
 from ..runtime.self_pipe import SelfPipe
 from .database import Database, PostgresDatabase
 from .migrations import migrate, needs_migration
@@ -104,8 +104,10 @@ class Store:
 
     def run(self, call: Call[T], connection: Any = None) -> T:
         """On a connection of its own; with a ``connection``, there, in the user's transaction."""
-        self.install_if_needed()
-        if connection is not None:
+        if connection is None:
+            self.install_if_needed()
+        else:
+            self.install_beside_transaction()
             table = table_of(connection)
             return run(call(session_on(table, self.database, self.namespace, False)), table.carry_out)
         with self.connection() as (_, table):
@@ -154,6 +156,19 @@ class Store:
         if not self._is_installed:
             self.install()
 
+    def install_beside_transaction(self) -> None:
+        """The tables are made by another connection than the user's."""
+        try:
+            self.install_if_needed()
+        except EngineUnavailable as error:
+            if not self.database.is_locked(error.__cause__):
+                raise
+            raise EngineUnavailable(
+                f"the queue has no tables in {self.database.name} yet, and they could not be made because a"
+                " transaction keeps other writers out. Should it be the one that is open on the connection"
+                " given: roll it back, call queue.install() once, and run it again"
+            ) from error
+
     def install(self) -> bool:
         """Whether there was something to do."""
         with self.connection() as (_, table):
@@ -194,25 +209,49 @@ class Store:
     def _listen_to_server(
         self, database: PostgresDatabase, timeout: float, interruption: SelfPipe | None
     ) -> bool:
-        if self._listener is None or not self._listener_is_alive():
-            connection = self._listener = database.connect()
-            if connection.prepare_threshold is None or not database.notifies:
-                self._listener_is_deaf = True
-            else:
-                self._listener_is_deaf = False
-                connection.execute(listen_to(self.namespace))
-                return True  # what was put before this is looked for once more
-        if self._listener_is_deaf:
-            return bool(_readable([], interruption, min(timeout, POLL_SECONDS)))
         connection = self._listener
-        readable = _readable([connection], interruption, min(timeout, LISTENING_SECONDS))
+        if connection is None or not self._is_alive(connection):
+            self._start_listening(database)
+            if not self._listener_is_deaf:
+                return True  # what was put before this is looked for once more
+        if self._listener_is_deaf or connection is None:
+            return bool(_readable([], interruption, min(timeout, POLL_SECONDS)))
+        try:
+            readable = _readable([connection], interruption, min(timeout, LISTENING_SECONDS))
+        except Exception:
+            if self._is_closed:  # by another thread, and its descriptor with it
+                return False
+            raise
         if connection in readable:
             with contextlib.suppress(Exception):  # a broken connection is found at the next wait
                 drain(connection.pgconn)
         return bool(readable)
 
-    def _listener_is_alive(self) -> bool:
-        connection = self._listener
+    def _start_listening(self, database: PostgresDatabase) -> None:
+        """Only a connection that listens is kept: after an interrupt it might hear nothing."""
+        connection = database.connect()
+        is_deaf = connection.prepare_threshold is None or not database.notifies
+        try:
+            if not is_deaf:
+                connection.execute(listen_to(self.namespace))
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Exception):
+                failure = database.failure(error, connection)
+                if failure is not None:
+                    raise failure from error
+            raise
+        self._listener_is_deaf = is_deaf
+        self._keep_listener(connection)
+
+    def _keep_listener(self, connection: Any) -> None:
+        with self._mutex:
+            if not self._is_closed:
+                self._listener = connection
+                return
+        connection.close()
+
+    def _is_alive(self, connection: Any) -> bool:
         if not connection.closed and connection.pgconn.status == 0:
             return True
         connection.close()
@@ -221,12 +260,15 @@ class Store:
 
     def _watch_file(self, timeout: float, interruption: SelfPipe | None) -> bool:
         if self._listener is None:
-            self._listener = self.database.connect()
-            self._version = _data_version(self._listener)
+            listener = self.database.connect()
+            self._version = _data_version(listener)
+            self._keep_listener(listener)
             return True
         deadline = boottime() + timeout
         while True:
-            version = _data_version(self._listener)
+            version = self._version_of_file()
+            if version is None:
+                return False
             if version != self._version:
                 self._version = version
                 return True
@@ -236,13 +278,23 @@ class Store:
             if _readable([], interruption, min(left, FILE_POLL_SECONDS)):
                 return True
 
+    def _version_of_file(self) -> int | None:
+        """None: another thread has closed this queue."""
+        listener = self._listener
+        try:
+            return None if listener is None else _data_version(listener)
+        except sqlite3.ProgrammingError:
+            if self._is_closed:
+                return None
+            raise
+
     # --- the end
 
     def close(self) -> None:
         with self._mutex:
             self._is_closed = True
             idle, self._idle = self._idle, []
-        listener, self._listener = self._listener, None
+            listener, self._listener = self._listener, None
         if self._pid == os.getpid():
             for connection in [*idle, *([listener] if listener is not None else [])]:
                 connection.close()
@@ -259,9 +311,11 @@ class Store:
 
 def _readable(connections: list[Any], interruption: SelfPipe | None, timeout: float) -> list[Any]:
     """Those of them that there is something to read from, within the time."""
-    found, _, _ = select.select(connections + ([interruption] if interruption else []), [], [], timeout)
-    if interruption in found:
-        interruption.clear()  # type: ignore[union-attr]  # None is never among them
+    watched = [*connections, *([interruption] if interruption is not None else [])]
+    descriptors = {each.fileno(): each for each in watched}
+    found = [descriptors[number] for number in wait_readable(descriptors, timeout)]
+    if interruption is not None and interruption in found:
+        interruption.clear()
     return found
 
 

@@ -52,9 +52,10 @@ class AsyncStore(ABC):
         return made
 
     async def run(self, call: Call[T], connection: Any = None) -> T:
-        await self.install_if_needed()
         if connection is None:
+            await self.install_if_needed()
             return await self.run_own(call)
+        await self.install_beside_transaction()
 
         def make_plan(table: Any) -> Plan[T]:
             return call(session_on(table, self.database, self.namespace, False))
@@ -67,6 +68,10 @@ class AsyncStore(ABC):
 
     @abstractmethod
     async def install_if_needed(self) -> None: ...
+    async def install_beside_transaction(self) -> None:
+        """The tables are made by another connection than the user's."""
+        await self.install_if_needed()
+
     @abstractmethod
     async def install(self) -> bool: ...
     @abstractmethod
@@ -93,6 +98,9 @@ class FileStore(AsyncStore):
 
     async def install_if_needed(self) -> None:
         await asyncio.to_thread(self._blocking.install_if_needed)
+
+    async def install_beside_transaction(self) -> None:
+        await asyncio.to_thread(self._blocking.install_beside_transaction)
 
     async def install(self) -> bool:
         return await asyncio.to_thread(self._blocking.install)
@@ -222,15 +230,33 @@ class ServerStore(AsyncStore):
         if self._listener is None or self._listener.closed or self._listener.pgconn.status != 0:
             if self._listener is not None:
                 await self._listener.close()
-            connection = self._listener = await self._connect()
-            self._listener_is_deaf = connection.prepare_threshold is None or not self.database.notifies
+                self._listener = None
+            await self._start_listening()
             if not self._listener_is_deaf:
-                await connection.execute(listen_to(self.namespace))
                 return True  # what was put before this is looked for once more
         if self._listener_is_deaf:
             await asyncio.sleep(min(timeout, POLL_SECONDS))
             return False
         return await self._hear(self._listener, timeout)
+
+    async def _start_listening(self) -> None:
+        """Only a connection that listens is kept: after a cancellation it might hear nothing."""
+        connection = await self._connect()
+        is_deaf = connection.prepare_threshold is None or not self.database.notifies
+        try:
+            if not is_deaf:
+                await connection.execute(listen_to(self.namespace))
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, Exception):
+                failure = self.database.failure(error, connection)
+                if failure is not None:
+                    raise failure from error
+            raise
+        if self._is_closed:
+            await connection.close()
+            return
+        self._listener, self._listener_is_deaf = connection, is_deaf
 
     async def _hear(self, connection: Any, timeout: float) -> bool:
         loop = asyncio.get_running_loop()

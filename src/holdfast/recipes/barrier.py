@@ -75,6 +75,10 @@ class Barrier:
     def name(self) -> str:
         return self.cell.name
 
+    def bind(self, client_state: ClientState) -> None:
+        """Go on with this state of the client."""
+        self.client_state = self.cell.client_state = client_state
+
 
 # --- the state ----------------------------------------------------------------------------------
 

@@ -50,6 +50,9 @@ MARK_BYTES: Final = 8
 _HEADER: Final = struct.Struct(">BB")
 _WRITE: Final = struct.Struct(f">{MARK_BYTES}sQ")
 
+NUMBER_BITS_MAX: Final = 10_000
+"""Of a counter. Python refuses to write numbers of much more as text."""
+
 PAUSE_SECONDS_MIN: Final = 0.0002
 PAUSE_SECONDS_MAX: Final = 0.05
 """Of the pauses between the tries of an update: each is random below a bound that doubles."""
@@ -172,7 +175,17 @@ def number_of(name: str, value: bytes | None) -> int:
 def addition(name: str, amount: int) -> Callable[[bytes | None], bytes]:
     if isinstance(amount, bool) or not isinstance(amount, int):
         raise InvalidArgument(f"a counter adds whole numbers; this is {amount!r}")
-    return lambda value: b"%d" % (number_of(name, value) + amount)
+
+    def add(value: bytes | None) -> bytes:
+        total = number_of(name, value) + amount
+        if total.bit_length() > NUMBER_BITS_MAX:
+            raise InvalidArgument(
+                f"the counter {name!r} holds numbers of at most {NUMBER_BITS_MAX} bits, and the sum has "
+                f"{total.bit_length()}: nothing was added"
+            )
+        return b"%d" % total
+
+    return add
 
 
 # --- requests -----------------------------------------------------------------------------------

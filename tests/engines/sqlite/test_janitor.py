@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -282,3 +283,40 @@ def test_tidying_what_cannot_be_tidied_is_put_off(path: Path, client: Callable[[
     path.unlink()
     one.store._session.janitor.start()
     wait_until(lambda: str(path) not in janitor._running)
+
+
+# --- interrupts -----------------------------------------------------------------------------------
+
+
+def interrupted_after_begin(execute: Callable[..., sqlite3.Cursor]) -> Callable[..., sqlite3.Cursor]:
+    def interrupted(statement: str, *values: object) -> sqlite3.Cursor:
+        cursor = execute(statement, *values)
+        if statement.startswith("BEGIN"):
+            raise KeyboardInterrupt
+        return cursor
+
+    return interrupted
+
+
+def test_an_interrupt_just_after_its_begin_leaves_no_transaction_open(
+    path: Path, client: Callable[[], One]
+) -> None:
+    used(client(), "x")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        with pytest.raises(KeyboardInterrupt):
+            janitor._forget(interrupted_after_begin(database.execute), [], [])
+        assert not database.in_transaction
+
+
+def test_an_interrupted_registration_leaves_no_transaction_open(
+    path: Path, client: Callable[[], One]
+) -> None:
+    one = client()
+    used(one, "x")
+    session = one.store._session
+    database = session.database.connection
+    assert database is not None
+    with pytest.raises(KeyboardInterrupt):
+        session.register_again(interrupted_after_begin(database.execute))
+    assert not database.in_transaction
+    used(client(), "y")

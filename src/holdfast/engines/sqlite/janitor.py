@@ -206,8 +206,8 @@ def _forget(
     kept: list[tuple[int, str, bytes, int]],
 ) -> None:
     """Delete records and raise the floor of later tokens in one transaction: the clock may have gone back."""
-    execute("BEGIN IMMEDIATE")
     try:
+        execute("BEGIN IMMEDIATE")  # inside: an interrupt just after it ends the transaction, too
         if forgotten:
             execute(RAISE_FLOOR, (max(token for token, _ in forgotten),))
         for _, row in forgotten:

@@ -262,8 +262,8 @@ class ClientSession:
     def register_again(self, execute: Execute) -> None:
         """Others have marked this client dead, so its claims are void: remove them, then register again."""
         self.table.clear_caches()
-        execute("BEGIN IMMEDIATE")
         try:
+            execute("BEGIN IMMEDIATE")  # inside: an interrupt just after it ends the transaction, too
             for key, loaded in self.table.load_of_client(execute, self._client):
                 self._remove_claims(execute, key, loaded)
             execute("DELETE FROM clients WHERE id = ?", (self._client,))

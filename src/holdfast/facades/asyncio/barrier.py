@@ -49,20 +49,25 @@ class AsyncBarrier:
         seconds = arguments.check_timeout(timeout)
         driver = self._client._driver
         owner = driver.owner_prefix + _current_task().get_name()
-        return await driver.run(recipe.wait(self._barrier, owner, seconds))
+        return await driver.run(recipe.wait(self._current(), owner, seconds))
 
     async def abort(self) -> None:
         """Break it: those that wait, and those that come, get BrokenBarrierError until it is reset."""
-        await self._client._driver.run(recipe.abort(self._barrier))
+        await self._client._driver.run(recipe.abort(self._current()))
 
     async def reset(self) -> None:
         """Begin anew with nobody waiting. Those that wait get BrokenBarrierError."""
-        await self._client._driver.run(recipe.reset(self._barrier))
+        await self._client._driver.run(recipe.reset(self._current()))
 
     async def n_waiting(self) -> int:
         """How many wait now."""
-        return await self._client._driver.run(recipe.waiting(self._barrier))
+        return await self._client._driver.run(recipe.waiting(self._current()))
 
     async def broken(self) -> bool:
         """Whether it is broken, and was not reset."""
-        return await self._client._driver.run(recipe.is_broken(self._barrier))
+        return await self._client._driver.run(recipe.is_broken(self._current()))
+
+    def _current(self) -> recipe.Barrier:
+        """After a fork the driver has another ``ClientState``, whose keeper renews the leases of parties."""
+        self._barrier.bind(self._client._driver.client_state)
+        return self._barrier

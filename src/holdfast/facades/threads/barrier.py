@@ -49,20 +49,25 @@ class Barrier:
         seconds = arguments.check_timeout(timeout)
         driver = self._client._driver
         owner = driver.owner_prefix + threading.current_thread().name
-        return driver.run(recipe.wait(self._barrier, owner, seconds))
+        return driver.run(recipe.wait(self._current(), owner, seconds))
 
     def abort(self) -> None:
         """Break it: those that wait, and those that come, get BrokenBarrierError until it is reset."""
-        self._client._driver.run(recipe.abort(self._barrier))
+        self._client._driver.run(recipe.abort(self._current()))
 
     def reset(self) -> None:
         """Begin anew with nobody waiting. Those that wait get BrokenBarrierError."""
-        self._client._driver.run(recipe.reset(self._barrier))
+        self._client._driver.run(recipe.reset(self._current()))
 
     def n_waiting(self) -> int:
         """How many wait now."""
-        return self._client._driver.run(recipe.waiting(self._barrier))
+        return self._client._driver.run(recipe.waiting(self._current()))
 
     def broken(self) -> bool:
         """Whether it is broken, and was not reset."""
-        return self._client._driver.run(recipe.is_broken(self._barrier))
+        return self._client._driver.run(recipe.is_broken(self._current()))
+
+    def _current(self) -> recipe.Barrier:
+        """After a fork the driver has another ``ClientState``, whose keeper renews the leases of parties."""
+        self._barrier.bind(self._client._driver.client_state)
+        return self._barrier

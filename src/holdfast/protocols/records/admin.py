@@ -12,6 +12,7 @@ from ...core.effects import (
     TransientError,
 )
 from ...errors import EngineUnavailable
+from ...rules.record import NEVER_US
 from ...rules.requests import (
     Break,
     Broken,
@@ -37,6 +38,7 @@ async def inspect(client_state: ClientState, name: str) -> Snapshot:
 
 
 async def list_names(client_state: ClientState, prefix: str) -> list[tuple[str, Snapshot]]:
+    """The names in use. Cells are none: some engines keep them beside the locks, others elsewhere."""
     asked = f"the list of names that begin with {prefix!r}" if prefix else "the list of names"
     ends_at = (await Now()) + client_state.io_timeout
     failures = 0
@@ -46,9 +48,18 @@ async def list_names(client_state: ClientState, prefix: str) -> list[tuple[str, 
         except TransientError as trouble:
             failures = await pause_or_give_up(asked, trouble, ends_at, failures)
         else:
-            if prefix.startswith(WAITS):
-                return found
-            return [(name, snapshot) for name, snapshot in found if not name.startswith(WAITS)]
+            shows_waits = prefix.startswith(WAITS)
+            return [
+                (name, snapshot)
+                for name, snapshot in found
+                if not _is_cell(snapshot) and (shows_waits or not name.startswith(WAITS))
+            ]
+
+
+def _is_cell(snapshot: Snapshot) -> bool:
+    """The value of a cell stays for ever, which that of a lock never does."""
+    value = snapshot.record.value
+    return value is not None and value.forget_at_us == NEVER_US
 
 
 async def break_lock(client_state: ClientState, name: str, token: int | None, reason: str) -> int | None:

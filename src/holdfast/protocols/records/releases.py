@@ -96,17 +96,22 @@ async def abandon(client_state: ClientState, state: LeaseState, wait: bool = Fal
     client_state.drop(state)
     if state.reason is not None:
         await report_loss(state)  # from here on the timer does not watch it
-    state.end("released")
     request = Release(state.nonce, client_state.linger if state.uncertain else 0.0)
-    await clean_up(client_state, state.name, state.ttl, request, wait)
+    await clean_up(client_state, state.name, state.ttl, request, wait, state)
 
 
 async def clean_up(
-    client_state: ClientState, name: str, ttl: float, request: Release | Withdraw | Adopt, wait: bool
+    client_state: ClientState,
+    name: str,
+    ttl: float,
+    request: Release | Withdraw | Adopt,
+    wait: bool,
+    ending: LeaseState | None = None,
 ) -> None:
     """Queue a clean-up for the keeper; with ``wait``, wait for it, at most ``WITHDRAWAL_SECONDS``.
 
-    Where the network is dead, what is left in the engine expires with the ttl.
+    Where the network is dead, what is left in the engine expires with the ttl. ``ending``: the lease that
+    ends with it. It does not end before, so that an interrupt in between has the caller abandon it again.
     """
     task = CleanupTask(name, request, f"{request.nonce}/job", give_up_at=inf)
     try:
@@ -117,6 +122,8 @@ async def clean_up(
                 await Listen(task.nonce, None)
         finally:
             client_state.queue_cleanup(task)  # also where a second interrupt came just now
+            if ending is not None:
+                ending.end("released")
         if wait:
             await Wait(task.nonce, now + WITHDRAWAL_SECONDS)
     finally:
