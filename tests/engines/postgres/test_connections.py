@@ -196,6 +196,18 @@ async def test_unanswered_renewals_are_a_loss_signalled_once_and_in_time(world: 
     assert losses == [True], "signalled more than once, or never"
 
 
+async def test_closing_a_client_ends_what_waits_for_a_reply(world: World, proxy: Proxy) -> None:
+    ann, bob, client = world.actor(), world.actor(), world.client(io_timeout=2.0)
+    await ann(client.cell("x").get)
+    sent = proxy.lose_request(b"read_cell_1", "silence")
+    pending = bob(client.cell("x").get)
+    await world.until(sent.is_set)
+    await ann(client.close)
+    with pytest.raises(EngineUnavailable):
+        async with asyncio.timeout(20):
+            await pending
+
+
 async def test_a_time_out_holds_in_silence(world: World, proxy: Proxy) -> None:
     """Once queued it goes on trying, but never beyond its time."""
     ann, bob = world.actor(), world.actor()

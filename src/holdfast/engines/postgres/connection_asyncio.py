@@ -22,7 +22,7 @@ from ...runtime import trampoline
 from ...runtime.clock import boottime
 from .codec import Call
 from .config import Conninfo
-from .connection import READABLE, WRITABLE, PgConnection, PQGen
+from .connection import READABLE, WRITABLE, ConnectionLostError, PgConnection, PQGen
 from .errors import TRIES, ConflictError, classify_failure, is_reusable_after
 from .handshake import DatabaseContext, Effect, Resolve, close_on_failure, open_connection
 
@@ -211,10 +211,10 @@ class PooledConnection(WatchedConnection):
             done(result, error)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._generator = self._done = None
+        """The caller of a statement that is under way learns that its outcome is unknown."""
         super().close()
+        if self._done is not None:
+            self._finish(None, ConnectionLostError("it was closed by this client"))
 
 
 class AsyncConnectionPool:
@@ -335,7 +335,7 @@ class AsyncConnectionPool:
         self._serve_next(None)
 
     def close(self) -> None:
-        """Close at once, also what is under way: it was sent, and no task waits for it any more."""
+        """Close at once, also what is under way: who still waits for it learns that its outcome is unknown."""
         self._is_closed = True
         for connection in list(self._connections):
             self._discard(connection)
