@@ -80,6 +80,16 @@ count=$(wc -l < {log})
     assert log.read_text().count("run") == runs
 
 
+def test_a_command_that_always_ends_at_once_is_not_started_in_a_tight_loop(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    candidate(command_line, "--restart", "always", script=f"date +%s.%N >> {log}")
+    wait_until(lambda: log.exists() and log.read_text().count("\n") >= 3)
+    first, second, third = map(float, log.read_text().split()[:3])
+    assert min(second - first, third - second) > 0.4
+
+
 def test_a_command_whose_leadership_is_lost_ends_and_is_started_again(
     command_line: CommandLine, locks: holdfast.Client
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import holdfast.queue
 from holdfast.errors import EngineUnavailable, InvalidArgument, Unsupported
-from holdfast.queue import Job, Queue
+from holdfast.queue import Job, NewJob, Queue
 from holdfast.queue import store as queue_store
 from queue_tests.databases import FRESH_URL
 from queue_tests.test_processes import server_in
@@ -50,6 +51,26 @@ def test_a_waiter_is_woken(url: str, queue: Queue) -> None:
             delays.append(found[-1] - put)
         worker.join()
     assert sorted(delays)[2] < 0.3, delays
+
+
+def test_a_database_of_serializable_transactions(tmp_path: Path) -> None:
+    """The queue's own connections see what was committed before each statement, whatever the default is."""
+    url = FRESH_URL["postgresql"](tmp_path)
+    url += ("&" if "?" in url else "?") + "options=-c%20default_transaction_isolation%3Dserializable"
+    with holdfast.queue.connect(url) as queue:
+        jobs = queue.put_many([NewJob("a", number) for number in range(120)])
+
+        def work() -> int:
+            done = 0
+            while queue.counts()["finished"] < len(jobs):
+                for job in queue.claim("a"):
+                    job.finish()
+                    done += 1
+            return done
+
+        with ThreadPoolExecutor(4) as pool:
+            workers = [pool.submit(work) for _ in range(4)]
+        assert sum(worker.result() for worker in workers) == queue.counts()["finished"]
 
 
 def test_what_becomes_due_is_waited_for(queue: Queue) -> None:

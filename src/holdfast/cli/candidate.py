@@ -23,7 +23,8 @@ __all__ = ["run_elected"]
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
-"""Of the pauses after failures: each is twice as long as the one before."""
+"""Of the pauses after failures: each is twice as long as the one before. After success only a command that
+ended at once is paused for, by the shortest."""
 
 NEVER_AGAIN = frozenset({Status.NOT_EXECUTABLE.value, Status.NOT_FOUND.value})
 """Statuses of a command that cannot be started: it will not be, here, by trying again."""
@@ -104,12 +105,17 @@ class Candidate:
                 if term.seconds > PAUSE_SECONDS_MAX:
                     self._pause_seconds = PAUSE_SECONDS_MIN
                 if term.status == Status.OK:
+                    if term.seconds < PAUSE_SECONDS_MIN:
+                        self._pause(PAUSE_SECONDS_MIN)
                     continue
-            self._plan.tell(f"campaigning for {self._plan.name!r} again after {self._pause_seconds:g} s")
-            with self._inbox.waiting():
-                self._stop_if_told()
-                time.sleep(self._pause_seconds)
+            self._pause(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, PAUSE_SECONDS_MAX)
+
+    def _pause(self, seconds: float) -> None:
+        self._plan.tell(f"campaigning for {self._plan.name!r} again after {seconds:g} s")
+        with self._inbox.waiting():
+            self._stop_if_told()
+            time.sleep(seconds)
 
     def _is_to_be_started_again(self, term: Term) -> bool:
         seen = self._inbox.seen

@@ -29,6 +29,8 @@ LOCKS_DATABASE: Final = 0x486F6C64
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 _SETTINGS: Final = (
+    # Each statement sees what was committed before it, whatever the database's default is.
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
     # The statements walk indexes in order, whatever the statistics of a table that grows and shrinks say.
     "SET enable_seqscan = off",
     "SET enable_bitmapscan = off",

@@ -335,7 +335,7 @@ class AsyncConnectionPool:
         self._serve_next(None)
 
     def close(self) -> None:
-        """Close at once, also what is under way: who still waits for it learns that its outcome is unknown."""
+        """Close at once, also what is under way: who waits for it learns that its outcome is unknown."""
         self._is_closed = True
         for connection in list(self._connections):
             self._discard(connection)
