@@ -1,7 +1,7 @@
 # Everything a developer types. `make` alone prints this list.
 #
 # Variables: PYTHON (the interpreter to build on), JOBS (test processes at once, for `realtime` tests at
-# most one more than there are cores; 0 = one process, no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
+# most two for each core; 0 = one process, no xdist), TESTS (what to test), ARGS (more arguments for pytest), HOLDFAST_TEST_ENGINES (URL
 # schemes, separated by commas: test these engines only, and need no other servers), HOLDFAST_TEST_THOROUGH
 # (1: every combination of the tests' parameters, more examples; tests/support/thorough.py).
 
@@ -15,7 +15,7 @@ MAKEFLAGS += --no-builtin-rules
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-JOBS ?= 3
+JOBS ?= 4
 TESTS ?= tests
 ARGS ?=
 

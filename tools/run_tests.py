@@ -3,7 +3,7 @@
     python tools/run_tests.py [--jobs N] TESTS … [-- ARGUMENTS FOR PYTEST …]
 
 1. Every test that is not marked ``realtime``, in N processes.
-2. The tests marked ``realtime``, in N processes, and never in more than one above the processor cores:
+2. The tests marked ``realtime``, in N processes, and never in more than two for each processor core:
    they wait more than they compute.
 3. Each ``realtime`` test that failed is run once more, alone: one process, one test after the other.
 
@@ -154,7 +154,7 @@ class Run:
         first = self._phase("tests that no clock decides", "not realtime", self._jobs, self._tests)
         if first.ends_the_run:
             return close([first.trouble or "a test failed"], {}, first.code)
-        second = self._phase("realtime tests", "realtime", min(self._jobs, cores + 1), self._tests)
+        second = self._phase("realtime tests", "realtime", min(self._jobs, 2 * cores), self._tests)
         if first.found_nothing and second.found_nothing:
             return close(["no tests were found"], {}, second.code)
         reasons = [first.trouble] if first.trouble else []
