@@ -106,7 +106,7 @@ class AsyncClient:
     ) -> None:
         self._engine = engine
         self._driver = AsyncioDriver(engine, io_timeout, max_waiters)
-        self._watch_long_wait = watch_long_wait_of(engine.guarantees)
+        self._watch_long_wait = watch_long_wait_of(engine.guarantees, _waits_itself)
         self.namespace = namespace
         register_after_fork(self._driver)
 
@@ -651,6 +651,11 @@ class AsyncWatch:
             info = await self.next()
             if info is not None:
                 yield info
+
+
+def _waits_itself(attempt: records.Attempt) -> bool:
+    """A task that has others acquire for it (``gather``, ``create_task``) can go on meanwhile."""
+    return attempt.caller is not None and attempt.caller() is asyncio.current_task()
 
 
 def _current_task() -> asyncio.Task[Any]:

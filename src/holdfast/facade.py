@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from .core import arguments
@@ -87,12 +87,19 @@ def check_fair(engine: Engine, fair: bool | None) -> None:
         )
 
 
-def watch_long_wait_of(promised: Guarantees) -> records.WatchLongWait | None:
-    """What waiters do after a second: look for a deadlock, where the engine can tell. None: nothing."""
+def watch_long_wait_of(
+    promised: Guarantees, waits_itself: Callable[[records.Attempt], bool] | None = None
+) -> records.WatchLongWait | None:
+    """What waiters do after a second: look for a deadlock, where the engine can tell. None: nothing.
+
+    ``waits_itself``: whether the attempt's caller waits for it, rather than having another task wait.
+    """
     if "rwlock" not in promised.primitives:
         return None
 
-    def watch(attempt: records.Attempt) -> records.LongWait:
+    def watch(attempt: records.Attempt) -> records.LongWait | None:
+        if waits_itself is not None and not waits_itself(attempt):
+            return None
         from .recipes.deadlock import DeadlockWatch  # most programs never wait so long
 
         return DeadlockWatch(attempt, promised.has_counted_queue)

@@ -98,7 +98,8 @@ async def test_waits_that_converge_are_no_cycle(world: World, caplog: pytest.Log
     first = ann(client.lock("last", deadlock="raise").acquire, timeout=30)
     second = bob(client.lock("mine", deadlock="raise").acquire, timeout=30)
     eve = world.actor("eve")
-    await published(world, client, 2)
+    # Nobody waits for what bob holds, so he publishes nothing, where the engine shows that.
+    await published(world, client, 1 if client.guarantees.has_counted_queue else 2)
     assert await eve(client.deadlocks) == ()
     assert [info.name for info in await eve(client.list)] == ["last", "mine", "other"]
     await cid(last.release)

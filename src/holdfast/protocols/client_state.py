@@ -301,6 +301,8 @@ class ClientState:
     """How many waiters of all clients one name may have; a further one is refused."""
     leases: dict[str, LeaseState] = field(default_factory=dict)
     waiting: dict[str, WaitRegistration] = field(default_factory=dict)
+    published_waits: int = 0
+    """How many long waits are published, for the search for deadlocks."""
     cleanup_tasks: deque[CleanupTask] = field(default_factory=deque)
     cleanup_failures: int = 0
     """How many clean-up tasks have failed since the last one succeeded."""

@@ -37,6 +37,12 @@ LOOK_SECONDS_MIN: Final = 1.0
 LOOK_SECONDS_MAX: Final = 5.0
 """Between two looks. The longer a wait, the rarer: a deadlock is most often there from the start."""
 
+HELD_READ_MAX: Final = 8
+"""Of so many names that a waiter holds, one look reads who waits for them."""
+
+PUBLISHED_MAX: Final = 64
+"""So many waiters of one client publish at a time: every reader reads all that a client has published."""
+
 HELD_MAX: Final = 200
 """How many grants one waiter publishes, the newest first: more would not fit into metadata."""
 
@@ -178,12 +184,13 @@ class DeadlockWatch:
         if not held:
             return inf  # nobody waits for this waiter
         self.looks += 1
+        knot = None
         try:
-            entry = await self._publish(held)
-            knot = await self._confirmed_knot(entry)
+            if self.lease is not None or await self._is_in_the_way(held):
+                entry = await self._publish(held)
+                knot = await self._confirmed_knot(entry)
         except (TransientError, HoldfastError) as trouble:
             log.debug("holdfast: looking for a deadlock failed: %s", trouble)
-            knot = None
         if knot is not None:
             self._act(knot)
         return min(max(LOOK_SECONDS_MIN, self.looks / 4), LOOK_SECONDS_MAX)
@@ -192,8 +199,24 @@ class DeadlockWatch:
         """The wait is over. If it was in vain, other waiters must not find the entry any more: the thread or
         task goes on."""
         lease, self.lease = self.lease, None
-        if lease is not None and lease.ended is None:
+        if lease is None:
+            return
+        self.attempt.client_state.published_waits -= 1
+        if lease.ended is None:
             await records.abandon(self.attempt.client_state, lease, wait=not is_granted)
+
+    async def _is_in_the_way(self, held: list[LeaseState]) -> bool:
+        """Whether somebody may wait for what this waiter holds. If not, it is in no cycle; and most waiters
+        are in none, so that few of them publish anything."""
+        if self.attempt.client_state.published_waits >= PUBLISHED_MAX:
+            return False
+        if not self.shows_waiters:
+            return True
+        begin = (self.looks - 1) * HELD_READ_MAX % len(held)
+        for state in held[begin : begin + HELD_READ_MAX]:
+            if (await _read(state.name)).queue:
+                return True
+        return False
 
     async def _publish(self, held: list[LeaseState]) -> WaitEntry:
         attempt, spec = self.attempt, self.attempt.spec
@@ -226,6 +249,7 @@ class DeadlockWatch:
         )
         lease = await records.acquire(attempt.client_state, place, attempt.owner, 0.0)
         if isinstance(lease, LeaseState):
+            attempt.client_state.published_waits += 1
             self.entry, self.lease = entry, lease
         return entry
 

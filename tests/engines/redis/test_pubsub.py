@@ -22,6 +22,7 @@ from holdfast.core.effects import NotApplied
 from holdfast.engines.redis import pubsub
 from holdfast.lab.proxy import Proxy
 from holdfast.lab.servers import Redis
+from holdfast.recipes.names import waits
 from holdfast.rules.requests import Granted, Queued
 from support import async_wait_until, wait_until
 from support.crowds import in_threads, join
@@ -265,6 +266,31 @@ def test_a_thousand_tasks_need_two(server: Redis) -> None:
                 taken = await done
                 assert taken is not None
                 await taken.release()
+
+    asyncio.run(main())
+
+
+def test_a_crowd_that_holds_something_publishes_none_of_its_waits(server: Redis) -> None:
+    """Each holds a lock that nobody wants, and waits for the same one: the record of waits stays empty."""
+
+    async def main() -> None:
+        async with holdfast.aio.connect(server.url) as locks:
+            wanted = await locks.lock("wanted", ttl=6).acquire()
+            assert wanted is not None
+
+            async def work(number: int) -> None:
+                async with locks.lock(f"own {number}"), locks.lock("wanted", timeout=100):
+                    pass
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(200):
+                    group.create_task(work(number))
+                await async_wait_until(lambda: len(locks._driver.client_state.waiting) == 200, timeout=60)
+                before = deadline(wanted)
+                await async_wait_until(lambda: deadline(wanted) > before + 0.5, timeout=60)
+                record = await locks.inspect(waits(locks._driver.client_state.client))
+                assert record.holders == ()
+                await wanted.release()
 
     asyncio.run(main())
 

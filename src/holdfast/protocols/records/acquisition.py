@@ -535,7 +535,7 @@ class Attempt:
             await Notify(CLOSING)
 
 
-WatchLongWait = Callable[[Attempt], LongWait]
+WatchLongWait = Callable[[Attempt], LongWait | None]
 """Called when an attempt has waited for ``LONG_WAIT_SECONDS``."""
 
 
