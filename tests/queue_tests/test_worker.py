@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
 
 import holdfast.queue
-from holdfast.errors import InvalidArgument, StaleToken
+from holdfast.errors import EngineUnavailable, InvalidArgument, StaleToken
+from holdfast.lab.servers import PostgreSQL
 from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker
 from queue_tests.test_processes import server_in
 from support import wait_until
@@ -272,6 +274,32 @@ def test_an_outage_of_the_database_is_waited_out(queue: Queue, url: str) -> None
             wait_until(lambda: admin.execute(TERMINATE, (f"%{url.partition('schema=')[2]}%",)).fetchall())
         may_end.set()
         wait_until(lambda: begun.is_set() and _finished(url, id_))
+
+
+@pytest.mark.engine("postgresql")
+def test_a_server_that_is_killed_in_the_middle_loses_no_job() -> None:
+    """What had begun may run once more; nothing is lost, and everything is finished."""
+    with PostgreSQL() as server, holdfast.queue.connect(server.url) as queue:
+        worker, runs = Worker(queue, concurrency=3, lease=2), Counter[int]()
+
+        @worker.job("a")
+        def work(job: Job) -> None:
+            threading.Event().wait(0.01)
+            runs[job.payload] += 1
+
+        queue.put_many([NewJob("a", number, max_attempts=10) for number in range(200)])
+        with running(worker):
+            wait_until(lambda: len(runs) > 50)
+            server.kill()
+            server.start()
+            wait_until(lambda: _are_finished(server.url, 200), timeout=60)
+        assert runs.keys() == set(range(200))
+
+
+def _are_finished(url: str, count: int) -> bool:
+    with suppress(EngineUnavailable), holdfast.queue.connect(url) as other:
+        return other.counts()["finished"] == count
+    return False
 
 
 def _finished(url: str, id_: int) -> bool:

@@ -258,6 +258,8 @@ class Judge:
         """Only what was exported is adopted, with the secret of the latest export."""
         if isinstance(request, Export) and isinstance(step.reply, Done):
             self.seals[request.nonce] = request.seal
+        if isinstance(request, Downgrade) and request.nonce in self.seals:
+            self.seals[request.reader_nonce] = self.seals[request.nonce]  # an exported writer
         if isinstance(request, Adopt) and isinstance(step.reply, Granted):
             client = {h.nonce: h.client for h in before.holders}[request.nonce]
             if client != request.client:
