@@ -27,7 +27,7 @@ from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, docume
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
-from .facade import (
+from .facades.base import (
     IO_TIMEOUT_SECONDS,
     UPGRADE_MESSAGE,
     BaseLease,

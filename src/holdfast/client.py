@@ -21,7 +21,7 @@ from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, docume
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
-from .facade import (
+from .facades.base import (
     IO_TIMEOUT_SECONDS,
     UPGRADE_MESSAGE,
     BaseLease,

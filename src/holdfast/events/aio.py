@@ -25,6 +25,7 @@ from ..sql.aio import retry_transaction
 from . import plans
 from .address import address_of
 from .arguments import (
+    IO_TIMEOUT_SECONDS,
     check_batch,
     check_events,
     check_expected,
@@ -37,7 +38,6 @@ from .arguments import (
     check_timeout,
     check_version,
 )
-from .blocking import IO_TIMEOUT_SECONDS
 from .connections import opener_of
 from .connections_asyncio import AsyncFeedConnection, pool_of
 from .model import Event, Snapshot

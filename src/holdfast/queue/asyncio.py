@@ -17,11 +17,10 @@ from ..fencing.connections_asyncio import runner_of
 from ..model import UNSET, Unset
 from ..sql import retry as transactions
 from . import admin, calls
-from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
+from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
 from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store_asyncio import AsyncStore, open_store
-from .threads import IO_TIMEOUT_SECONDS
 
 __all__ = ["AsyncJob", "AsyncQueue", "connect"]
 

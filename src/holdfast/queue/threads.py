@@ -14,14 +14,12 @@ from ..fencing.plans import run
 from ..model import UNSET, Unset
 from ..sql import retry as transactions
 from . import admin, calls
-from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
+from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
 from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store import Store
 
 __all__ = ["Job", "Queue", "connect"]
-
-IO_TIMEOUT_SECONDS = 5.0
 
 
 class Job(calls.BaseJob):

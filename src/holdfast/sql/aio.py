@@ -18,7 +18,6 @@ from ..fencing.connections import Executes
 from ..fencing.connections_asyncio import runner_of
 from ..fencing.plans import run_async
 from . import idempotency, locking, retry
-from .blocking import check_function
 from .idempotency import SqlAttempt, SqlOperation
 from .locking import Mode, RowLock, Wait
 from .retry import RETRIES, Backoff, Policy
@@ -98,7 +97,7 @@ async def retry_transaction(
 ) -> T:
     """Run a whole transaction, again after ``Deadlock`` and ``Conflict``, whatever driver says so."""
     policy = Policy.of(retries, backoff)
-    check_function(function)
+    retry.check_function(function)
 
     async def carry_out(step: object) -> Any:
         if isinstance(step, retry.Sleep):

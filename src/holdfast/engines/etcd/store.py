@@ -44,7 +44,10 @@ from .txn import (
     txn,
 )
 
-__all__ = ["EtcdStore", "seconds_for"]
+__all__ = ["CLOSE_SECONDS", "EtcdStore", "seconds_for"]
+
+CLOSE_SECONDS: Final = 1.0
+"""How long closing a client waits for its sessions to be revoked; they expire by themselves."""
 
 LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 """How long a semaphore's changed limit is remembered."""

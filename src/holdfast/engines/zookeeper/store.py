@@ -41,7 +41,10 @@ from .pool import SessionPool, append_notice
 from .records import Cells, LockMetadata, QueueReader, view_of
 from .session import Session
 
-__all__ = ["ZooKeeperStore"]
+__all__ = ["CLOSE_SECONDS", "ZooKeeperStore"]
+
+CLOSE_SECONDS: Final = 1.0
+"""How long closing a client waits for its session to be closed; the session expires by itself."""
 
 KEEP_ALIVE_TIMEOUT: Final = 1 / 6
 """A keep-alive without an answer within this part of the session is repeated over another connection."""
