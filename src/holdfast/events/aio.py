@@ -1,7 +1,7 @@
 """A store of events, awaited: the calls of ``holdfast.events``, the same names.
 
-What a call does and raises is told once, beside its namesake in ``holdfast.events``. ``connection=`` takes
-psycopg's ``AsyncConnection``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``, and aiosqlite's.
+What a call does and raises is described at the call of the same name in ``holdfast.events``. ``connection=``
+takes psycopg's ``AsyncConnection``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``, and aiosqlite's.
 
     store = events.connect("postgresql://localhost/app")
     await store.append("account-7", [{"type": "opened"}], expected_version=0)

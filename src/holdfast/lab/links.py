@@ -45,7 +45,7 @@ class Stream:
         self.exhausted = False
         """The source has ended, so there is nothing more to read."""
         self.ended = False
-        """No more bytes will come, and the target has to be told."""
+        """No more bytes will come, and the target has to notice this."""
         self._told = False
         self._chunks: deque[tuple[float, bytes]] = deque()
         self._size = 0

@@ -1,6 +1,6 @@
 """The queue for asyncio: the calls of ``holdfast.queue``, the same names, awaited.
 
-What a call does and raises is told once, beside its namesake there.
+What a call does and raises is described at the call of the same name there.
 """
 
 from __future__ import annotations
@@ -178,11 +178,11 @@ class AsyncQueue(calls.BaseQueue):
         still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
         return await self._store.run(calls.extend_many_call(jobs))
 
-    # --- jobs of anybody
+    # --- jobs of any claimant
 
     async def cancel(self, job: int) -> bool:
-        """It will not run; or, if it runs, its claimant is told at the next ``extend`` or ``check``. False:
-        it was over, or there is none."""
+        """It will not run; or, if it runs, its claimant gets ``JobCancelled`` at the next ``extend`` or
+        ``check``. False: it was over, or there is none."""
         return await self._store.run(calls.cancel_call(job)) is not None
 
     async def retry(self, job: int) -> bool:

@@ -1,7 +1,8 @@
 """Locks of the user's own database, awaited: the functions of ``holdfast.sql``, the same names.
 
 For psycopg's ``AsyncConnection`` and ``AsyncCursor``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``,
-and aiosqlite. What a function does and raises is told once, beside its namesake in ``holdfast.sql``.
+and aiosqlite. What a function does and raises is described at the function of the same name in
+``holdfast.sql``.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _commit(table: TableState) -> Plan[None]:
 
 
 def roll_back(table: TableState) -> Plan[None]:
-    """A connection that cannot is broken: what came first is what the user is told."""
+    """A connection that cannot is broken: the user gets the first error."""
     yield from roll_back_guarded(table)
 
 

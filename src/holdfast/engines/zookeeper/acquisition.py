@@ -2,7 +2,7 @@
 
 Every creation also writes to the node of the kind. So the version of that node shows whether a ticket was
 created since it was last read; removals do not matter. A try-lock creates its ticket on the condition that
-the version is still the one at which no ticket blocked it: a failed try leaves no trace and blocks nobody. If
+the version is still the one at which no ticket blocked it: a failed try leaves no trace and blocks no one. If
 the version is that at which this client left the name empty, no read is needed.
 """
 

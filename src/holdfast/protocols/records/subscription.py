@@ -84,7 +84,7 @@ async def look_again(client_state: ClientState, name: str, nonce: str) -> Snapsh
 
 
 async def forget_subscription(client_state: ClientState, nonce: str) -> None:
-    """End a subscription without a request: the engine forgets it, because nobody refreshes it."""
+    """End a subscription without a request: the engine forgets it, because it is not refreshed."""
     client_state.waiting.pop(nonce, None)
     await Unlisten(nonce)
     if client_state.closed:
