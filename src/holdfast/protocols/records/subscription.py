@@ -63,10 +63,10 @@ async def next_change(
             await Notify(CLOSING)
             raise closed_error()
         if woken or seen is not None:
-            stands = await _read_and_watch(client_state, name, nonce)
-            if seen is None or _visible_state(stands) != _visible_state(seen):
-                return stands
-            seen = stands
+            present = await _read_and_watch(client_state, name, nonce)
+            if seen is None or _visible_state(present) != _visible_state(seen):
+                return present
+            seen = present
         now = await Now()
         if ends_at is not None and now >= ends_at:
             return None
