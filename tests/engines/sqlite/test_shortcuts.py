@@ -17,7 +17,7 @@ from holdfast.rules.handoff import CAME_SECONDS, successor_of
 from holdfast.rules.record import EMPTY, MAX_TOKEN, PATIENCE_SECONDS, Record
 from holdfast.rules.requests import Acquire, Done, Handoff, Queued, Release, Request, Withdraw
 from rules.moves import KINDS, aimed, long_moves
-from rules.test_handing import ask_for, queue_of
+from rules.test_handoff import ask_for, queue_of
 from support.thorough import THOROUGH
 
 pytestmark = pytest.mark.timeless
@@ -147,7 +147,7 @@ def test_the_comparison_catches(what: str) -> None:
     assert is_caught(broken), f"nothing noticed that {what}"
 
 
-def test_between_those_who_want_the_same_lock_each_step_has_one() -> None:
+def test_between_clients_that_want_the_same_lock_each_step_has_one() -> None:
     asked = [ask_for(number) for number in range(8)]
     record = queue_of(*asked[:2])
     for ask in asked[2:]:
