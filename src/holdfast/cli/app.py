@@ -6,13 +6,12 @@ import errno
 import logging
 import os
 import signal
-import sys
 from collections.abc import Sequence
 
 import holdfast
 from holdfast import errors
 
-from .exits import Status, complain, status_of
+from .exits import Status, complain, status_of, write_error
 from .options import Group, Misuse
 from .output import OutputFailed, print_text, repair_streams
 from .parser import HelpWanted, parse, resolve
@@ -106,7 +105,7 @@ def _run(arguments: Sequence[str]) -> int:
                 raise Misuse(
                     f"there is no option {option} before the command: write options after the command"
                 )
-            sys.stderr.write(help_of(command, path))
+            write_error(help_of(command, path))
             return Status.USAGE
         try:
             values = parse(command, words)

@@ -9,6 +9,7 @@ import secrets
 from typing import Any, Final
 
 from ...core.effects import NotApplied, OutcomeUnknown
+from ...errors import EngineUnavailable
 from ...protocols.tickets.codec import (
     decode_note,
     encode_config,
@@ -81,20 +82,30 @@ class EtcdStore:
         self._retention = Retention(keys.names, channel)
         self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
-        """The client's own sessions, and the length of each."""
+        """The client's own sessions that exist, or may exist, and the length of each."""
+        self._requested: set[int] = set()
+        """The sessions for which a request may have reached etcd."""
 
     # --- sessions -------------------------------------------------------------------------------
 
     async def open_session(self, seconds: float, generation: int) -> OpenedSession:
         """The id is computed, so that a repeated request finds the same session after a lost reply."""
         lease = lease_id(self.client, seconds, generation)
-        self.leases[lease] = seconds
-        fresh = True
+        self.leases.setdefault(lease, seconds)
+        fresh, unsent = True, False
         try:
             granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds), ID=lease))
             self.leases[lease] = seconds = float(granted.TTL)
         except LeaseExistsError:
             fresh = False
+        except (NotApplied, EngineUnavailable) as error:
+            unsent = isinstance(error, NotApplied) or error.nothing_was_sent
+            raise
+        finally:
+            if not unsent:
+                self._requested.add(lease)
+            elif lease not in self._requested:  # then closing the client has nothing to revoke
+                self.leases.pop(lease, None)
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
         except LeaseNotFoundError:
@@ -133,6 +144,7 @@ class EtcdStore:
             with contextlib.suppress(LeaseNotFoundError):  # it has ended already
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
+            self._requested.discard(lease)
 
     # --- tickets --------------------------------------------------------------------------------
 

@@ -73,7 +73,9 @@ class ZooKeeperThreads:
         self._closed = True
         replies = []
         for session in self.store.pool.all():
-            replies.append(reply := _Reply())
+            reply = _Reply()
+            if session.session_id:  # otherwise no server has established it: there is nothing to wait for
+                replies.append(reply)
             session.end(reply.set)
         ends_at = boottime() + CLOSE_SECONDS
         for reply in replies:
