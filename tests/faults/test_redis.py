@@ -504,7 +504,7 @@ def test_a_new_client_that_is_first_after_all_was_forgotten(server: Redis, guard
 
 
 def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path: Path) -> None:
-    """The replica never heard of the grant. Two hold it for a while; the guard lets only the newer write."""
+    """The replica never received the grant. Two hold it for a while; the guard lets only the newer write."""
     with (
         Redis() as replica,
         Proxy(server.host, server.port) as link,
@@ -516,7 +516,7 @@ def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path:
         replica.command("REPLICAOF", link.host, str(link.port))
         taken(client, timeout=10).release()
         wait_until(lambda: _offset(replica) == _offset(server) > 0)
-        link.hold()  # from here on the replica hears nothing
+        link.hold()  # from here on the replica receives nothing
         stale = taken(client, ttl=600)
         with db:
             fencing.advance(db, "invoices", stale)

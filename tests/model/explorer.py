@@ -2,7 +2,7 @@
 
 A state is what the nodes keep and how far each attempt has come. Messages need no place in it: what was sent
 may arrive at any later time, or never, or again. An answer, once given, stays true ("this node issued that
-number to this attempt"), so a client that hears it late is a client that decides late. Claims run out
+number to this attempt"), so a client that receives it late is a client that decides late. Claims run out
 whenever it suits them: that covers releases, slow clients and clocks gone wrong. A client that crashed is one
 that does nothing any more.
 
@@ -281,7 +281,7 @@ class Explorer:
     # --- what clients make of it ----------------------------------------------------------------
 
     def _judged_answers(self, columns: list[int], rows: Rows, who: int, found: Found) -> list[int]:
-        """The client has heard some of the answers, and decides."""
+        """The client has received some of the replies, and decides."""
         after = []
         for verdict in self._verdicts(tuple([self._columns[column].issued[who] for column in columns])):
             if isinstance(verdict, Counted):

@@ -1,4 +1,4 @@
-"""The keeper and the timer: renewing, telling of losses, cleaning up, and not being rung for nothing."""
+"""The keeper and the timer: renewing, reporting losses, cleaning up, and no needless wake-ups."""
 
 from __future__ import annotations
 
@@ -350,11 +350,11 @@ def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> Non
     assert a.signals == []
 
 
-# --- not being rung for nothing ---------------------------------------------------------------
+# --- no needless wake-ups ---------------------------------------------------------------------
 
 
 def test_pairs_of_acquire_and_release_ring_once_in_a_while() -> None:
-    """A thousand pairs within a third of the ttl: the keeper and the timer are rung a few times at most."""
+    """A thousand pairs within a third of the ttl: the keeper and the timer are woken a few times at most."""
     world = World()
     a = world.client("a")
     for _ in range(1000):

@@ -132,7 +132,7 @@ def test_nobody_is_left_waiting_for_the_wrong_one(view: LockView, data: st.DataO
 
 @given(views())
 def test_releases_wake_as_few_as_can_be(view: LockView) -> None:
-    """When the first leaves, whoever hears of it holds then; of a semaphore, at most one hears of it."""
+    """When the first leaves, the waiter that is notified holds; of a semaphore, at most one is notified."""
     if not view.tickets:
         return
     leaves = holders_of(view)[0]

@@ -183,7 +183,8 @@ def undated_grants() -> Patch:
 
 
 def found_undated() -> Patch:
-    """Who finds that it has the lock, be it handed over or won by a copy, counts from when it hears of it."""
+    """An attempt that finds that it has the lock, by a handoff or by a copy, counts from when it learns of
+    it."""
     shipped = transitions._granted_reply
 
     def granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:

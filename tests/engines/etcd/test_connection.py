@@ -282,7 +282,7 @@ def read_until(connected: socket.socket, wanted: bytes) -> None:
 
 
 def watched(member: Member, driver: str) -> str:
-    """What ends a watch of which nothing is ever heard."""
+    """What ends a watch that never gets an event."""
 
     def in_threads() -> None:
         stream = connection_threads.Subchannel(member).watch(5.0, ())

@@ -157,27 +157,27 @@ MUTANTS = (
         "wants and token < MAX_TOKEN",
     ),
     Mutant(
-        "in a crowd the heir's token is the time alone",
+        "in a crowd the successor's token is the time alone",
         "local token, latest = math.max(wall_us, last_token + 1), now\n",
         "local token, latest = wall_us, now\n",
     ),
     Mutant(
-        "in a crowd the heir's token may be anything",
+        "in a crowd the successor's token may be anything",
         "now - since <= CAME_SECONDS and token < MAX_TOKEN",
         "now - since <= CAME_SECONDS",
     ),
     Mutant(
-        "in a crowd the heir keeps its place in the queue",
+        "in a crowd the successor keeps its place in the queue",
         "    table.remove(queue, 1)\n    table.remove(deadlines, 1)\n  else",
         "  else",
     ),
     Mutant(
-        "in a crowd the heir is not told what it has",
+        "in a crowd the successor is not told what it has",
         "notify(KEYS[1], client, nonce, token, now - since)",
         "(notify(KEYS[1], client, nonce) or true)",
     ),
     Mutant(
-        "in a crowd the heir is not told for how long it waited",
+        "in a crowd the successor is not told for how long it waited",
         "notify(KEYS[1], client, nonce, token, now - since)",
         "notify(KEYS[1], client, nonce, token, 0)",
     ),
@@ -192,12 +192,12 @@ MUTANTS = (
         "now - since <= CAME_SECONDS then",
     ),
     Mutant(
-        "the heir is not told what it has",
+        "the successor is not told what it has",
         "if token and notify(key, client, nonce, token, now - since) then",
         "if token and (notify(key, client, nonce) or true) then",
     ),
     Mutant(
-        "the heir is not told for how long it waited",
+        "the successor is not told for how long it waited",
         "if token and notify(key, client, nonce, token, now - since) then",
         "if token and notify(key, client, nonce, token, 0) then",
     ),

@@ -89,7 +89,7 @@ class Deployment:
         return {channel.decode().rpartition(":")[2] for channel in told}
 
     def channels(self, client: str) -> list[bytes]:
-        """Where the client hears of this lock, and where it hears of everything."""
+        """The channel of this lock for the client, and the one for everything."""
         return list({channel_of(self.space, client, NAME): None, self.space.channel + client.encode(): None})
 
 

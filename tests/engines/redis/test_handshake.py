@@ -104,7 +104,7 @@ def test_a_missing_right_to_listen_is_reported_when_it_is_needed(driver: Driver,
                 return ""  # the server has not answered in the time of this try
             except EngineUnavailable as error:
                 return str(error)
-            raise AssertionError("it hears")
+            raise AssertionError("it listens")
 
         assert re.search(r"lacks a permission.*subscribe", wait_until(told))
 

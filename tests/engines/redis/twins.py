@@ -194,7 +194,10 @@ class Translation:
             sent += self._sent(space, deed)
         raw = iter(self._wire.ask_all(sent))
         told = [self._read(deed, raw) for deed in deeds]
-        return [one._replace(wakes=heard) for one, heard in zip(told, self._heard(space, deeds), strict=True)]
+        return [
+            one._replace(wakes=received)
+            for one, received in zip(told, self._received(space, deeds), strict=True)
+        ]
 
     def _sent(self, space: Keyspace, deed: Deed) -> list[bytes]:
         clock = plain(b"MSET", b"clock:now", repr(deed.now).encode(), b"clock:wall_us", b"%d" % deed.wall_us)
@@ -232,14 +235,14 @@ class Translation:
         next(parts)
         return Told(told, records, [], lives)
 
-    def _heard(self, space: Keyspace, deeds: Sequence[Deed]) -> list[list[Wake]]:
-        heard: list[list[Wake]] = []
+    def _received(self, space: Keyspace, deeds: Sequence[Deed]) -> list[list[Wake]]:
+        received: list[list[Wake]] = []
         for _ in deeds:
             wakes: list[Wake] = []
             while (message := self._message(space))[0] != END.decode():
                 wakes.append(Wake(*message))
-            heard.append(wakes)
-        return heard
+            received.append(wakes)
+        return received
 
     def _message(self, space: Keyspace) -> tuple[str, str]:
         while True:

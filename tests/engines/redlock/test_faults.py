@@ -91,7 +91,7 @@ async def test_without_a_majority_nothing_is_granted_and_loss_is_signalled_in_ti
 
 
 async def test_the_replies_of_a_majority_are_lost(world: World, trio: Nodes) -> None:
-    """They have it and nobody heard of it: the attempt is given back there, and another one granted."""
+    """The nodes have it and no reply arrived: the attempt is released there, and another one granted."""
     ann, client = world.actor(), world.client()
     await ann(held(await ann(client.lock("x").acquire)).release)
     lost = [proxy.lose_reply(load()["acquire"].sha1) for _, proxy in majority(trio)]
@@ -167,7 +167,7 @@ def test_an_acquire_that_arrives_after_its_release_is_refused(trio: Nodes) -> No
         lease = held(client.lock("x", ttl=60).acquire(timeout=0))
         trio.proxies[0].pass_on()
         lease.release()
-        # Behind what the node may not have heard yet of the time before.
+        # Behind requests of the time before that may not have reached the node yet.
         wait_until(
             lambda: ran(trio.servers[0])[-2:] == ["release", "acquire"], message="they did not arrive so"
         )
@@ -368,7 +368,7 @@ only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
 
 @only_tasks
 async def test_cancelled_while_asking(world: World, trio: Nodes) -> None:
-    """The nodes have it, and nobody is there any more to hear it."""
+    """The nodes have it, and their client is gone."""
     ann, client = world.actor(), cast(AsyncClient, world.client())
     await ann(held(await ann(cast(Client, client).lock("x").acquire)).release)
     for proxy in trio.proxies:

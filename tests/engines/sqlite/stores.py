@@ -68,7 +68,7 @@ class One:
         self.posted: list[str] = []
         self.handed: dict[str, Handoff | None] = {}
         """What the last wake-up of a nonce brought along."""
-        self.heard_by: dict[str, str] = {}
+        self.read_by: dict[str, str] = {}
         """By which thread."""
         context = AdapterContext(self.id, self._post, lambda: None, 5.0)
         self.store = SqliteStore(DatabaseFile(str(path), False), namespace, context)
@@ -76,7 +76,7 @@ class One:
 
     def _post(self, nonce: str, handed: Handoff | None = None) -> None:
         self.handed[nonce] = handed
-        self.heard_by[nonce] = threading.current_thread().name
+        self.read_by[nonce] = threading.current_thread().name
         self.posted.append(nonce)
 
     def __enter__(self) -> One:
