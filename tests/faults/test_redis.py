@@ -455,7 +455,7 @@ def guard(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def test_a_restart_that_forgets_everything(server: Redis, guard: sqlite3.Connection, knows: str) -> None:
     """The lock is free and the counter lost: the new token is larger, and the old holder is fenced, and told.
 
-    Whoever knows the id of the database, or was given a name for it, brings it back.
+    A client that knows the id of the database, or was given a name for it, brings it back.
     """
     url = f"{server.url}?source=orders" if knows == "its name" else server.url
     with holdfast.connect(url) as client, holdfast.connect(url) as other:

@@ -297,7 +297,7 @@ def test_what_cannot_be_cleaned_up_is_given_up_in_time() -> None:
 
 
 def test_where_nothing_expires_by_itself_cleaning_up_is_not_given_up() -> None:
-    """It would stand in everybody's way for as long as its client lives."""
+    """It would block all others for as long as its client lives."""
     world = World()
     a, b = world.client("a"), world.client("b")
     state = b.acquire()

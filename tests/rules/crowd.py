@@ -70,7 +70,7 @@ class Crowd:
         return self
 
     def release_with_a_newcomer(self, holder: Member, newcomer: Member) -> None:
-        """Somebody comes between a release and those whom it woke."""
+        """A client comes between a release and the waiters that it woke."""
         self.now = newcomer.arrives_at
         self._release(holder)
         self._ask(newcomer)

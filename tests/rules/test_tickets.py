@@ -65,7 +65,7 @@ def test_tickets_that_nothing_blocks_hold_and_are_the_first_few(view: LockView) 
     free = [t for t in view.tickets if not blockers(view.tickets, t, config_of(view))]
     assert tuple(free) == holders_of(view)
     assert holders_of(view) + waiters_of(view) == view.tickets
-    assert not view.tickets or holders_of(view), "somebody always holds"
+    assert not view.tickets or holders_of(view), "one ticket always holds"
 
 
 @given(views())

@@ -82,7 +82,7 @@ def original(request: type) -> Handler:
 
 
 def release_without_owner_check() -> Patch:
-    """Whoever says "release" ends whatever is held there."""
+    """Any client that says "release" ends whatever is held there."""
 
     def releases(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.give_turns(record._replace(holders=()), now, admits), Done()

@@ -27,7 +27,7 @@ from simulator.ordered import OrderedStore, TicketsClient
 from simulator.servers import Server
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the number, whoever wrote it."""
+"""An engine that forgets loses the number, whichever client wrote it."""
 
 SCHEDULES: Final = 25
 SCHEDULES_AT_MOST: Final = 200

@@ -32,7 +32,7 @@ from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the results, whoever stored them."""
+"""An engine that forgets loses the results, whichever client stored them."""
 
 SCHEDULES: Final = 250 if THOROUGH else 25
 """Of each family of engines."""
@@ -166,7 +166,8 @@ def run(seed: int, on_tickets: bool = False) -> tuple[Run, History]:
 
 
 def violations(result: Run, history: History) -> list[str]:
-    """Whoever is told a result is told the same one, of the operation and the payload that was asked for."""
+    """Every caller that gets a result gets the same one, of the operation and the payload that was asked
+    for."""
     wrong = list(result.unfinished)
     first: dict[str, list[str]] = {}
     for key, payload, found in history.results:

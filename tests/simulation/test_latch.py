@@ -44,7 +44,7 @@ class History:
     counted: int = 0
     passed: int = 0
     early: str = ""
-    """Somebody passed before enough had begun to count down."""
+    """A waiter passed before enough parties had begun to count down."""
 
 
 class Counting(Worker):

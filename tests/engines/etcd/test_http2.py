@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2, against a server of somebody else's making (``h2``), in memory: bytes there and back."""
+"""gRPC over HTTP/2, against the server side of another library (``h2``), in memory: bytes there and back."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_the_first_waiter_for_a_permit_is_notified_of_holders_and_of_the_limit()
     assert not watcher.confirmed, "not before both are in place"
     watcher.confirm(requests[1:])
     assert watcher.confirmed == ["w-1"]
-    watcher.event(requests[0], watcher.key("somebody else"))
+    watcher.event(requests[0], watcher.key("another"))
     assert watcher.posted == []
     watcher.event(requests[0], watcher.key("h-2"))
     watcher.event(requests[1], watcher.keys.folder("x") + b"u", put=True)

@@ -152,7 +152,7 @@ MUTANTS = (
         "holders = {}",
     ),
     Mutant(
-        "in a crowd it is handed to whoever is first",
+        "in a crowd it is handed to the first waiter whatever it wants",
         "wants and now - since <= CAME_SECONDS and token < MAX_TOKEN",
         "wants and token < MAX_TOKEN",
     ),
@@ -182,7 +182,7 @@ MUTANTS = (
         "notify(KEYS[1], client, nonce, token, 0)",
     ),
     Mutant(
-        "it is handed to whoever is first",
+        "it is handed to the first waiter whatever it wants",
         "wants and now - since <= CAME_SECONDS and not place_of",
         "wants and not place_of",
     ),
@@ -217,7 +217,7 @@ MUTANTS = (
         "kind == 'lock' and fair and ask[2]",
     ),
     Mutant(
-        "in a crowd a turn is anybody's",
+        "in a crowd a turn is open to every client",
         "== ARGV[1] and cmsgpack.unpack(queue[1]) == ARGV[6] then",
         "== ARGV[1] then",
     ),

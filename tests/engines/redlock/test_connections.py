@@ -237,7 +237,7 @@ def point(trio: Nodes, number: int, to: int) -> None:
 async def test_two_addresses_of_one_server_are_looked_at_again(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody puts it right; who was refused need not start anew."""
+    """An operator puts it right; a client that was refused need not start anew."""
     monkeypatch.setattr(errors, "RECHECK_SECONDS", 0.2)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     await ann(held(await ann(client.lock("x").acquire)).release)

@@ -187,7 +187,7 @@ def two_connections(client: Client) -> None:
     adapter._pool._idle.put(first)
 
     def are_made() -> bool:
-        """A connection gets on only while somebody asks."""
+        """A connection makes progress only during requests."""
         held(client.lock("x").acquire()).release()
         return len(adapter_runs(client)) == 6 and all(adapter_runs(client))
 
@@ -294,7 +294,7 @@ async def test_several_names_at_once(world: World, trio: Nodes) -> None:
 
 
 def issue(trio: Nodes, node: int, key: bytes, ahead_us: int) -> int:
-    """Have a node issue a number that is ahead of everybody's clock, as to one whose clock is."""
+    """Have a node issue a number that is ahead of every clock, as for a client whose clock is."""
     server = trio.servers[node]
     mark = server.command("HGET", MARK_KEY, "ready")
     seconds, micros = server.command("TIME")

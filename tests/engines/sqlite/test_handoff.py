@@ -1,4 +1,4 @@
-"""Who waits is woken across processes, in order, whoever dies on the way. A message is a hint, or a grant."""
+"""Waiters are woken across processes, in order, whichever of them dies. A message is a hint, or a grant."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_a_reader_is_interrupted_when_it_is_closed(line: Line) -> None:
 
 
 class HoldsUp(dict[int, str]):
-    """Whoever asks how many there are, of those who listen, is held up for as long as the test likes."""
+    """A caller that asks for the number of listeners is held up for as long as the test likes."""
 
     def __init__(self) -> None:
         super().__init__()

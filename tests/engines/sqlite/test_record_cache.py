@@ -477,7 +477,7 @@ CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {
     "the one who waits leaves and is remembered": lambda held, waiting: Withdraw(waiting.nonce, 60.0),
     "another joins": lambda held, waiting: waiting._replace(nonce=f"{waiting.client}-ff"),
     "it has a value": lambda held, waiting: SetValue(held.nonce, b"value", 100.0),
-    "somebody watches": lambda held, waiting: Watch(f"{waiting.client}-fe", waiting.client),
+    "a client watches": lambda held, waiting: Watch(f"{waiting.client}-fe", waiting.client),
     "it is let run out": lambda held, waiting: Stop(held.nonce),
 }
 

@@ -26,7 +26,7 @@ WALL = 5_000_000
 SEEDS = 60 if THOROUGH else 20
 
 MUTANTS = {
-    "whoever gives it back, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
+    "whichever client releases it, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
     "one who holds it no longer hands it on": (" or _scan(held, 0)[0][6] <= now:", ":"),
     "the successor gets another token": ("(token, now - since)", "(token - 1, now - since)"),
     "the successor does not get the age of its place": ("(token, now - since)", "(token, 0.0)"),
@@ -86,7 +86,7 @@ def everything(record: Record, kind: str) -> Iterator[Request]:
 
 
 def compare_along(module: ModuleType, kind: str, seed: int) -> int:
-    """Everybody asks for everything, at every step of a generated sequence."""
+    """Every client requests everything, at every step of a generated sequence."""
     record, now, taken = EMPTY, 1000.0, 0
     for move in long_moves(kind, seed, 40):
         now += move.pause
