@@ -166,7 +166,7 @@ class AsyncClient:
     def all(
         self, *names: str | AsyncLock, order: Order = "sorted", **options: Unpack[LockOptions]
     ) -> AsyncMultiLock:
-        """Several locks at once: all of them or none, and to lose one is to lose all.
+        """Several locks at once: all of them or none. Losing one is losing all.
 
         order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
             has to wait while it holds some releases them, and tries again after a random pause.
@@ -203,7 +203,7 @@ class AsyncClient:
     def election(
         self, name: str, value: bytes = b"", *, ttl: Duration = 30.0, grace: Duration = 0.0
     ) -> AsyncElection:
-        """An election: of all its candidates, in all processes, one at a time is the leader.
+        """An election: one of its candidates, in all processes, is the leader at a time.
 
         name: of the election; a lock of the same name has nothing to do with it.
         value: what ``leader()`` shows of this candidate once it leads, for example its address; up to 64 KiB.
@@ -276,7 +276,7 @@ class AsyncClient:
         name: of the job; a lock of the same name has nothing to do with it.
         every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
         at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
-        at_least: how soon after its start the next run may begin.
+        at_least: the least time from the start of one run to the start of the next.
         on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
             or counts ("skip": at most once).
         catch_up: one run makes up for all missed firings, also between two firings.
@@ -301,7 +301,7 @@ class AsyncClient:
         return await self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     def latch(self, name: str, count: int) -> AsyncLatch:
-        """A count that goes down to zero, once, and lets those pass that wait for that.
+        """A count that goes down to zero, once. Its waiters go on when it is zero.
 
         name: of the latch; a lock of the same name has nothing to do with it.
         count: how many times it has to be counted down; every user of the name must give the same count.
