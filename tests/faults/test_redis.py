@@ -217,7 +217,7 @@ def test_a_waiter_whose_subscription_was_cut_is_still_woken(server: Redis) -> No
 
 
 def test_a_connection_that_goes_silent_loses_the_lease_in_time(server: Redis) -> None:
-    """The renewal hangs; the loss is told at the deadline all the same, and exactly once."""
+    """The renewal hangs; the loss is reported at the deadline all the same, and exactly once."""
     with Proxy(server.host, server.port) as proxy:
         client = holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY)
         lease = taken(client, ttl=2.0)

@@ -1,4 +1,4 @@
-"""A crowd around one record in virtual time: waiters who look when they were told to, holders, the dead.
+"""A crowd around one record in virtual time: waiters that look when they were notified, holders, the dead.
 
 Nobody here is clever: a waiter asks again when it is woken or its ``poll_after`` has passed, and says once a
 second that it still waits. Whatever the crowd needs beyond that, the rules have failed to give.

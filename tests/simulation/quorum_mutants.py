@@ -144,7 +144,7 @@ def rejoin_without_copying() -> Patch:
 
 
 def copy_without_waiting() -> Patch:
-    """A node that forgot is told all fences, and takes part at once."""
+    """A node that forgot gets all fences, and takes part at once."""
     return mock.patch.object(membership, "rejoin_seconds", return_value=0.0)
 
 

@@ -35,7 +35,7 @@ SCHEDULES_AT_MOST: Final = 200
 
 @dataclass(slots=True)
 class History:
-    """What the writers were told."""
+    """The results of the writers."""
 
     sums: list[tuple[float, float, int]] = field(default_factory=list)
     """When an addition began, when it returned, and the sum that it returned."""

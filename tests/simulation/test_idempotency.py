@@ -45,7 +45,7 @@ EPOCH_SECONDS: Final = 2.5
 
 @dataclass(slots=True)
 class History:
-    """What the callers were told."""
+    """The results of the callers."""
 
     results: list[tuple[str, str, list[str]]] = field(default_factory=list)
     """Key, payload and result; the result names the key and the payload that it is of."""

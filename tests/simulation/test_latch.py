@@ -37,7 +37,7 @@ COUNTS: Final = (40, 10_000)
 
 @dataclass(slots=True)
 class History:
-    """What the workers were told."""
+    """The results of the workers."""
 
     count: int
     begun: int = 0

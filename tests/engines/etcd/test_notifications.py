@@ -129,7 +129,8 @@ def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: 
 
 @pytest.mark.parametrize("why", ["cancelled", "stream"])
 def test_a_waiter_without_a_confirmed_watcher_is_not_woken_as_well(why: str) -> None:
-    """It looks when it is told. Who asks while the first stream is being opened had looked twice."""
+    """It looks when it is notified. A waiter that came while the first stream was being opened had looked
+    twice."""
     watcher = RecordingWatcher()
     (first,) = watcher.arm("w-1", "h-1")
     if why == "stream":

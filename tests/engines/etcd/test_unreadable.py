@@ -127,7 +127,7 @@ def test_a_status_of_thousands_of_digits_is_no_status(driver: str) -> None:
 
 
 class Spoiler:
-    """Before the shared etcd: passes everything on, and makes one answer unreadable when it is told to."""
+    """Before the shared etcd: passes everything on, and makes one answer unreadable when it is asked to."""
 
     def __init__(self) -> None:
         self.spoils = threading.Event()

@@ -86,12 +86,13 @@ class Asker:
         return self.apply(name, Release(nonce))
 
     def listen(self, name: str) -> None:
-        """Returns when all that follows is done, too: with the first connection everyone is told to look."""
+        """Returns when all that follows is done, too: with the first connection every waiter is asked to
+        look."""
         self.ask(self.adapter.listen, name)
         self.until_told_to_look()
 
     def until_told_to_look(self, seen: int = 0) -> None:
-        """Wake-ups may have been missed, it was told, more often than ``seen``."""
+        """It was notified more often than ``seen`` that wake-ups may have been missed."""
         wait_until(lambda: self.told_to_look > seen, timeout=30)
 
     def until_posted(self, nonce: str) -> None:

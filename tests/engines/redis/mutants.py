@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant("a short release forgets at once", "'KEEPTTL')\n    return", "'PX', '1000')\n    return"),
     Mutant("a short release is never forgotten", ", 'KEEPTTL')\n    return", ")\n    return"),
     Mutant("peers are not told", "if peer ~= holder and", "if false and"),
-    Mutant("blockers are told twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
+    Mutant("blockers are listed twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
     Mutant(
         "in a crowd a release does not look whose it is",
         "#turns == 0 and holders[1][NONCE] == ARGV[2] and",
@@ -269,7 +269,7 @@ MUTANTS = (
         "local deadline = now + PATIENCE_SECONDS + 1",
     ),
     Mutant("who joins a crowd looks late", "(place - 1) * TURN_SECONDS)", "place * TURN_SECONDS)"),
-    Mutant("who joins a crowd is told of one twice", "before ~= '' and before ~= holder", "before ~= ''"),
+    Mutant("a newcomer gets one blocker twice", "before ~= '' and before ~= holder", "before ~= ''"),
     Mutant("who joins a crowd does not look at deadlines", "math.min(soonest, deadlines[other])", "soonest"),
     Mutant("the holder is not told to who joins a crowd", "  if holder ~= '' then\n", "  if false then\n"),
 )

@@ -232,7 +232,7 @@ def test_an_intercepted_nonce_hands_over_no_lock(driver: Driver, deployment: Dep
 
 
 def _asks_again(deployment: Deployment) -> bool:
-    """A moment in which the waiter could have taken what it was told: it was seen to go on waiting."""
+    """A moment in which the waiter could have taken the message for a grant: it was seen to go on waiting."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as onlooker:
         return len(onlooker.inspect(NAME).waiters) == 1
 

@@ -1,4 +1,4 @@
-"""A lock that is given back is handed to the first in line, which is told so and need not ask."""
+"""A released lock is handed to the first waiter, which is notified and need not ask."""
 
 from __future__ import annotations
 

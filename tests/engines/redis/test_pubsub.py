@@ -180,7 +180,7 @@ def test_a_wake_up_that_was_missed_is_made_good_at_once(server: Redis) -> None:
 def test_what_is_released_before_one_listens_is_not_waited_for(
     server: Redis, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the try that failed and the confirmation: nobody is told of it, and nobody has to be."""
+    """Between the try that failed and the confirmation: no one is notified, and no one has to be."""
     with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as holder:
         lease = holder.lock("x", ttl=3600).acquire()
         assert lease is not None

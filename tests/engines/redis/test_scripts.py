@@ -144,7 +144,7 @@ def test_a_lease_ends_by_itself(wire: Wire, space: Keyspace) -> None:
 
 
 def test_a_waiter_that_does_not_come_is_passed(wire: Wire, space: Keyspace) -> None:
-    """The turns are those of the rule; here only that they are told in the server's time."""
+    """The turns are those of the rule; here only that they are in the server's time."""
     wire.apply(space, "a", ask_for("n1"))
     waiting = ask_for("n2", "c2", wait=True, fair=False)
     assert wire.apply(space, "a", waiting) == Queued(0, 5.0, ("c1",))

@@ -125,7 +125,7 @@ class Rules:
         return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop, rule=handoff.apply)
 
     def _told_at_last(self, deed: Deed, place: int, one: Reply) -> Reply:
-        """In a batch, where one stands is told once all have been refreshed."""
+        """In a batch, positions are reported once all have been refreshed."""
         if not isinstance(one, Queued):
             return one
         settled = apply(self.records[deed.steps[place][0]], Inspect(), deed.now, deed.wall_us).reply
@@ -145,7 +145,7 @@ def _without_wants(reply: Reply) -> Reply:
 
 
 def _message_to(wake: Wake) -> Wake:
-    """One who was handed the lock is told its token, and how long it had waited."""
+    """A handoff carries the token, and how long its waiter had waited."""
     if wake.handed is None:
         return wake
     token, age = wake.handed

@@ -113,7 +113,7 @@ def _only_owner(claims: list[str]) -> str:
 async def test_a_release_that_does_not_reach_a_majority_may_be_repeated(
     world: World, trio: Nodes, known: bool
 ) -> None:
-    """Also where it is known beforehand that there are no connections: nodes are told when there are."""
+    """Also where it is known beforehand that there are no connections: nodes get it when there are."""
     ann, client = world.actor(), world.client(io_timeout=0.5)
     lease = held(await ann(client.lock("x", ttl=60).acquire))
     for _, proxy in majority(trio):
@@ -159,7 +159,7 @@ async def test_keys_that_are_deleted_on_a_majority_are_a_loss(world: World, trio
 
 
 def test_an_acquire_that_arrives_after_its_release_is_refused(trio: Nodes) -> None:
-    """The two go over different connections; the node was told first that the attempt is over."""
+    """The two go over different connections; the node learned first that the attempt is over."""
     with holdfast.connect(trio.url()) as client:
         two_connections(client)
         note_all(trio)

@@ -47,7 +47,7 @@ PATIENT = f"""
 
 
 class Clock:
-    """A clock that goes when it is told to; but no two readings of it are the same."""
+    """A clock that is set by the test; but no two readings of it are the same."""
 
     def __init__(self) -> None:
         self._began = boottime()

@@ -180,7 +180,7 @@ def test_a_client_that_closed_leaves_nothing_behind(path: Path) -> None:
 
 
 def foreign(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
-    """These belong to another user: really where the tests may do that, else as the engine is told."""
+    """These belong to another user: really where the tests may do that, otherwise simulated."""
     if os.geteuid() == 0:
         for path in paths:
             os.chown(path, 65534, 65534, follow_symlinks=False)

@@ -414,7 +414,7 @@ def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
 
 @pytest.mark.usefixtures("strangers", "awake")
 def test_nothing_is_handed_to_a_client_that_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
-    """It may be told of its death before we are: then it gets a turn, which it cannot take."""
+    """It may be notified of its death before we are: then it gets a turn, which it cannot take."""
     holder, attempt, waiter, _ = _held_and_wanted(client)
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
     assert holder.release("x", attempt) == Done()

@@ -278,7 +278,7 @@ def test_what_cannot_be_known_waits_for_the_ttl_under_another_boot_id(
     for _ in range(4):
         assert isinstance(there.ask("x", there.attempt()), Busy)
         clock.passes(0.15)
-    # The time is told anew once, not with every look: else a dead holder would block for ever.
+    # The time is taken anew once, not with every look: otherwise a dead holder would block for ever.
     assert isinstance(there.ask("x", there.attempt()), Granted)
 
 

@@ -124,7 +124,7 @@ def test_an_interrupt_ends_the_read_and_leaves_nothing_unread(line: Line) -> Non
 
 
 def test_nothing_is_left_unread_by_readers_that_come_and_go(line: Line) -> None:
-    """Each leaves after what it was told of first, or after a moment, whatever came meanwhile."""
+    """Each leaves after its first notification, or after a moment, whatever came meanwhile."""
     ended = threading.Event()
 
     def wait_now_and_then() -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_left_unread_by_readers_that_come_and_go(line: Line) -> None:
 
 
 class Interrupted:
-    """An epoll that is interrupted once it was told of something: nobody else will be."""
+    """An epoll that is interrupted once it has an event: no other poller gets it."""
 
     def __init__(self, epoll: select.epoll) -> None:
         self._epoll = epoll
@@ -185,7 +185,7 @@ def test_an_interrupt_leaves_nothing_unread(line: Line, count: int) -> None:
         waiting.start()
         wait_until(lambda: is_polling(waiting))  # noqa: B023 - asked before it changes
         line.until_posted(*[line.send() for _ in range(count)])
-        while waiting.is_alive():  # the other thread may have been told of the rest, and have read it all
+        while waiting.is_alive():  # the other thread may have got the rest, and have read it all
             line.until_posted(line.send())
             waiting.join(0.1)
         reader._epoll = epoll

@@ -136,7 +136,7 @@ def test_a_session_ended_from_outside_is_reported_at_once(connect: Connect, hold
     for lease in leases:
         lease.on_lost(told.append)
     admin.expire(*_secret(client))
-    wait_until(lambda: len(told) == 3, message="nobody was told")
+    wait_until(lambda: len(told) == 3, message="no one was notified")
     for lease in leases:
         with pytest.raises(LockLost) as loss:
             lease.check()
