@@ -136,7 +136,7 @@ def refusal_and_closing(driver: str, url: str, timeout: float = 0) -> tuple[str,
 
 @ENGINES
 @DRIVERS
-def test_a_closed_port_is_told_at_once(driver: str, engine: str, closed_port: int) -> None:
+def test_a_closed_port_is_reported_at_once(driver: str, engine: str, closed_port: int) -> None:
     message, seconds = refusal(driver, URLS[engine].format(port=closed_port))
     assert seconds < SECONDS
     assert str(closed_port) in message
@@ -158,7 +158,7 @@ def test_a_silent_port_is_given_up(driver: str, engine: str, serve: Callable[[by
 @ENGINES
 @DRIVERS
 @pytest.mark.parametrize("answer", [HTTP, TLS_ALERT, RESP], ids=["http", "tls", "resp"])
-def test_a_foreign_server_is_told(
+def test_a_foreign_server_is_reported(
     driver: str, engine: str, answer: bytes, serve: Callable[[bytes | None], int]
 ) -> None:
     port = serve(answer)

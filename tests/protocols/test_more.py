@@ -29,7 +29,7 @@ READ = a_spec(kind="rwlock", mode="read")
 # --- subscriptions ----------------------------------------------------------------------------
 
 
-def test_a_subscription_hears_of_each_change() -> None:
+def test_a_subscription_is_notified_of_each_change() -> None:
     world = World()
     a, w = world.client("a"), world.client("w")
     nonce, before = w.run(records.subscribe(w.client_state, "x"))
@@ -228,7 +228,7 @@ def test_a_downgrade_that_was_interrupted_leaves_no_reader(after: bool) -> None:
         assert world.is_free()
 
 
-def test_a_downgrade_of_what_is_lost_is_told() -> None:
+def test_a_downgrade_of_what_is_lost_is_reported() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     writer = a.acquire(WRITE)
@@ -289,7 +289,7 @@ def test_a_semaphore_is_resized() -> None:
         a.run(records.resize(a.client_state, a_spec(kind="semaphore", mode="permit", limit=7), 3))
 
 
-def test_an_engine_that_is_not_there_is_told_after_io_timeout() -> None:
+def test_an_engine_that_is_not_there_is_reported_after_io_timeout() -> None:
     world = World()
     a = world.client("a")
     for script in (records.inspect(a.client_state, "x"), records.list_names(a.client_state, "")):
@@ -302,27 +302,27 @@ def test_an_engine_that_is_not_there_is_told_after_io_timeout() -> None:
 # --- the end ----------------------------------------------------------------------------------
 
 
-def test_closing_waits_once_for_an_engine_that_hangs() -> None:
-    """It was once for each lease. What could not be given back ends all the same: nobody reports its loss."""
+def test_closing_waits_once_for_a_hanging_engine() -> None:
+    """It waited once for each lease. A lease that could not be released ends too: nothing reports its loss later."""
     world = World()
     a = world.client("a")
     states = [a.acquire(a_spec(f"x{number}")) for number in range(10)]
     late = a.acquire(a_spec("late", ttl=1.0, renew=False))
     ended: list[str] = []
     for state in states:
-        state.end_callbacks.append(lambda: ended.append("told"))
+        state.end_callbacks.append(lambda: ended.append("called"))
     started = world.now
     hangs = Fault(OutcomeUnknown("no answer"), arrives=False, answered_in=IO_TIMEOUT_SECONDS)
     a.run(records.close(a.client_state), always(hangs))
     assert world.now - started == pytest.approx(IO_TIMEOUT_SECONDS, abs=0.1)
     assert [state.ended for state in states] == ["released"] * 10
-    assert ended == ["told"] * 10
+    assert ended == ["called"] * 10
     assert (late.ended, late.reason) == (None, "expired")
     assert a.signals
     assert not a.client_state.leases
 
 
-def test_closing_asks_for_every_lease_where_the_engine_says_no_at_once() -> None:
+def test_closing_tries_every_lease_if_failures_are_immediate() -> None:
     world = World()
     a = world.client("a")
     states = [a.acquire(a_spec(f"x{number}")) for number in range(3)]
@@ -332,7 +332,7 @@ def test_closing_asks_for_every_lease_where_the_engine_says_no_at_once() -> None
     assert [state.ended for state in states] == ["released"] * 3
 
 
-def test_closing_gives_back_what_is_held_and_sends_away_who_waits() -> None:
+def test_closing_releases_leases_and_ends_waits() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     held = b.acquire(a_spec("other"))

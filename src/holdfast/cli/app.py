@@ -32,7 +32,7 @@ Exit status: 0 done, 64 usage error, 69 engine unavailable, 71 system error,
 """
 
 ROOT = Group(
-    "Distributed locks you can trust: run commands under a lock, see who holds what.",
+    "Distributed locks you can trust: run commands under a lock, see who holds which lock.",
     {
         "run": "run:COMMAND",
         "elect": "elect:COMMAND",

@@ -18,8 +18,7 @@ from .config import Config
 from .effects import AwaitConnected, RequestTimeoutError, SendRequests
 from .keys import Paths
 from .session import Answer
-from .store import ZooKeeperStore
-from .threads import CLOSE_SECONDS
+from .store import CLOSE_SECONDS, ZooKeeperStore
 
 __all__ = ["ZooKeeperAsyncio"]
 
