@@ -60,7 +60,7 @@ def test_sigterm_while_it_waits(command_line: CommandLine, locks: holdfast.Clien
         assert [held.token for held in locks.inspect("x").holders] == [lease.token]
 
 
-def test_a_release_that_fails_is_not_told_as_one() -> None:
+def test_a_failed_release_is_not_reported_as_done() -> None:
     """The status is that of the command, which ended while the lock was held."""
     code = """
         import functools, sys

@@ -303,7 +303,7 @@ def test_an_engine_that_is_not_there_is_reported_after_io_timeout() -> None:
 
 
 def test_closing_waits_once_for_a_hanging_engine() -> None:
-    """It waited once for each lease. A lease that could not be released ends too: nothing reports its loss later."""
+    """A lease that could not be released ends all the same: nothing would report its loss later."""
     world = World()
     a = world.client("a")
     states = [a.acquire(a_spec(f"x{number}")) for number in range(10)]
