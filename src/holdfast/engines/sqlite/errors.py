@@ -66,7 +66,7 @@ def explain(file: DatabaseFile, error: sqlite3.Error) -> Exception:
 
 def _lack_of_files() -> str:
     """What to do if descriptors for another connection are lacking, which SQLite does not say; else empty."""
-    opened = []
+    opened: list[int] = []
     try:
         while len(opened) < FILES_PER_CONNECTION:
             opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
