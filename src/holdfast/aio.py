@@ -19,10 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from .core import arguments, handover
+from .core import arguments
 from .core.arguments import Spec
-from .core.canonical import Key
-from .core.handover import Handover
 from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
@@ -48,6 +46,7 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
+    from .core.canonical import Key
     from .facades.asyncio.barrier import AsyncBarrier
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
     from .facades.asyncio.election import AsyncElection
@@ -361,6 +360,8 @@ class AsyncClient:
 
     async def adopt(self, text: str) -> AsyncLease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
+        from .core import handover  # only here: few programs hand a lease over
+
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
@@ -442,6 +443,8 @@ class AsyncLease(BaseLease):
 
     async def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        from .core.handover import Handover
+
         secret = await self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 

@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, Unpack
 
-from .core import arguments, handover
+from .core import arguments
 from .core.arguments import Spec
-from .core.canonical import Key
-from .core.handover import Handover
 from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
@@ -42,6 +40,7 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
+    from .core.canonical import Key
     from .facades.threads.barrier import Barrier
     from .facades.threads.cell import Cell, Counter
     from .facades.threads.election import Election
@@ -344,6 +343,8 @@ class Client:
 
     def adopt(self, text: str) -> Lease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
+        from .core import handover  # only here: few programs hand a lease over
+
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
@@ -457,6 +458,8 @@ class Lease(BaseLease):
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        from .core.handover import Handover
+
         secret = self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 
