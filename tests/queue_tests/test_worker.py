@@ -24,6 +24,13 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 
 """
 
 
+class Unwritable(dict[str, int]):
+    """What no writer of JSON is prepared for."""
+
+    def items(self) -> Any:
+        raise KeyError("none")
+
+
 def info(queue: Queue, id_: int) -> JobInfo:
     found = queue.get(id_)
     assert found is not None
@@ -71,14 +78,14 @@ def test_what_becomes_of_a_job(queue: Queue) -> None:
 
     @worker.job("bad result")
     def bad_result(job: Job) -> object:
-        return object()
+        return Unwritable(a=1) if job.payload else object()
 
     plain = queue.put_many([NewJob("returns", {"n": n}) for n in range(20)])
     lane = [queue.put("returns", n, key="k", ordered=True) for n in range(3)]
     raised = queue.put("raises", max_attempts=1)
     again = queue.put("raises")
     own = {what: queue.put("ends itself", what) for what in ("finish", "fail", "transaction")}
-    bad = queue.put("bad result")
+    bad = [queue.put("bad result", which) for which in (False, True)]
     other = queue.put("not ours")
     worker.run(until_idle=True)
 
@@ -90,8 +97,8 @@ def test_what_becomes_of_a_job(queue: Queue) -> None:
     assert info(queue, own["finish"]).result == "early"
     assert info(queue, own["fail"]).state == "dead"
     assert info(queue, own["transaction"]).result == "exactly once"
-    assert info(queue, bad).state == "dead"
-    assert "JSON" in (info(queue, bad).error or "")
+    assert [info(queue, id_).state for id_ in bad] == ["dead", "dead"]
+    assert all("JSON" in (info(queue, id_).error or "") for id_ in bad)
     assert info(queue, other).state == "ready"
 
 

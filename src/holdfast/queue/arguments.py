@@ -128,10 +128,10 @@ def encoded(value: Any, what: str) -> str:
     """As JSON, in ASCII: any database can store it."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever the methods of a value raise
         raise InvalidArgument(
-            f"the {what} cannot be written as JSON ({error}): pass dicts, lists, texts, numbers, booleans and"
-            " None, and put large or secret things elsewhere"
+            f"the {what} cannot be written as JSON ({error!r}): pass dicts, lists, texts, numbers, booleans"
+            " and None, and put large or secret things elsewhere"
         ) from None
     if len(text) > PAYLOAD_BYTES_MAX:
         raise InvalidArgument(
