@@ -6,12 +6,13 @@ What a call does and raises is told once, beside its namesake there.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from ..core.arguments import check_io_timeout, check_name
 from ..core.lock_options import Duration
+from ..errors import Conflict, EngineUnavailable
 from ..fencing.connections import Executes
 from ..fencing.connections_asyncio import runner_of
 from ..model import UNSET, Unset
@@ -19,7 +20,7 @@ from ..sql import retry as transactions
 from . import admin, calls
 from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
-from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
+from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store_asyncio import AsyncStore, open_store
 from .threads import IO_TIMEOUT_SECONDS
 
@@ -97,8 +98,11 @@ class AsyncJob(calls.BaseJob):
             await self._queue._store.run(finish, connection)
             await runner.run(transactions.commit)
             self.is_ended = True
-        except BaseException:
+        except BaseException as error:
             await runner.run(transactions.roll_back)
+            if isinstance(error, Conflict):  # perhaps with its next claimant
+                with suppress(EngineUnavailable, JobCancelled):
+                    await self.check()
             raise
 
 

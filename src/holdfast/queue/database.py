@@ -132,6 +132,7 @@ class PostgresDatabase(Database):
         parts = urlsplit(text.strip())
         ours = {"schema", "pooler", "notify"}
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in ours]
+        self._given = {key for key, _ in query}
         # libpq repeats in its errors what it cannot read. Of the user and the password it can read all.
         netloc = url.userinfo + url.hosts
         self._conninfo = urlunsplit(parts._replace(netloc=netloc, query=urlencode(query, quote_via=quote)))
@@ -148,7 +149,14 @@ class PostgresDatabase(Database):
             "autocommit": True,
             "connect_timeout": max(1, round(self.io_timeout)),
             "application_name": "holdfast",
+            **{name: value for name, value in self._alive.items() if name not in self._given},
         }
+
+    @property
+    def _alive(self) -> dict[str, int]:
+        """How the kernel finds out that the other end of a connection is gone."""
+        patience = {"tcp_user_timeout": int(self.io_timeout * 1000)}
+        return {**patience, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
         """What is set on a new connection. Behind a pooling proxy nothing is: others would inherit it."""
@@ -162,12 +170,15 @@ class PostgresDatabase(Database):
 
     def connect(self) -> Any:
         psycopg = import_psycopg()
+        from .watched import WatchedConnection  # psycopg's, too
+
         try:
-            connection = psycopg.connect(**self.settings)
+            connection = WatchedConnection.connect(**self.settings)
         except psycopg.Error as error:
             raise self.unavailable(error) from error
         try:
-            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            connection.watch(self.io_timeout / 2, self.settings)
+            row = connection.execute(self.greeting).fetchone()
             is_pooled = self.is_pooled(connection, row)
             for setting in self.settings_of(is_pooled):
                 connection.execute(setting)
@@ -179,10 +190,19 @@ class PostgresDatabase(Database):
             raise
         return connection
 
+    greeting: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+    """What a new connection is asked; ``is_pooled`` reads the answer."""
+
     def is_pooled(self, connection: Any, row: Any) -> bool:
         """A proxy names another process than the one that answers. Statements are not prepared there."""
         found = self.pooler == "yes" or (self.pooler == "auto" and row[0] != connection.info.backend_pid)
         connection.prepare_threshold = None if found else 2
+        if found and row[1] in ("repeatable read", "serializable"):
+            raise Unsupported(
+                f"transactions in {self.name} are {row[1].upper()} by default, and behind a proxy that pools"
+                " by transaction the queue sets nothing on its connections: let the proxy log in as a role"
+                " with ALTER ROLE … SET default_transaction_isolation = 'read committed', or connect directly"
+            )
         return found
 
     @property

@@ -289,6 +289,7 @@ _STATEMENTS: Final = {
     " AND holds_key = 1",
     "limit_of_kind": "SELECT paused, concurrency FROM {kinds} WHERE namespace = :namespace AND kind = :kind"
     " {lock_row}",
+    "key_limit_of_kind": "SELECT key_concurrency FROM {kinds} WHERE namespace = :namespace AND kind = :kind",
     "running_of_kind": "SELECT count(*) FROM {jobs} WHERE namespace = :namespace AND state = 'running'"
     " AND kind = :kind",
     "blocked_lanes_of_kind": "SELECT DISTINCT key FROM {jobs} WHERE namespace = :namespace AND kind = :kind"
@@ -322,6 +323,7 @@ class Texts:
     has_versions: str
     begin_install: tuple[str, ...]
     lock_lane: str
+    """Returns nothing, or the isolation level of the transaction, and NULL if it was not locked for that."""
     try_lock_lane: str
     """Returns whether it did; nothing where nobody can be in the way."""
     wake: str | None
@@ -410,7 +412,9 @@ def postgresql_texts(schema: str) -> Texts:
             "SELECT FROM pg_catalog.pg_namespace WHERE false",
             "SET LOCAL client_min_messages = warning",
         ),
-        lock_lane="SELECT pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
+        lock_lane="SELECT isolation, CASE WHEN isolation NOT IN ('repeatable read', 'serializable') THEN"
+        " CAST(pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18)) AS text) END"
+        " FROM current_setting('transaction_isolation') AS isolation",
         try_lock_lane="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
         wake="SELECT pg_notify(CAST(:channel AS text), '')",
         claims_at_once=True,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from ..core.arguments import check_io_timeout, check_name
 from ..core.lock_options import Duration
+from ..errors import Conflict, EngineUnavailable
 from ..fencing.connections import Executes, table_of
 from ..fencing.plans import run
 from ..model import UNSET, Unset
@@ -16,7 +17,7 @@ from ..sql import retry as transactions
 from . import admin, calls
 from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
-from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
+from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store import Store
 
 __all__ = ["Job", "Queue", "connect"]
@@ -95,8 +96,11 @@ class Job(calls.BaseJob):
             self._queue._store.run(finish, connection)
             run(transactions.commit(table), table.carry_out)
             self.is_ended = True
-        except BaseException:
+        except BaseException as error:
             run(transactions.roll_back(table), table.carry_out)
+            if isinstance(error, Conflict):  # perhaps with its next claimant
+                with suppress(EngineUnavailable, JobCancelled):
+                    self.check()
             raise
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...core.lock_options import Duration
-from ...errors import InvalidArgument, StaleToken
+from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ..asyncio import AsyncJob, AsyncQueue
 from ..calls import BaseJob, finish_many_call
@@ -305,13 +305,17 @@ class _Run:
                 job.told = "given back"
                 self._cancel(job)
         await self._finish_until(boottime() + LAST_SECONDS, may_hurry=False)
+        is_cut_off = False
         for job in list(self._tasks):
             log.warning("%r still runs, and is given back", job)
             self._forget(job)
             try:
-                await job.release()
+                if not is_cut_off:
+                    await job.release()
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 log.info("%r could not be given back, so its lease runs out: %s", job, error)
+                # It is not waited for the database as often as there are jobs.
+                is_cut_off = isinstance(error, EngineUnavailable)
 
     async def _finish_until(self, deadline: float, may_hurry: bool) -> None:
         while self._tasks or self._unfinished:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from ...core.lock_options import Duration
-from ...errors import InvalidArgument, StaleToken
+from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ...runtime.self_pipe import SelfPipe
 from ..calls import BaseJob, finish_many_call
@@ -151,6 +151,8 @@ class _Run:
         self._sleeps = False
         """Whether this thread waits, so that what ends has to wake it."""
         self._failures = 0
+        self._is_cut_off = False
+        """Whether the database was away when jobs were given back at the end: their leases run out."""
 
     def work(self, until_idle: bool) -> None:
         threads = [
@@ -279,10 +281,14 @@ class _Run:
 
     def _release(self, job: Job) -> None:
         self._forget(job)
+        if self._is_cut_off:
+            return
         try:
             job.release()
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             log.info("%r could not be given back, so its lease runs out: %s", job, error)
+            # Once this worker ends, it does not wait for the database as often as it has jobs.
+            self._is_cut_off = self._worker.is_stopping and isinstance(error, EngineUnavailable)
 
     def _ignore(self, job: BaseJob, told: Told) -> None:
         """A thread cannot be interrupted: its function looks at ``job.should_stop``."""
