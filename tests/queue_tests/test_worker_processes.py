@@ -97,3 +97,54 @@ def test_killed_and_stopped_workers_lose_nothing(url: str, queue: Queue, code: s
     assert effects(url, table) == Counter(range(JOBS))
     counts = queue.counts()
     assert counts["finished"] == JOBS == sum(counts.values())
+
+
+FORKING = """
+import asyncio, multiprocessing, sys, threading, holdfast.queue, holdfast.queue.aio as aio
+url, driver = sys.argv[1:]
+fork = multiprocessing.get_context("fork")
+
+def terminate_a_child():
+    begun = fork.Event()
+    child = fork.Process(target=lambda: (begun.set(), threading.Event().wait(60)), daemon=True)
+    child.start()
+    begun.wait()
+    child.terminate()
+    child.join(10)
+    child.kill()
+    return child.exitcode
+
+if driver == "threads":
+    worker = holdfast.queue.Worker(holdfast.queue.connect(url))
+
+    @worker.job("a")
+    def run(job):
+        return terminate_a_child()
+
+    worker.run(until_idle=True)
+else:
+    async def main():
+        worker = aio.AsyncWorker(aio.connect(url), concurrency=1)
+
+        @worker.job("a")
+        async def run(job):
+            code = await asyncio.to_thread(terminate_a_child)
+            await asyncio.sleep(0.05)
+            return code
+
+        await worker.run(until_idle=True)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_signal_to_a_child_that_a_job_has_forked_ends_the_child_alone(
+    url: str, queue: Queue, driver: str
+) -> None:
+    queue.put_many([NewJob("a"), NewJob("a")])
+    with run_python(FORKING, url, driver) as child:
+        child.close_stdin()
+        child.succeed()
+    assert [job.result for job in queue.jobs("finished")] == [-15, -15]

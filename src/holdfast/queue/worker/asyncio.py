@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 from ...core.lock_options import Duration
@@ -22,6 +19,7 @@ from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
 from .heartbeats import Heartbeats
 from .outcomes import Outcome
 from .pace import Pace, pause_after
+from .signals import stopping_at_signals
 
 __all__ = ["AsyncWorker"]
 
@@ -73,7 +71,7 @@ class AsyncWorker(BaseWorker):
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         try:
-            with self._signals() if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
                 await _Run(self, self._changed).work(until_idle)
         finally:
             self.is_running = self.is_stopping = self._is_hurried = False
@@ -89,22 +87,8 @@ class AsyncWorker(BaseWorker):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._changed.set)
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        chosen = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.getsignal(number) for number in chosen}
-        for number in chosen:
-            loop.add_signal_handler(number, lambda: self.stop(now=self.is_stopping))
-        try:
-            yield
-        finally:
-            for number in chosen:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
+    def _stop_harder(self) -> None:
+        self.stop(now=self.is_stopping)
 
 
 class _Run:

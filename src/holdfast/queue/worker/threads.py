@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue as queues
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Final
 
 from ...core.lock_options import Duration
@@ -30,6 +27,7 @@ from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
 from .heartbeats import Heartbeats
 from .outcomes import Outcome
 from .pace import Pace, pause_after
+from .signals import stopping_at_signals
 
 __all__ = ["Worker"]
 
@@ -95,7 +93,7 @@ class Worker(BaseWorker):
         self._begin()
         self._interruption = SelfPipe()
         try:
-            with self._signals() if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
                 _Run(self, self._interruption).work(until_idle)
         finally:
             self.is_running = False
@@ -112,21 +110,8 @@ class Worker(BaseWorker):
         if interruption is not None:
             interruption.wake()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stop(now=self.is_stopping)
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop_harder(self) -> None:
+        self.stop(now=self.is_stopping)
 
 
 class _Run:
