@@ -151,6 +151,32 @@ def test_it_learns_that_its_job_was_given_to_another(queue: Queue, url: str) -> 
     assert info(queue, id_).result == "mine"
 
 
+def test_a_job_that_its_function_has_ended_is_not_lost(
+    queue: Queue, beats: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(queue, lease=0.1)
+    stops: list[bool] = []
+
+    @worker.job("a")
+    def go_on(job: Job) -> None:
+        if job.payload == "transaction":
+            with job.transaction():
+                pass
+        else:
+            getattr(job, job.payload)(*["x"][: job.payload == "fail"])
+        before = len(beats)
+        wait_until(lambda: len(beats) > before + 2)
+        stops.append(job.should_stop)
+        worker.stop()
+
+    for how in ("finish", "transaction", "fail"):
+        queue.put("a", how)
+        with caplog.at_level("WARNING", "holdfast"):
+            worker.run()
+    assert stops == [False] * 3
+    assert "another claimant" not in caplog.text
+
+
 def test_it_waits_for_running_jobs_and_gives_back_the_others(queue: Queue) -> None:
     worker = Worker(queue)
     begun, may_end = threading.Event(), threading.Event()

@@ -42,16 +42,15 @@ class AsyncJob(calls.BaseJob):
     async def finish(self, result: Any = None, *, connection: Executes | None = None) -> None:
         """It is done. ``result``, as JSON, is kept with it. With a ``connection``: in the transaction that is
         open there, so that all of it is committed, or nothing."""
-        await self._queue._store.run(self.finish_call(result), connection)
-        self.is_ended = True
+        with self.ending():
+            await self._queue._store.run(self.finish_call(result), connection)
 
     async def fail(self, error: object, retry_in: Duration | None = None, *, final: bool = False) -> State:
         """It did not succeed, because of ``error`` (a text or an exception). It is tried again after a pause
         by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``,
         it is dead. The state it is in now."""
-        state = await self._queue._store.run(self.fail_call(error, retry_in, final))
-        self.is_ended = True
-        return state
+        with self.ending():
+            return await self._queue._store.run(self.fail_call(error, retry_in, final))
 
     async def extend(self, lease: Duration | None = None) -> None:
         """The lease ends so long from now: as long as it was claimed for, or ``lease``. ``JobCancelled``: it
@@ -60,8 +59,8 @@ class AsyncJob(calls.BaseJob):
 
     async def release(self) -> None:
         """Give it back as it was: any worker may claim it at once, and this attempt does not count."""
-        await self._queue._store.run(self.release_call())
-        self.is_ended = True
+        with self.ending():
+            await self._queue._store.run(self.release_call())
 
     async def check(self) -> None:
         """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it should
@@ -95,9 +94,9 @@ class AsyncJob(calls.BaseJob):
         await runner.run(transactions.begin)
         try:
             yield
-            await self._queue._store.run(finish, connection)
-            await runner.run(transactions.commit)
-            self.is_ended = True
+            with self.ending():
+                await self._queue._store.run(finish, connection)
+                await runner.run(transactions.commit)
         except BaseException as error:
             await runner.run(transactions.roll_back)
             if isinstance(error, Conflict):  # perhaps with its next claimant

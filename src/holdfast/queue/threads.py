@@ -40,16 +40,15 @@ class Job(calls.BaseJob):
     def finish(self, result: Any = None, *, connection: Executes | None = None) -> None:
         """It is done. ``result``, as JSON, is kept with it. With a ``connection``: in the transaction that is
         open there, so that all of it is committed, or nothing."""
-        self._queue._store.run(self.finish_call(result), connection)
-        self.is_ended = True
+        with self.ending():
+            self._queue._store.run(self.finish_call(result), connection)
 
     def fail(self, error: object, retry_in: Duration | None = None, *, final: bool = False) -> State:
         """It did not succeed, because of ``error`` (a text or an exception). It is tried again after a pause
         by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``,
         it is dead. The state it is in now."""
-        state = self._queue._store.run(self.fail_call(error, retry_in, final))
-        self.is_ended = True
-        return state
+        with self.ending():
+            return self._queue._store.run(self.fail_call(error, retry_in, final))
 
     def extend(self, lease: Duration | None = None) -> None:
         """The lease ends so long from now: as long as it was claimed for, or ``lease``. ``JobCancelled``: it
@@ -58,8 +57,8 @@ class Job(calls.BaseJob):
 
     def release(self) -> None:
         """Give it back as it was: any worker may claim it at once, and this attempt does not count."""
-        self._queue._store.run(self.release_call())
-        self.is_ended = True
+        with self.ending():
+            self._queue._store.run(self.release_call())
 
     def check(self) -> None:
         """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it should
@@ -93,9 +92,9 @@ class Job(calls.BaseJob):
         run(transactions.begin(table), table.carry_out)
         try:
             yield
-            self._queue._store.run(finish, connection)
-            run(transactions.commit(table), table.carry_out)
-            self.is_ended = True
+            with self.ending():
+                self._queue._store.run(finish, connection)
+                run(transactions.commit(table), table.carry_out)
         except BaseException as error:
             run(transactions.roll_back(table), table.carry_out)
             if isinstance(error, Conflict):  # perhaps with its next claimant

@@ -251,6 +251,7 @@ class _Run:
 
     async def _settle(self, job: AsyncJob, outcome: Outcome) -> Outcome:
         """Here, unless it can be finished together with others."""
+        job.is_ending = True
         failures = 0
         while True:
             try:

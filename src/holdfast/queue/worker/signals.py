@@ -36,7 +36,7 @@ def stopping_at_signals(stop: Callable[[], None]) -> Iterator[None]:
         handler = before[number]
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
         signal.signal(number, handle)
     try:

@@ -331,6 +331,7 @@ class _Run:
 
     def _settle(self, job: Job, outcome: Outcome) -> Outcome:
         """Here, unless it can be finished together with others."""
+        job.is_ending = True
         failures = 0
         while True:
             try:
