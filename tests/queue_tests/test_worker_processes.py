@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from array import array
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +100,49 @@ def test_killed_and_stopped_workers_lose_nothing(url: str, queue: Queue, code: s
     assert effects(url, table) == Counter(range(JOBS))
     counts = queue.counts()
     assert counts["finished"] == JOBS == sum(counts.values())
+
+
+CROWD = """
+import array, sys, holdfast.queue
+queue = holdfast.queue.connect(sys.argv[1], io_timeout=30)
+worker, ran = holdfast.queue.Worker(queue), array.array("q")
+
+@worker.job("work")
+def work(job):
+    ran.append(job.payload)
+
+print("ready", flush=True)
+input()
+worker.run(until_idle=True)
+with open(sys.argv[2], "wb") as file:
+    ran.tofile(file)
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", [pytest.param("postgresql", marks=SERVER_MARK)])
+def test_a_hundred_thousand_jobs_through_eight_processes(url: str, queue: Queue, tmp_path: Path) -> None:
+    """Each is run once, and finished once."""
+    number = 100_000
+    for first in range(0, number, 10_000):
+        queue.put_many([NewJob("work", n) for n in range(first, first + 10_000)])
+    files = [tmp_path / f"ran{n}" for n in range(8)]
+    with ExitStack() as stack:
+        fleet = [stack.enter_context(run_python(CROWD, url, str(file))) for file in files]
+        for worker in fleet:
+            worker.expect("ready")
+        for worker in fleet:
+            worker.send("go")
+        for worker in fleet:
+            worker.expect("ended", timeout=60)
+    ran = array("q")
+    for file in files:
+        ran.frombytes(file.read_bytes())
+    assert sorted(ran) == list(range(number))
+    counts = queue.counts()
+    assert counts["finished"] == number == sum(counts.values())
+    assert min(map(os.path.getsize, files)) > 0
 
 
 FORKING = """
