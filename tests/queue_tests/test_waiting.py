@@ -195,7 +195,7 @@ def test_a_long_transaction_in_a_lane_keeps_no_claimant_waiting(queue: Queue, ur
 
 def test_unreachable() -> None:
     with (
-        holdfast.queue.connect("postgresql://me:geheim@127.0.0.1:1/none?connect_timeout=1") as queue,
+        holdfast.queue.connect("postgresql://me:geheim@127.0.0.1:1/none", io_timeout=1) as queue,
         pytest.raises(EngineUnavailable) as refused,
     ):
         queue.put("a")
@@ -207,6 +207,8 @@ def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         holdfast.queue.connect("redis://localhost")
     with pytest.raises(InvalidArgument, match="schema"):
         holdfast.queue.connect("postgresql://localhost/x?schema=Bad;")
+    with pytest.raises(InvalidArgument, match="no option 'shema'"):
+        holdfast.queue.connect("postgresql://localhost/x?shema=shop")
     with pytest.raises(InvalidArgument, match="synchronous"):
         holdfast.queue.connect("sqlite:///x.db?synchronous=off")
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path / 'chosen.db'}")

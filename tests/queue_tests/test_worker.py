@@ -15,7 +15,7 @@ import pytest
 import holdfast.queue
 from holdfast.errors import EngineUnavailable, InvalidArgument, StaleToken
 from holdfast.lab.servers import PostgreSQL
-from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker
+from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker, aio
 from queue_tests.test_processes import server_in
 from support import wait_until
 
@@ -356,3 +356,7 @@ def test_it_is_told_what_to_do(queue: Queue) -> None:
         worker.job("c", cron="* *")
     with pytest.raises(InvalidArgument, match="concurrency"):
         Worker(queue, concurrency=0)
+    with pytest.raises(InvalidArgument, match="take AsyncWorker"):
+        Worker(aio.connect("sqlite:///never-made.db"))  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(InvalidArgument, match="take Worker"):
+        aio.AsyncWorker(queue)  # type: ignore[arg-type]  # as above

@@ -174,6 +174,8 @@ def job_row(job: NewJob) -> Mapping[str, Any]:
 
 def _lane_and_uniqueness(job: NewJob, key: str | None) -> tuple[int, int]:
     unique = job.unique
+    if not isinstance(job.ordered, bool):
+        raise InvalidArgument(f"ordered is True or False; it is {job.ordered!r}")
     if unique is UNSET:
         unique = None if job.ordered or key is None else "both"
     if unique is not None and unique not in get_args(Unique):

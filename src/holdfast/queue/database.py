@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from ..core.libpq import LIBPQ_OPTIONS
 from ..core.urls import URL, parse_url
 from ..errors import EngineUnavailable, InvalidArgument, Unsupported
 from ..runtime.readable import wait_readable
@@ -113,6 +114,8 @@ class PostgresDatabase(Database):
     dialect = "PostgreSQL"
 
     def __init__(self, text: str, url: URL, io_timeout: float) -> None:
+        ours = {"schema", "pooler", "notify"}
+        url.only(LIBPQ_OPTIONS | ours)
         schema = url.options.get("schema", "holdfast")
         if _SCHEMA.fullmatch(schema) is None or schema.startswith("pg_"):
             raise InvalidArgument(
@@ -130,9 +133,8 @@ class PostgresDatabase(Database):
         self.io_timeout = io_timeout
         self._shown = str(url)
         parts = urlsplit(text.strip())
-        ours = {"schema", "pooler", "notify"}
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in ours]
-        self._given = {key for key, _ in query}
+        self._application_name = url.options.get("application_name", "holdfast")
         # libpq repeats in its errors what it cannot read. Of the user and the password it can read all.
         netloc = url.userinfo + url.hosts
         self._conninfo = urlunsplit(parts._replace(netloc=netloc, query=urlencode(query, quote_via=quote)))
@@ -148,15 +150,13 @@ class PostgresDatabase(Database):
             "conninfo": self._conninfo,
             "autocommit": True,
             "connect_timeout": max(1, round(self.io_timeout)),
-            "application_name": "holdfast",
-            **{name: value for name, value in self._alive.items() if name not in self._given},
+            "application_name": self._application_name,
+            # So the kernel finds out that the other end of a connection is gone.
+            "tcp_user_timeout": int(self.io_timeout * 1000),
+            "keepalives_idle": 10,
+            "keepalives_interval": 3,
+            "keepalives_count": 3,
         }
-
-    @property
-    def _alive(self) -> dict[str, int]:
-        """How the kernel finds out that the other end of a connection is gone."""
-        patience = {"tcp_user_timeout": int(self.io_timeout * 1000)}
-        return {**patience, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
         """What is set on a new connection. Behind a pooling proxy nothing is: others would inherit it."""

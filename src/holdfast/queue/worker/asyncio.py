@@ -56,6 +56,11 @@ class AsyncWorker(BaseWorker):
         grace: Duration = GRACE_SECONDS,
     ) -> None:
         super().__init__(concurrency, lease, grace)
+        if not isinstance(queue, AsyncQueue):
+            raise InvalidArgument(
+                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is {type(queue).__name__}. For one"
+                " of holdfast.queue take Worker"
+            )
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
