@@ -5,6 +5,7 @@ What a call does and raises is told once, beside its namesake there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -167,8 +168,20 @@ class AsyncQueue(calls.BaseQueue):
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
         Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
-        is given to the next who asks. ``kinds`` None: any.
+        is given to the next who asks. ``kinds`` None: any. Where this call is cancelled, what it has claimed
+        is given back.
         """
+        claiming = asyncio.ensure_future(self._claim(kinds, limit, lease))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The database may have done it already, and nobody would run these jobs until their leases end.
+            with suppress(Exception):
+                for job in await claiming:
+                    await job.release()
+            raise
+
+    async def _claim(self, kinds: str | Iterable[str] | None, limit: int, lease: Duration) -> list[AsyncJob]:
         found = await self._store.run(calls.claim_call(kinds, limit, lease, self))
         return [AsyncJob(self, row) for row in found]
 

@@ -58,8 +58,8 @@ class AsyncWorker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, AsyncQueue):
             raise InvalidArgument(
-                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is {type(queue).__name__}. For one"
-                " of holdfast.queue take Worker"
+                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is"
+                f" {type(queue).__name__}. For one of holdfast.queue take Worker"
             )
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None

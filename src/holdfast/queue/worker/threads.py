@@ -77,8 +77,8 @@ class Worker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, Queue):
             raise InvalidArgument(
-                f"a Worker's queue is one of holdfast.queue.connect(…); this is {type(queue).__name__}. For one of"
-                " holdfast.queue.aio take AsyncWorker"
+                f"a Worker's queue is one of holdfast.queue.connect(…); this is {type(queue).__name__}."
+                " For one of holdfast.queue.aio take AsyncWorker"
             )
         self.queue = queue
         self._interruption: SelfPipe | None = None
