@@ -27,6 +27,9 @@ __all__ = ["Database", "PostgresDatabase", "SqliteDatabase", "database_of", "def
 LOCKS_DATABASE: Final = 0x486F6C64
 """What marks a file as a database of locks (``PRAGMA application_id``)."""
 
+_SQLITE_LEAST: Final = (3, 35)
+"""It has RETURNING."""
+
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 _SETTINGS: Final = (
@@ -251,6 +254,11 @@ class SqliteDatabase(Database):
         return f"sqlite:///{self.path}"
 
     def connect(self) -> Any:
+        if sqlite3.sqlite_version_info < _SQLITE_LEAST:
+            raise Unsupported(
+                f"this Python has SQLite {sqlite3.sqlite_version}, and the queue needs 3.35 or newer (2021):"
+                " use a newer Python, or PostgreSQL"
+            )
         try:
             if self._makes_folder:
                 Path(self.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
