@@ -20,6 +20,17 @@ from support import Process, run_python, wait_until
 JOBS = 150
 KILLS = 3
 
+SAYS_WHEN_IT_CAN_BE_TERMINATED = """
+import signal, threading, time
+
+def say():
+    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        time.sleep(0.005)
+    print("ready", flush=True)
+
+threading.Thread(target=say).start()
+"""
+
 THREADS = """
 import sys, time, holdfast.queue
 url, table = sys.argv[1:]
@@ -32,7 +43,6 @@ def work(job):
     with job.transaction() as db:
         db.execute(f"INSERT INTO {table} VALUES ({int(job.payload)})")
 
-print("ready", flush=True)
 worker.run()
 print("ended", flush=True)
 """
@@ -51,7 +61,6 @@ async def main():
             async with job.transaction() as db:
                 await db.execute(f"INSERT INTO {table} VALUES ({int(job.payload)})")
 
-        print("ready", flush=True)
         await worker.run()
     print("ended", flush=True)
 
@@ -70,28 +79,32 @@ asyncio.run(main())
 def test_killed_and_stopped_workers_lose_nothing(url: str, queue: Queue, code: str) -> None:
     queue.install()
     table = effects_table(url)
-    queue.put_many([NewJob("work", number, max_attempts=100) for number in range(JOBS)])
     choose = random.Random(7)
 
     with ExitStack() as stack:
 
         def hire() -> Process:
-            return stack.enter_context(run_python(code, url, table))
+            return stack.enter_context(run_python(SAYS_WHEN_IT_CAN_BE_TERMINATED + code, url, table))
 
-        fleet = [hire() for _ in range(3)]
+        fleet, hired = [hire() for _ in range(3)], list[Process]()
         for worker in fleet:
             worker.expect("ready")
+        queue.put_many([NewJob("work", number, max_attempts=100) for number in range(JOBS)])
         for _ in range(KILLS):
-            finished = queue.counts()["finished"]
-            wait_until(lambda before=finished: queue.counts()["finished"] > before)  # type: ignore[misc]  # bound at once
-            fleet.pop(choose.randrange(len(fleet))).kill()
-            fleet.append(hire())
+            more = min(queue.counts()["finished"] + 1, JOBS)
+            wait_until(lambda least=more: queue.counts()["finished"] >= least)  # type: ignore[misc]  # bound at once
+            killed = fleet.pop(choose.randrange(len(fleet)))
+            killed.kill()
+            hired = [worker for worker in [*hired, hire()] if worker is not killed]
+            fleet.append(hired[-1])
             stopped = fleet[0]
             stopped.stop()
             ends = time.monotonic() + 0.3
             wait_until(lambda moment=ends: time.monotonic() > moment)  # type: ignore[misc]  # bound at once
             stopped.cont()
         wait_until(lambda: queue.counts()["finished"] == JOBS, timeout=30)
+        for worker in hired:
+            worker.expect("ready")
         for worker in fleet:
             worker.terminate()
         for worker in fleet:
