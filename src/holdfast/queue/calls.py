@@ -87,7 +87,7 @@ class BaseQueue:
         """Finished and cancelled jobs are removed so many seconds later; None: never."""
 
 
-# --- jobs of anybody
+# --- jobs of any claimant
 
 
 def put_call(jobs: Iterable[NewJob]) -> Call[list[int]]:
@@ -235,13 +235,14 @@ class BaseJob:
         self.is_ended = False
         """Whether ``finish``, ``fail``, ``release`` or ``transaction`` has ended this claim here."""
         self.is_ending = False
-        """Whether that is on its way, so that a claim that is not there any more was not lost."""
+        """Whether such a call is running, or the worker is about to make it: the claim then ends, and is not
+        lost."""
         self.told: Told | None = None
         """Why its handler is to stop, as far as its worker has learned."""
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """While it is ended here."""
+        """Around a call that ends this claim."""
         before, self.is_ending = self.is_ending, True
         try:
             yield

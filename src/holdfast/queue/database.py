@@ -154,7 +154,7 @@ class PostgresDatabase(Database):
             "autocommit": True,
             "connect_timeout": max(1, round(self.io_timeout)),
             "application_name": self._application_name,
-            # So the kernel finds out that the other end of a connection is gone.
+            # With these the kernel notices that the other end of a connection is gone.
             "tcp_user_timeout": int(self.io_timeout * 1000),
             "keepalives_idle": 10,
             "keepalives_interval": 3,
@@ -194,7 +194,7 @@ class PostgresDatabase(Database):
         return connection
 
     greeting: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
-    """What a new connection is asked; ``is_pooled`` reads the answer."""
+    """The first query of a new connection; ``is_pooled`` reads its result."""
 
     def is_pooled(self, connection: Any, row: Any) -> bool:
         """A proxy names another process than the one that answers. Statements are not prepared there."""

@@ -71,7 +71,7 @@ def atomically(session: Session, plan: Plan[Done]) -> Plan[Done]:
     try:
         done = yield from plan
     except BaseException:
-        with suppress(Exception):  # what failed first is what the caller is told
+        with suppress(Exception):  # the caller gets the first error
             yield Control.ROLL_BACK
         raise
     yield Control.COMMIT
@@ -96,15 +96,15 @@ def lane_in(row: Sequence[Any]) -> Lane | None:
 
 
 def lock_lane(session: Session, lane: Lane) -> Plan[None]:
-    """``InvalidArgument`` in a transaction that does not see who is in the lane by now."""
+    """``InvalidArgument`` in a transaction that does not see which jobs are in the lane now."""
     isolation = yield from _lock_lane(session, lane)
     if isolation is not None:
         raise _blind(lane, isolation)
 
 
 def _lock_lane(session: Session, lane: Lane) -> Plan[str | None]:
-    """The isolation level of the transaction, if that is why the lane was not locked: it sees only what was
-    committed before it began, so it does not know who has come into the lane since, and who has left it."""
+    """None, or the isolation level that prevents it: such a transaction sees only what was committed before
+    it began, so it does not know which jobs have entered and left the lane since."""
     result: Result = yield Statement(session.texts.lock_lane, {"lane": _name(session, lane)})
     if not result.rows or result.rows[0][1] is not None:
         return None
@@ -403,8 +403,8 @@ def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]
 
 
 def _put_periodic(session: Session) -> Plan[None]:
-    """Each due time is put by whoever moves the schedule on, in one transaction: once in a fleet. Times that
-    were missed are made up for by one job."""
+    """The claimant that advances the schedule puts the job of each due time, in one transaction: once in a
+    fleet. Times that were missed are made up for by one job."""
     due: Result = yield Statement(session.texts.due_periodic, {"namespace": session.namespace})
     for name, kind, payload, schedule, options, next_at, now in due.rows:
         values = {

@@ -77,9 +77,9 @@ def session_on(table: Any, database: Database, namespace: str, is_own: bool) -> 
 
 
 def within_transaction(call: Call[T], table: Any, database: Database, namespace: str) -> Plan[T]:
-    """As a part of the user's transaction: what stands in its way is told as ``holdfast.sql`` tells it."""
+    """As a part of the user's transaction, with the errors of ``holdfast.sql``."""
     plan = call(session_on(table, database, namespace, False))
-    return translated(table, "what the queue was to do in this transaction was not done", plan)
+    return translated(table, "the queue could not do its part of this transaction", plan)
 
 
 class Store:

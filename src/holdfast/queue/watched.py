@@ -1,9 +1,10 @@
-"""Connections of the queue's own that notice when nobody is there to answer any more.
+"""Connections of the queue's own that notice when the server does not answer any more.
 
-A network that loses everything, or a server that stands still, ends no connection: whoever waits for an
-answer waits for ever. How long a statement may take is not known either: it may wait for a lock, or count
-millions of jobs. So where no answer comes, another connection is asked whether the server is there. If it is,
-the wait goes on; if not, it ends with an error of psycopg's, and so does the connection.
+A network that loses all packets, or a server that is stopped, closes no connection, so a client would wait
+for an answer for ever. A fixed time limit is no solution: a statement may wait for a lock, or count millions
+of jobs. So when no answer comes for some time, the client opens a second connection and runs ``SELECT 1``. If
+that succeeds, the wait goes on. If the second connection gets no answer either, the statement fails with an
+error of psycopg, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["WatchedAsyncConnection", "WatchedConnection"]
 T = TypeVar("T")
 
 LEAST_SECONDS: Final = 2
-"""psycopg gives a connection attempt so long at least."""
+"""The least ``connect_timeout`` of psycopg."""
 
 
 class _Silence(psycopg.OperationalError):
@@ -29,8 +30,8 @@ class _Silence(psycopg.OperationalError):
 
 
 def _watched(gen: PQGen[T], seconds: float, is_silent: Callable[[], bool | None]) -> PQGen[T]:
-    """The same exchange with the server. Each time nothing was heard for so long, it is asked whether that is
-    for ever; None: it is not known yet."""
+    """Pass on what ``gen`` exchanges with the server. After each such time without an answer, call
+    ``is_silent``: True ends the exchange, None means that the result is not known yet."""
     answer: Any = None
     heard_at: float | None = None
     while True:
@@ -39,7 +40,7 @@ def _watched(gen: PQGen[T], seconds: float, is_silent: Callable[[], bool | None]
         except StopIteration as end:
             done: T = end.value
             return done
-        # While a wait lasts, psycopg resumes it every 0.1 s with nothing (from psycopg 3.2 on).
+        # During a wait, psycopg resumes the generator with 0 every 0.1 s (since psycopg 3.2).
         answer = yield wanted
         now = time.monotonic()
         if answer or heard_at is None:
@@ -47,7 +48,7 @@ def _watched(gen: PQGen[T], seconds: float, is_silent: Callable[[], bool | None]
         elif now - heard_at >= seconds:
             silent = is_silent()
             if silent:
-                raise _Silence(f"no answer within {seconds:g} seconds, and then no other sign of a server")
+                raise _Silence(f"no answer within {seconds:g} seconds, nor on a second connection")
             if silent is not None:
                 heard_at = time.monotonic()
 
@@ -63,7 +64,7 @@ class WatchedConnection(psycopg.Connection[Any]):
     watch_settings: dict[str, Any]
 
     def watch(self, seconds: float, settings: dict[str, Any]) -> None:
-        """Ask elsewhere when nothing was heard for so long; ``settings`` are those of this connection."""
+        """Check the server after so many seconds without an answer; ``settings`` are for ``connect``."""
         self.watch_seconds, self.watch_settings = seconds, settings
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
@@ -83,7 +84,7 @@ class WatchedConnection(psycopg.Connection[Any]):
         except (_Silence, psycopg.errors.ConnectionTimeout):
             return True
         except psycopg.Error:
-            return False  # it refuses this connection, so it is there
+            return False  # the server refuses this connection, so it is there
         return False
 
 

@@ -1,4 +1,5 @@
-"""The worker for asyncio: functions are tasks of one event loop. What it does is told in ``threads``."""
+"""The worker for asyncio: functions are tasks of one event loop. Its behaviour is described in
+``threads``."""
 
 from __future__ import annotations
 
@@ -304,7 +305,7 @@ class _Run:
                     await job.release()
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 log.info("%r could not be given back, so its lease runs out: %s", job, error)
-                # It is not waited for the database as often as there are jobs.
+                # Wait for an absent database once, not for each job.
                 is_cut_off = isinstance(error, EngineUnavailable)
 
     async def _finish_until(self, deadline: float, may_hurry: bool) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a worker gracefully, and nobody else."""
+"""SIGTERM and SIGINT stop a worker gracefully, and do not affect other processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["stopping_at_signals"]
 
 @contextlib.contextmanager
 def stopping_at_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at each of them, in the main thread. Elsewhere signals are left alone.
+    """Call ``stop`` at each of these signals. Outside the main thread this does nothing.
 
-    A process that a job forks inherits the handlers. What is sent to it is its own: it does as it would
-    without a worker, or it could not be terminated. An event loop's handlers (``add_signal_handler``) share a
-    pipe with such a child, so that its signals would arrive here: they are not used.
+    A process that a job forks inherits the handlers. There they restore the handlers from before and send the
+    signal again, so that the child can be terminated. ``loop.add_signal_handler`` is not used: a forked child
+    shares the pipe of the event loop, so a signal to the child would reach the worker.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -142,7 +142,7 @@ class _Run:
         """Whether this thread waits, so that what ends has to wake it."""
         self._failures = 0
         self._is_cut_off = False
-        """Whether the database was away when jobs were given back at the end: their leases run out."""
+        """Whether the database was unreachable while the worker gave jobs back: their leases run out."""
 
     def work(self, until_idle: bool) -> None:
         threads = [
@@ -277,7 +277,7 @@ class _Run:
             job.release()
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             log.info("%r could not be given back, so its lease runs out: %s", job, error)
-            # Once this worker ends, it does not wait for the database as often as it has jobs.
+            # While the worker ends, wait for an absent database once, not for each job.
             self._is_cut_off = self._worker.is_stopping and isinstance(error, EngineUnavailable)
 
     def _ignore(self, job: BaseJob, told: Told) -> None:
