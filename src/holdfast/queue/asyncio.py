@@ -174,8 +174,8 @@ class AsyncQueue(calls.BaseQueue):
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            # The database may have executed the claim. Without a release these jobs would wait for the ends of
-            # their leases.
+            # The database may have executed the claim. Without a release these jobs would wait until their
+            # leases end.
             with suppress(Exception):
                 for job in await claiming:
                     await job.release()
