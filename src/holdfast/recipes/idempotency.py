@@ -21,11 +21,20 @@ from ..core.arguments import Spec
 from ..core.canonical import Key, fingerprint_of
 from ..core.lock_options import Duration
 from ..core.outcomes import Outcome
-from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld, Unsupported
+from ..errors import (
+    Deadlock,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidArgument,
+    LockTimeout,
+    NotHeld,
+    Unsupported,
+)
 from ..model import Guarantees
 from ..protocols import locks, records
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.locks import Caller, LockCore
+from ..rules.record import Holder
 from . import names
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "OperationOptions",
     "check_engine",
     "enter",
+    "give_up",
     "leave",
 ]
 
@@ -221,12 +231,14 @@ async def enter(
     wrap: Callable[[LeaseState], L],
     caller: Caller,
     owner: str,
+    watch_long_wait: records.WatchLongWait | None = None,
 ) -> Attempt[L]:
     """An attempt that holds the lock, or one that has the result."""
-    outcome = await _look(client_state, operation)
+    outcome = await _look(client_state, operation, caller)
     if outcome is not None:
         return Attempt(operation, outcome=outcome)
     core = LockCore(client_state, operation.spec, wrap)
+    core.long_wait = watch_long_wait
     lease = await _acquire(core, caller, owner)
     try:
         outcome = await _look(client_state, operation)
@@ -273,6 +285,13 @@ async def leave(
         raise state.lost_error()
 
 
+async def give_up(attempt: Attempt[L]) -> None:
+    """The leaving was interrupted, maybe before its first step: release what is still held."""
+    core, lease = attempt._core, attempt._lease
+    if core is not None and lease is not None and lease._state.ended is None:
+        await records.abandon(core.client_state, lease._state, wait=True)
+
+
 def _outcome(attempt: Attempt[L], error: BaseException | None) -> Outcome | None:
     """What is to be stored; None: nothing, so that the next caller runs the operation."""
     fingerprint = attempt._operation.fingerprint
@@ -283,13 +302,20 @@ def _outcome(attempt: Attempt[L], error: BaseException | None) -> Outcome | None
     return None
 
 
-async def _look(client_state: ClientState, operation: Operation) -> Outcome | None:
-    """How the operation ended; None: it did not, yet. Conflict if it has another payload."""
+async def _look(
+    client_state: ClientState, operation: Operation, caller: Caller | None = None
+) -> Outcome | None:
+    """How the operation ended; None: it did not, yet. Conflict if it has another payload.
+
+    ``caller``: who would wait for an attempt that is under way; Deadlock if that is its own.
+    """
     record = (await records.inspect(client_state, operation.name)).record
     if record.value is None:
         for holder in record.holders:
             under_way = bytes.fromhex(holder.metadata.get(FINGERPRINT, ""))
             outcomes.check_fingerprint(repr(operation.name), under_way, operation.fingerprint)
+            if caller is not None and operation.spec.timeout != 0:
+                _refuse_to_wait_for_itself(client_state, operation, holder, caller)
         return None
     try:
         found = outcomes.decode(record.value.data)
@@ -300,6 +326,19 @@ async def _look(client_state: ClientState, operation: Operation) -> Outcome | No
         ) from error
     outcomes.check_fingerprint(repr(operation.name), found.fingerprint, operation.fingerprint)
     return found if found.is_finished else None
+
+
+def _refuse_to_wait_for_itself(
+    client_state: ClientState, operation: Operation, holder: Holder, caller: Caller
+) -> None:
+    mine = client_state.leases.get(holder.nonce)
+    if mine is not None and mine.caller == caller:
+        error = Deadlock(
+            f"the operation {operation.name!r} is under way in this same thread or task (token "
+            f"{holder.token}), which would wait for itself: call it once, or give the inner one another key"
+        )
+        error.name = operation.name
+        raise error
 
 
 async def _acquire(core: LockCore[L], caller: Caller, owner: str) -> L:
