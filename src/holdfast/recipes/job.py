@@ -21,7 +21,15 @@ from ..core import arguments
 from ..core.arguments import Spec
 from ..core.effects import Now, Pause
 from ..core.lock_options import Duration, IfLost
-from ..errors import Conflict, EngineUnavailable, InvalidArgument, LockLost, LockTimeout, Unsupported
+from ..errors import (
+    Conflict,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidArgument,
+    LockLost,
+    LockTimeout,
+    Unsupported,
+)
 from ..model import Guarantees, Run, RunState
 from ..protocols import locks, records
 from ..protocols.client_state import ClientState, LeaseState
@@ -248,8 +256,11 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
             raise AssertionError("entering a lock raises LockTimeout instead")
         try:
             step = await begin(job, lease._state)
-        except BaseException as error:
+        except HoldfastError as error:
             await locks.leave(core, caller, error)
+            raise
+        except BaseException:  # an interrupt: the keeper releases it
+            await records.abandon(job.client_state, lease._state, wait=True)
             raise
         if isinstance(step, BeganRun):
             return lease, step
