@@ -123,7 +123,7 @@ class OperationOptions:
             names.idempotency("", "x"), "lock", "exclusive", 0, {"ttl": ttl, "timeout": timeout}, ("note",)
         )
         errors = outcomes.check_errors(on_error, store_errors)
-        self._template = Operation(spec, b"", arguments.check_retention(keep), errors)
+        self._template = Operation(spec, b"", arguments.check_retention(keep, "keep"), errors)
         self._operation: Operation | None = None
         if not any(callable(each) for each in (key, scope, fingerprint)):
             self._operation = self._named(key, scope, fingerprint)

@@ -155,6 +155,11 @@ def check_options(
         every = arguments.check_seconds(
             every, "every", "the period, for example 3600, or None", EVERY_SECONDS_MIN, PERIOD_SECONDS_MAX
         )
+    elif catch_up:
+        raise InvalidArgument(
+            "catch_up makes up for missed firings, and a job without a period has none: give every=, for "
+            "example every=3600"
+        )
     least = arguments.check_seconds(at_least, "at_least", "for example 600, or 0", 0.0, PERIOD_SECONDS_MAX)
     if every is not None and least > every:
         raise InvalidArgument(

@@ -75,7 +75,7 @@ class SqlOperation:
         except UnicodeEncodeError:
             raise InvalidArgument("the key cannot be written as UTF-8: leave out lone surrogates") from None
         print_ = b"" if fingerprint is None else fingerprint_of(fingerprint)
-        return cls(name, print_, check_retention(keep))
+        return cls(name, print_, check_retention(keep, "keep"))
 
 
 class SqlAttempt:
