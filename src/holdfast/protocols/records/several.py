@@ -154,6 +154,9 @@ async def _send_releases(
     try:
         return await ApplyInOrder(steps, stop_when_refused=False)
     except (TransientError, HoldfastError) as trouble:
+        for state in states:
+            # Where the engine releases one after the other, those before the one that failed were released.
+            state.release_outcome_unknown = True
         return [trouble] * len(states)
 
 
