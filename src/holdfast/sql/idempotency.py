@@ -220,8 +220,9 @@ def _found(operation: SqlOperation, stored: bytes) -> Outcome:
     if not found.is_finished:
         raise _conflict(
             operation,
-            "was committed before its end, so it is not known whether all of it was done: look, then delete "
-            f"its row of {TABLE}. Leave the commit to the code around sql.idempotent",
+            "has begun and not ended. Either a block around this one, in this same transaction, has the key; "
+            "or it was committed before its end, so it is not known whether all of it was done: look, then "
+            f"delete its row of {TABLE}. Leave the commit to the code around sql.idempotent",
         )
     return found
 
