@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 import holdfast
 import holdfast.aio
 from api.spy import Call, Spy
-from holdfast import BrokenBarrierError, NotHeld
+from holdfast import BrokenBarrierError, LockTimeout, NotHeld
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
 from holdfast.core.effects import Apply, OutcomeUnknown
 from holdfast.rules.requests import Inspect
@@ -252,6 +252,49 @@ async def barrier(client: AsyncClient) -> None:
         await client.barrier("x", 2).wait(0)
 
 
+@contextlib.asynccontextmanager
+async def held(client: AsyncClient, *names: str) -> AsyncIterator[None]:
+    """By another task, which is not cancelled."""
+
+    async def acquire() -> list[AsyncLease]:
+        leases = await client.all(*names).acquire()
+        assert leases is not None
+        return list(leases.values())
+
+    leases = await asyncio.create_task(acquire())
+    try:
+        with contextlib.suppress(LockTimeout):
+            yield
+    finally:
+        for lease in leases:
+            await asyncio.shield(lease.release())
+
+
+async def campaign_in_vain(client: AsyncClient) -> None:
+    async with held(client, "_holdfast/election:x"), client.election("x").campaign(timeout=0.01):
+        pass
+
+
+async def idempotent_in_vain(client: AsyncClient) -> None:
+    async with held(client, "_holdfast/idempotency:/x"), client.idempotent("x", timeout=0.01):
+        pass
+
+
+async def all_in_vain(client: AsyncClient) -> None:
+    async with held(client, "y"), client.all("x", "y", timeout=0.01):
+        pass
+
+
+async def all_in_order_in_vain(client: AsyncClient) -> None:
+    async with held(client, "x"), client.all("y", "x", order="given", timeout=0.01):
+        pass
+
+
+async def any_in_vain(client: AsyncClient) -> None:
+    async with held(client, "x", "y"), client.any("x", "y", timeout=0.01):
+        pass
+
+
 RECIPES = [
     campaign,
     campaign_with_a_long_value,
@@ -263,6 +306,11 @@ RECIPES = [
     all_in_order,
     any_of_them,
     barrier,
+    campaign_in_vain,
+    idempotent_in_vain,
+    all_in_vain,
+    all_in_order_in_vain,
+    any_in_vain,
 ]
 
 
